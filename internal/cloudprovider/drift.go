@@ -17,17 +17,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-// Reasons of drift.
-const (
-	NodeClassDrift    cloudprovider.DriftReason = v1alpha1.DriftNodeClass
-	ImageDrift        cloudprovider.DriftReason = v1alpha1.DriftImage
-	BootDataChanged   cloudprovider.DriftReason = v1alpha1.DriftBootData
-	HostChanged       cloudprovider.DriftReason = v1alpha1.DriftHostChanged
-	HostInMaintenance cloudprovider.DriftReason = v1alpha1.DriftHostInMaintenance
-	HostOffline       cloudprovider.DriftReason = v1alpha1.DriftHostOffline
-	HostExcluded      cloudprovider.DriftReason = v1alpha1.DriftHostExcluded
-)
-
 // IsDrifted compares what a Claim was created from with what it would be created from
 // now. It returns the reason of the drift, or none.
 func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) (cloudprovider.DriftReason, error) {
@@ -49,17 +38,17 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 	created, current := claim.Annotations[v1alpha1.AnnotationNodeClassHash], class.Hash()
 	// Hashes of two versions are not comparable: a new release must not replace every Node.
 	if claim.Annotations[v1alpha1.AnnotationNodeClassHashVersion] == v1alpha1.HashVersion && created != "" && created != current {
-		return NodeClassDrift, nil
+		return v1alpha1.DriftNodeClass, nil
 	}
 	image, known := c.deps.VMs.CurrentImage(claim, class)
 	if known && claim.Status.ImageID != "" && claim.Status.ImageID != image {
-		return ImageDrift, nil
+		return v1alpha1.DriftImage, nil
 	}
 	if c.hasBootDataChanged(ctx, claim, class) {
-		return BootDataChanged, nil
+		return v1alpha1.DriftBootData, nil
 	}
 	if since, moved := instance.MigratedSince(claim); moved && c.deps.MigratedDriftAfter > 0 && c.deps.Clock.Since(since) > c.deps.MigratedDriftAfter {
-		return HostChanged, nil
+		return v1alpha1.DriftHostChanged, nil
 	}
 	return c.hostDrift(claim), nil
 }
@@ -88,16 +77,16 @@ func (c *CloudProvider) hostDrift(claim *karpv1.NodeClaim) cloudprovider.DriftRe
 	// recorded on the Claim.
 	recorded := host.MaintenanceUnknown && claim.Annotations[v1alpha1.AnnotationHostMaintenanceSince] != ""
 	if (host.Maintenance != "" || recorded) && c.deps.DrainMaintenance {
-		return HostInMaintenance
+		return v1alpha1.DriftHostInMaintenance
 	}
 	if c.deps.HostDriftAfter == 0 {
 		return ""
 	}
 	if host.OutOfService == inventory.Excluded {
-		return HostExcluded
+		return v1alpha1.DriftHostExcluded
 	}
 	if host.OutOfService == inventory.Offline && c.deps.Clock.Since(host.OutOfServiceSince) >= c.deps.HostDriftAfter {
-		return HostOffline
+		return v1alpha1.DriftHostOffline
 	}
 	return ""
 }

@@ -28,19 +28,21 @@ func (c *CloudProvider) DescribeDrift(ctx context.Context, claim *karpv1.NodeCla
 		return ""
 	}
 	switch reason {
-	case NodeClassDrift:
+	case v1alpha1.DriftNodeClass:
 		return describeFields(claim, class)
-	case ImageDrift:
+	case v1alpha1.DriftImage:
 		if image, known := c.deps.VMs.CurrentImage(claim, class); known {
 			return fmt.Sprintf("the image of the template on its host changed from %q to %q", claim.Status.ImageID, image)
 		}
-	case BootDataChanged:
+	case v1alpha1.DriftBootData:
 		return fmt.Sprintf("the content of the boot data Secrets of ProxmoxNodeClass %s changed, its hash from %q to %q",
 			class.Name, claim.Annotations[v1alpha1.AnnotationBootDataHash], class.Status.BootDataHash)
-	case HostChanged:
+	case v1alpha1.DriftHostChanged:
 		return fmt.Sprintf("the VM was migrated from host %q, which is its zone label, to %q", claim.Labels[corev1.LabelTopologyZone], claim.Annotations[v1alpha1.AnnotationHost])
-	case HostInMaintenance, HostOffline, HostExcluded:
-		states := map[cloudprovider.DriftReason]string{HostInMaintenance: "in maintenance", HostOffline: "offline", HostExcluded: "excluded by settings"}
+	case v1alpha1.DriftHostInMaintenance, v1alpha1.DriftHostOffline, v1alpha1.DriftHostExcluded:
+		states := map[cloudprovider.DriftReason]string{
+			v1alpha1.DriftHostInMaintenance: "in maintenance", v1alpha1.DriftHostOffline: "offline", v1alpha1.DriftHostExcluded: "excluded by settings",
+		}
 		if host, known := c.deps.VMs.HostOf(claim); known {
 			return fmt.Sprintf("host %s in region %s is %s", host.Name, host.Region, states[reason])
 		}
@@ -59,7 +61,7 @@ func describeFields(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) s
 	var changes []string
 	for _, field := range slices.Sorted(maps.Keys(fields)) {
 		if launched[field] != current[field] {
-			changes = append(changes, fmt.Sprintf("spec.%s changed from %s to %s", field, quoted(launched[field]), quoted(current[field])))
+			changes = append(changes, fmt.Sprintf("spec.%s changed from %s to %s", field, cmp.Or(launched[field], "unset"), cmp.Or(current[field], "unset")))
 		}
 	}
 	if len(changes) == 0 {
@@ -67,6 +69,3 @@ func describeFields(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) s
 	}
 	return "ProxmoxNodeClass " + class.Name + ": " + strings.Join(changes, ", ")
 }
-
-// quoted returns the value of a field as messages contain it.
-func quoted(value string) string { return cmp.Or(value, "unset") }

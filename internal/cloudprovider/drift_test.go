@@ -10,7 +10,6 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	corecloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/node/health"
 	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
 
@@ -33,11 +32,11 @@ func created(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim
 	return claim
 }
 
-func drift(w *testenv.Env, cp *cloudprovider.CloudProvider, claim *karpv1.NodeClaim) corecloudprovider.DriftReason {
+func drift(w *testenv.Env, cp *cloudprovider.CloudProvider, claim *karpv1.NodeClaim) string {
 	w.T.Helper()
 	reason, err := cp.IsDrifted(w.T.Context(), testenv.Reload(w, claim))
 	w.Expect(err).NotTo(HaveOccurred())
-	return reason
+	return string(reason)
 }
 
 func TestIsDriftedNodeClass(t *testing.T) {
@@ -53,7 +52,7 @@ func TestIsDriftedNodeClass(t *testing.T) {
 
 	class.Spec.BootDevice.Size = "60G"
 	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
-	w.Expect(drift(w, cp, claim)).To(Equal(cloudprovider.NodeClassDrift))
+	w.Expect(drift(w, cp, claim)).To(Equal(v1alpha1.DriftNodeClass))
 
 	w.Annotate(claim, map[string]string{v1alpha1.AnnotationNodeClassHashVersion: "v0"})
 	w.Expect(drift(w, cp, claim)).To(BeEmpty(), "hashes of two versions cannot be compared")
@@ -94,7 +93,7 @@ func TestIsDriftedImage(t *testing.T) {
 	replace(old, theirs)
 	w.Expect(drift(w, cp, claim)).To(BeEmpty(), "a new template on another host does not concern it")
 	replace(mine, theirs)
-	w.Expect(drift(w, cp, claim)).To(Equal(cloudprovider.ImageDrift))
+	w.Expect(drift(w, cp, claim)).To(Equal(v1alpha1.DriftImage))
 	replace(theirs)
 	w.Expect(drift(w, cp, claim)).To(BeEmpty(), "without a template there is no drift")
 }
@@ -118,7 +117,7 @@ func TestIsDriftedHostChanged(t *testing.T) {
 
 	w.Expect(drift(w, delayed, claim)).To(BeEmpty(), "it may go back")
 	w.Clock.Advance(11 * time.Minute)
-	w.Expect(drift(w, delayed, claim)).To(Equal(cloudprovider.HostChanged))
+	w.Expect(drift(w, delayed, claim)).To(Equal(v1alpha1.DriftHostChanged))
 	w.Expect(drift(w, never, claim)).To(BeEmpty())
 }
 
@@ -139,7 +138,7 @@ func TestIsDriftedHostOutOfService(t *testing.T) {
 
 	w.Expect(w.Sim.SetMaintenance(host, true)).To(Succeed())
 	w.Refresh()
-	w.Expect(drift(w, delayed, claim)).To(Equal(cloudprovider.HostInMaintenance), "a maintenance is intended, so there is no delay")
+	w.Expect(drift(w, delayed, claim)).To(Equal(v1alpha1.DriftHostInMaintenance), "a maintenance is intended, so there is no delay")
 	w.Expect(drift(w, never, claim)).To(BeEmpty())
 	w.Expect(w.Sim.SetMaintenance(host, false)).To(Succeed())
 	w.Refresh()
@@ -152,14 +151,14 @@ func TestIsDriftedHostOutOfService(t *testing.T) {
 	}).Should(Equal(inventory.Offline))
 	w.Expect(drift(w, delayed, claim)).To(BeEmpty(), "it may be back soon")
 	w.Clock.Advance(11 * time.Minute)
-	w.Expect(drift(w, delayed, claim)).To(Equal(cloudprovider.HostOffline))
+	w.Expect(drift(w, delayed, claim)).To(Equal(v1alpha1.DriftHostOffline))
 	w.Expect(drift(w, never, claim)).To(BeEmpty())
 	w.Expect(w.Sim.HostUp(host)).To(Succeed())
 
 	settings, err := inventory.ParseSettings([]byte(`{"*": {"*": {"excluded": true}}}`))
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Inventory.SetSettings(settings)
-	w.Expect(drift(w, delayed, claim)).To(Equal(cloudprovider.HostExcluded), "an exclusion is intended, so there is no delay")
+	w.Expect(drift(w, delayed, claim)).To(Equal(v1alpha1.DriftHostExcluded), "an exclusion is intended, so there is no delay")
 	w.Expect(drift(w, never, claim)).To(BeEmpty())
 }
 
@@ -196,5 +195,5 @@ func TestIsDriftedClaimOfOtherController(t *testing.T) {
 	claim.Status.ProviderID = "proxmox://region-1/20000"
 	reason, err = provider(w).IsDrifted(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(reason).To(Equal(cloudprovider.NodeClassDrift), "after its adoption")
+	w.Expect(reason).To(BeEquivalentTo(v1alpha1.DriftNodeClass), "after its adoption")
 }

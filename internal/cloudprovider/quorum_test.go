@@ -27,8 +27,8 @@ func TestNoQuorum(t *testing.T) {
 	w.Expect(w.Sim.HostDown(host, "refused")).To(Succeed())
 	w.Refresh()
 	w.Clock.Advance(11 * time.Minute)
-	w.Expect(drift(w, cp, claim)).To(Equal(cloudprovider.HostOffline))
-	w.Expect(drift(w, cp, changed)).To(Equal(cloudprovider.NodeClassDrift))
+	w.Expect(drift(w, cp, claim)).To(Equal(v1alpha1.DriftHostOffline))
+	w.Expect(drift(w, cp, changed)).To(Equal(v1alpha1.DriftNodeClass))
 	before, err := cp.List(t.Context())
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(before).To(HaveLen(2))
@@ -44,7 +44,7 @@ func TestNoQuorum(t *testing.T) {
 
 	w.Sim.SetQuorum(true)
 	w.Eventually(func() error { return w.Inventory.RefreshAll(t.Context()) }).Should(Succeed())
-	w.Expect(drift(w, cp, claim)).To(Equal(cloudprovider.HostOffline))
+	w.Expect(drift(w, cp, claim)).To(Equal(v1alpha1.DriftHostOffline))
 	_, err = cp.Create(t.Context(), w.Claim("d", class))
 	w.Expect(err).NotTo(HaveOccurred())
 }
