@@ -59,8 +59,9 @@ func TestHelmInstall(t *testing.T) {
 	must(t, err)
 
 	values["replicaCount"] = 2
-	webPage := unusedPort(t)
-	values["settings"] = map[string]any{"proxmoxPollInterval": "1s", "webPagePort": webPage, "featureGates": map[string]any{"nodeRepair": true}}
+	ports, err := harness.FreePorts(1)
+	must(t, err)
+	values["settings"] = map[string]any{"proxmoxPollInterval": "1s", "webPagePort": ports[0], "featureGates": map[string]any{"nodeRepair": true}}
 	values["metrics"] = map[string]any{"enabled": true}
 	e.helm(t, values)
 	e.controller.Stop()
@@ -72,7 +73,7 @@ func TestHelmInstall(t *testing.T) {
 		e.waitForEvent(t, maintenance.ConfigMapName, v1alpha1.EventInvalidHostMaintenance)
 	})
 	t.Run("upgrade_keeps_node", func(t *testing.T) { p.expectSameClaim(t, claim) })
-	t.Run("web_page", func(t *testing.T) { e.expectWebPage(t, webPage, claim) })
+	t.Run("web_page", func(t *testing.T) { e.expectWebPage(t, ports[0], claim) })
 	// Before the claim is deleted, so its objects are searched too.
 	t.Run("no_secrets_leaked", func(t *testing.T) {
 		e.expectNoSecrets(t)

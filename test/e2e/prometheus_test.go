@@ -99,8 +99,8 @@ func (e *env) checkPanel(t *testing.T, prometheus *harness.Prometheus, p panel) 
 		return
 	}
 	e.eventually(t, "data of panel "+p.title, func(ctx context.Context) error {
-		samples, err := prometheus.Query(ctx, p.query)
-		if err == nil && len(samples) == 0 {
+		series, err := prometheus.Query(ctx, p.query)
+		if err == nil && series == 0 {
 			return fmt.Errorf("no data: %s", p.query)
 		}
 		return err
@@ -115,13 +115,17 @@ func (e *env) waitForAlert(t *testing.T, prometheus *harness.Prometheus, name, s
 		if err != nil {
 			return err
 		}
+		found := "missing"
 		for _, rule := range rules {
 			if rule.Health != "ok" {
 				return fmt.Errorf("alert %s is %s: %s", rule.Name, rule.Health, rule.LastError)
 			}
-			if rule.Name == name && rule.State != state {
-				return fmt.Errorf("it is %s", rule.State)
+			if rule.Name == name {
+				found = rule.State
 			}
+		}
+		if found != state {
+			return fmt.Errorf("it is %s", found)
 		}
 		return nil
 	})

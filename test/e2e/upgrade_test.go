@@ -45,9 +45,7 @@ func TestMigration(t *testing.T) {
 	e.shell(t, home, "helm -n kube-system uninstall "+releaseName)
 
 	delete(values, "bootDataSecrets") // the other chart does not have it
-	content, err := json.Marshal(values)
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(home, "values.yaml"), content, 0o600))
+	writeJSON(t, filepath.Join(home, "values.yaml"), values)
 	upstream, err := filepath.Abs(upstreamChart)
 	must(t, err)
 	e.shell(t, home, fmt.Sprintf("helm install -n kube-system -f values.yaml %s %s", releaseName, upstream))
@@ -144,6 +142,14 @@ func (p *nodePool) expectSameNode(t *testing.T, want *corev1.Node) {
 		}
 		return fmt.Errorf("the Node %s is not ready", found.Name)
 	})
+}
+
+// writeJSON writes a file that YAML parsers read too.
+func writeJSON(t *testing.T, path string, content any) {
+	t.Helper()
+	raw, err := json.Marshal(content)
+	must(t, err)
+	must(t, os.WriteFile(path, raw, 0o600))
 }
 
 // shellBlocks returns the shell blocks of a page, including those in lists.

@@ -108,7 +108,7 @@ func (c *Controller) Start(ctx context.Context) error {
 
 // StartProcess starts the controller, which may not be ready as long as Proxmox is unreachable.
 func (c *Controller) StartProcess() error {
-	ports, err := freePorts(2)
+	ports, err := FreePorts(2)
 	if err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func (c *Controller) StartProcess() error {
 // Run runs the controller until it exits or the context ends, and returns its output and exit
 // code. Use it for controllers that are expected to refuse their configuration.
 func (c *Controller) Run(ctx context.Context) (output string, exit int, err error) {
-	ports, err := freePorts(2)
+	ports, err := FreePorts(2)
 	if err != nil {
 		return "", 0, err
 	}
@@ -252,8 +252,8 @@ func fetch(ctx context.Context, url string) ([]byte, error) {
 	return body, err
 }
 
-// freePorts returns n different unused ports. All are held until it returns, so they differ.
-func freePorts(n int) ([]int, error) {
+// FreePorts returns n different unused ports. All are held until it returns, so they differ.
+func FreePorts(n int) ([]int, error) {
 	var ports []int
 	for range n {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
 )
 
 // Prometheus is a Prometheus server that scrapes the controller.
@@ -36,7 +35,7 @@ func StartPrometheus(ctx context.Context, o PrometheusOptions) (*Prometheus, err
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("creating the directory of Prometheus: %w", err)
 	}
-	ports, err := freePorts(1)
+	ports, err := FreePorts(1)
 	if err != nil {
 		return nil, err
 	}
@@ -68,30 +67,11 @@ scrape_configs:
 // Stop ends the Prometheus.
 func (p *Prometheus) Stop() { p.process.stop(stopGracePeriod) }
 
-// Sample is a series of the result of a query, with its value.
-type Sample struct {
-	Labels map[string]string
-	Value  string
-}
-
-// Query returns the result of an instant query. It fails if the query is invalid.
-func (p *Prometheus) Query(ctx context.Context, query string) ([]Sample, error) {
-	var result struct {
-		Data struct {
-			Result []struct {
-				Metric map[string]string
-				Value  [2]any
-			}
-		}
-	}
-	if err := p.get(ctx, "/api/v1/query?query="+url.QueryEscape(query), &result); err != nil {
-		return nil, err
-	}
-	samples := make([]Sample, 0, len(result.Data.Result))
-	for _, series := range result.Data.Result {
-		samples = append(samples, Sample{Labels: series.Metric, Value: fmt.Sprint(series.Value[1])})
-	}
-	return samples, nil
+// Query returns the number of series of an instant query. It fails if the query is invalid.
+func (p *Prometheus) Query(ctx context.Context, query string) (series int, err error) {
+	var result struct{ Data struct{ Result []any } }
+	err = p.get(ctx, "/api/v1/query?query="+url.QueryEscape(query), &result)
+	return len(result.Data.Result), err
 }
 
 // Rule is the state of an alert.
@@ -100,8 +80,7 @@ type Rule struct {
 	Health    string
 	LastError string
 	// State is inactive, pending or firing.
-	State          string
-	LastEvaluation time.Time
+	State string
 }
 
 // Rules returns all alerts.
@@ -125,7 +104,7 @@ func (p *Prometheus) get(ctx context.Context, path string, into any) error {
 		return err
 	}
 	if err := json.Unmarshal(content, into); err != nil {
-		return fmt.Errorf("reading the answer of Prometheus: %w", err)
+		return fmt.Errorf("reading the response of Prometheus: %w", err)
 	}
 	return nil
 }
