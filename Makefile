@@ -48,6 +48,9 @@ CHART_VERSION := $(if $(filter dev,$(VERSION)),0.0.0-dev,$(VERSION:v%=%))
 # Architectures of a release, separated by commas.
 ARCHES = $(if $(ARCH),$(ARCH),amd64$(comma)arm64)
 RELEASE := $(CACHE)/release
+# Flags of "helm push" and of cosign, for a registry or a key of your own.
+HELM_FLAGS ?=
+COSIGN_FLAGS ?=
 CRANE := $(BIN)/crane
 COSIGN := $(BIN)/cosign
 # The Debian release of the guest image.
@@ -102,7 +105,7 @@ clean: ## Delete everything that was built, except for Go's own cache
 test: $(KUBEPLANE) $(HELM) ## Run all checks of CI, and print the time of each
 	@rm -f $(CACHE)/times
 	@$(MAKE) --no-print-directory timed-lint timed-verify
-	@# These mostly wait: the first two for events, the others for a single CPU.
+	@# Two at a time: unit and e2e mostly wait for events, and the others use one CPU for most of their time.
 	@$(MAKE) --no-print-directory --jobs=2 timed-unit timed-e2e timed-recipes timed-kubeplane-test timed-reproducible
 	@cat $(CACHE)/times
 
@@ -180,7 +183,7 @@ CHROMIUM ?= chromium
 .PHONY: screenshots
 screenshots: $(ENVTEST)/kube-apiserver ## Test the web page in headless Chromium (Debian package chromium) and write the screenshots of the documentation
 	$(call log,"opening the web page in Chromium (first time: several minutes of compiling)")
-	KUBEBUILDER_ASSETS=$(ENVTEST) CHROMIUM=$(CHROMIUM) SCREENSHOTS=$(CURDIR)/docs/images $(PLAIN) go test -count=1 -run TestBrowser ./cmd/kubectl-proxmox
+	KUBEBUILDER_ASSETS=$(ENVTEST) CHROMIUM=$(CHROMIUM) SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -run TestBrowser ./cmd/kubectl-proxmox
 
 .PHONY: chaos
 chaos: $(ENVTEST)/kube-apiserver ## Inject every fault into launches and deletions, then random faults; CHAOS_SEED=n repeats a run, CHAOS_ROUNDS=n sets its length
@@ -312,8 +315,7 @@ image: ## Build the image as VERSION into .cache/image, as an OCI layout, withou
 	go run ./hack/release image --out $(CACHE)/image --version $(VERSION) --arch $(ARCHES)
 
 .PHONY: image-push
-image-push: image $(CRANE) ## Push the image as VERSION to the registry IMAGE
-	@test "$(VERSION)" != dev || { echo 'image-push: set VERSION, for example v0.13.0' >&2; exit 1; }
+image-push: check-version image $(CRANE) ## Push the image as VERSION to the registry IMAGE
 	$(CRANE) push $(CACHE)/image $(IMAGE):$(VERSION)
 
 .PHONY: guest-image
@@ -337,8 +339,7 @@ charts: $(HELM) ## Package both charts as VERSION into .cache/charts
 		$(HELM) package $$chart --version $(CHART_VERSION) --app-version v$(CHART_VERSION) --destination $(CACHE)/charts || exit 1; done
 
 .PHONY: charts-push
-charts-push: charts ## Push both charts as VERSION to the registry CHARTS
-	@test "$(VERSION)" != dev || { echo 'charts-push: set VERSION, for example v0.13.0' >&2; exit 1; }
+charts-push: check-version charts ## Push both charts as VERSION to the registry CHARTS
 	@for package in $(CACHE)/charts/*.tgz; do $(HELM) push $(HELM_FLAGS) $$package $(CHARTS) || exit 1; done
 
 .PHONY: manifest
@@ -348,16 +349,22 @@ manifest: charts ## Render the charts into .cache/install.yaml, for an installat
 
 ##@ Releases
 
+# The chart VERSION without v installs the image VERSION.
+.PHONY: check-version
+check-version:
+	@case '$(VERSION)' in v[0-9]*) ;; *) echo 'VERSION is "$(VERSION)"; it must be a tag, for example v0.13.0' >&2; exit 1 ;; esac
+
 .PHONY: release-files
 release-files: manifest ## Build the files of the release page as VERSION into .cache/release
 	$(call log,"building the files of the release page (first time: minutes of compiling for each platform)")
+	@go run ./hack/release notes --out $(CACHE) --version $(VERSION)
 	@rm -rf $(RELEASE) && mkdir -p $(RELEASE) && cp $(CACHE)/install.yaml $(CACHE)/charts/*.tgz $(RELEASE)
 	@go run ./hack/release archives --out $(RELEASE) --version $(VERSION) --arch $(ARCHES) $(if $(SYSTEMS),--os $(SYSTEMS))
 	@go run ./hack/release provenance --out $(RELEASE) --version $(VERSION)
 	@cd $(RELEASE) && sha256sum * > checksums.txt
 
 .PHONY: release
-release: image-push charts-push release-files $(COSIGN) ## Publish image and charts as VERSION, build the files of the release page, and sign everything
+release: check-version release-files image-push charts-push $(COSIGN) ## Build the files of the release page, publish image and charts as VERSION, and sign everything
 	$(call log,"signing $(VERSION)")
 	@VERSION=$(VERSION) CHART_VERSION=$(CHART_VERSION) ARCHES=$(ARCHES) IMAGE=$(IMAGE) CHARTS=$(CHARTS) DIR=$(RELEASE) \
 		COSIGN=$(COSIGN) COSIGN_FLAGS='$(COSIGN_FLAGS)' CRANE=$(CRANE) hack/release/sign.sh

@@ -98,7 +98,7 @@ func TestProvenance(t *testing.T) {
 func TestUnknownCommand(t *testing.T) {
 	t.Parallel()
 	err := run([]string{"imag"})
-	if want := `found the command "imag", want image, archives or provenance`; err == nil || err.Error() != want {
+	if want := `found the command "imag", want image, archives, provenance or notes`; err == nil || err.Error() != want {
 		t.Errorf("found %v, want %s", err, want)
 	}
 }

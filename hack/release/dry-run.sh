@@ -71,12 +71,20 @@ for chart in karpenter-provider-proxmox karpenter-provider-proxmox-crd; do
 done
 "$HELM" template "$work/charts/karpenter-provider-proxmox" | grep -F "image: \"ghcr.io/karpenter-proxmox/karpenter-provider-proxmox:$VERSION\"" ||
 	fail "the chart has another image"
-for program in kubectl-proxmox pve-hook pvesim; do
-	for platform in ${ARCHES//,/ }; do
-		tar -xzf "$work/files/${program}_${VERSION}_linux_$platform.tar.gz" -C "$work" "$program"
-		go version -m "$work/$program" | grep -q "GOARCH=$platform" || fail "$program is not for $platform"
-		if [ "$platform" = "$arch" ] && [ "$program" != pve-hook ]; then "$work/$program" --help > /dev/null; fi
-	done
+for path in "$work"/files/*.tar.gz; do
+	IFS=_ read -r program _ system platform <<< "$(basename "$path" .tar.gz)"
+	[ "$system" != windows ] || program=$program.exe
+	tar -xzf "$path" -C "$work" "$program"
+	go version -m "$work/$program" > "$work/out"
+	grep -q "GOOS=$system$" "$work/out" && grep -q "GOARCH=$platform$" "$work/out" || fail "$program of $path is not for $system on $platform"
+	case $system/$platform/$program in
+	linux/$arch/kubectl-proxmox) "$work/$program" version --client | grep -F " $VERSION" || fail "$program reports another version" ;;
+	linux/$arch/controller) cmp "$work/$program" "$work/image/controller" || fail "$program is not the one of the image" ;;
+	linux/$arch/pvesim) "$work/$program" --help > /dev/null 2>&1 ;;
+	esac
+	case $program in
+	kubectl-proxmox*) grep -qF "$(sha256sum "$path" | cut -d ' ' -f 1)" "$work/files/krew.yaml" || fail "krew.yaml has another checksum of $path" ;;
+	esac
 done
 
 log 'following the documentation with what was pulled'

@@ -8,6 +8,7 @@
 //	                    shell, as an OCI image layout, which "crane push", podman and skopeo accept
 //	release archives    the other programs, each with its bill of materials, and the manifest for krew
 //	release provenance  the provenance of these (SLSA), for "cosign attest"
+//	release notes       the text of the release page, from the changelog
 package main
 
 import (
@@ -55,8 +56,10 @@ func run(args []string) error {
 		return r.archives()
 	case "provenance":
 		return r.provenance()
+	case "notes":
+		return r.notes()
 	}
-	return fmt.Errorf("found the command %q, want image, archives or provenance", command)
+	return fmt.Errorf("found the command %q, want image, archives, provenance or notes", command)
 }
 
 // release is what the commands have in common.

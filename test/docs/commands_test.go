@@ -38,6 +38,19 @@ func TestCommandsParse(t *testing.T) {
 	}
 }
 
+// TestMakeVariables checks that every variable in the Makefile has a value, is an option in the
+// help of a target, or belongs to make.
+func TestMakeVariables(t *testing.T) {
+	t.Parallel()
+	makefile := read(t, filepath.Join(root, "Makefile"))
+	for _, used := range regexp.MustCompile(`\$\(([A-Z][A-Z0-9_]*)\)`).FindAllStringSubmatch(makefile, -1) {
+		known := regexp.MustCompile(`(?m)^(export |override )*` + used[1] + ` *[:?]?=|## .*\b` + used[1] + `=`)
+		if !known.MatchString(makefile) && !slices.Contains([]string{"CURDIR", "MAKE", "MAKEFILE_LIST"}, used[1]) {
+			t.Errorf("the Makefile uses the variable %s, which has no value", used[1])
+		}
+	}
+}
+
 // TestSettingsExist checks that the chart values named in documents exist.
 func TestSettingsExist(t *testing.T) {
 	t.Parallel()
