@@ -63,13 +63,9 @@ func blocks(t *testing.T, kinds ...string) []block {
 
 func blocksOf(t *testing.T, file string) []block {
 	t.Helper()
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var found []block
 	var open *block
-	for i, line := range strings.Split(string(content), "\n") {
+	for i, line := range strings.Split(read(t, file), "\n") {
 		fence, isFence := strings.CutPrefix(strings.TrimSpace(line), "```")
 		switch {
 		case isFence && open == nil:
@@ -85,6 +81,15 @@ func blocksOf(t *testing.T, file string) []block {
 		t.Errorf("%s: the block is not closed", open)
 	}
 	return found
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
 }
 
 // TestBlockKinds checks that every block has a known kind, because blocks of other kinds are

@@ -4,7 +4,6 @@
 package docs
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,10 +18,7 @@ import (
 // TestCommandsParse parses every command with bash and checks the names of make targets.
 func TestCommandsParse(t *testing.T) {
 	t.Parallel()
-	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	makefile := read(t, filepath.Join(root, "Makefile"))
 	target := regexp.MustCompile(`(?m)^\s*(?:\$ )?make ([a-z][a-z0-9-]*)`)
 	for _, b := range blocks(t, "shell") {
 		cmd := exec.CommandContext(t.Context(), "bash", "-n")
@@ -31,7 +27,7 @@ func TestCommandsParse(t *testing.T) {
 			t.Errorf("%s: %v\n%s", b, err, out)
 		}
 		for _, match := range target.FindAllStringSubmatch(b.content, -1) {
-			if !bytes.Contains(makefile, []byte("\n"+match[1]+":")) {
+			if !strings.Contains(makefile, "\n"+match[1]+":") {
 				t.Errorf("%s: the Makefile has no target %s", b, match[1])
 			}
 		}
@@ -64,12 +60,8 @@ func TestSettingsExist(t *testing.T) {
 	known["settings.featureGates"] = true
 	named := regexp.MustCompile("`(settings\\.[a-zA-Z]+)")
 	for _, file := range documents(t) {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, match := range named.FindAllSubmatch(content, -1) {
-			if !known[string(match[1])] {
+		for _, match := range named.FindAllStringSubmatch(read(t, file), -1) {
+			if !known[match[1]] {
 				t.Errorf("%s names %s, which does not exist in the chart", file, match[1])
 			}
 		}
@@ -84,17 +76,14 @@ func TestLinks(t *testing.T) {
 	t.Parallel()
 	link := regexp.MustCompile(`\]\(([^)#\s]*)(#[^)\s]*)?\)`)
 	for _, file := range documents(t) {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, match := range repositoryURL.FindAllSubmatch(content, -1) {
-			if _, err := os.Stat(filepath.Join(root, string(match[1]))); err != nil {
+		content := read(t, file)
+		for _, match := range repositoryURL.FindAllStringSubmatch(content, -1) {
+			if _, err := os.Stat(filepath.Join(root, match[1])); err != nil {
 				t.Errorf("%s names %s: %v", file, match[0], err)
 			}
 		}
-		for _, match := range link.FindAllSubmatch(content, -1) {
-			to, heading := string(match[1]), strings.TrimPrefix(string(match[2]), "#")
+		for _, match := range link.FindAllStringSubmatch(content, -1) {
+			to, heading := match[1], strings.TrimPrefix(match[2], "#")
 			if strings.Contains(to, ":") {
 				continue // external link
 			}
@@ -116,14 +105,10 @@ func TestLinks(t *testing.T) {
 // headings returns the anchors of a document's headings.
 func headings(t *testing.T, file string) []string {
 	t.Helper()
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
 	dropped := regexp.MustCompile(`[^\p{L}\p{N}\- _]`)
 	var found []string
-	for _, match := range regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllSubmatch(content, -1) {
-		found = append(found, strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(string(match[1])), ""), " ", "-"))
+	for _, match := range regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllStringSubmatch(read(t, file), -1) {
+		found = append(found, strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(match[1]), ""), " ", "-"))
 	}
 	return found
 }

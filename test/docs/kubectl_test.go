@@ -4,7 +4,6 @@
 package docs
 
 import (
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -30,11 +29,7 @@ func commandLines(t *testing.T) map[string][]string {
 	for _, b := range blocks(t, "shell", "console") {
 		add(b.String(), b.content)
 	}
-	notes, err := os.ReadFile(filepath.Join(root, "charts/karpenter-provider-proxmox/templates/NOTES.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	add("NOTES.txt", string(notes))
+	add("NOTES.txt", read(t, filepath.Join(root, "charts/karpenter-provider-proxmox/templates/NOTES.txt")))
 	return lines
 }
 

@@ -8,7 +8,6 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -33,21 +32,21 @@ func TestNames(t *testing.T) {
 	t.Parallel()
 	names := slices.Clone(otherNames)
 	for _, page := range []string{"conditions.md", "labels.md", "fields.md"} {
-		for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(read(t, "../../docs/reference/"+page), -1) {
+		for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(read(t, filepath.Join(root, "docs/reference", page)), -1) {
 			names = append(names, row[1])
 		}
 	}
-	for _, value := range regexp.MustCompile("`\"(\\w+)\"`").FindAllStringSubmatch(read(t, "../../docs/reference/fields.md"), -1) {
+	for _, value := range regexp.MustCompile("`\"(\\w+)\"`").FindAllStringSubmatch(read(t, filepath.Join(root, "docs/reference/fields.md")), -1) {
 		names = append(names, value[1])
 	}
-	for _, alert := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(read(t, "../../charts/karpenter-provider-proxmox/files/alerts.yaml"), -1) {
+	for _, alert := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(read(t, filepath.Join(root, "charts/karpenter-provider-proxmox/files/alerts.yaml")), -1) {
 		names = append(names, alert[1])
 	}
 	word := regexp.MustCompile("`((?:[A-Z][a-z]+|VM|VMID|CPU|HA){2,}|" + regexp.QuoteMeta(v1alpha1.Group) + "/[a-z-]+)`")
 	for _, path := range pages(t) {
 		for _, found := range word.FindAllStringSubmatch(read(t, path), -1) {
 			if !slices.Contains(names, found[1]) {
-				t.Errorf("%s: `%s` is neither in docs/reference nor one of the other names in this test", strings.TrimPrefix(path, "../../"), found[1])
+				t.Errorf("%s: `%s` is neither in docs/reference nor one of the other names in this test", strings.TrimPrefix(path, root+"/"), found[1])
 			}
 		}
 	}
@@ -56,19 +55,19 @@ func TestNames(t *testing.T) {
 // pages returns the pages for users that are written by hand.
 func pages(t *testing.T) []string {
 	t.Helper()
-	paths, err := filepath.Glob("../../docs/*.md")
+	paths, err := filepath.Glob(filepath.Join(root, "docs/*.md"))
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("found no pages: %v", err)
 	}
 	paths = slices.DeleteFunc(paths, func(path string) bool { return slices.Contains(developerPages, filepath.Base(path)) })
-	return append(paths, "../../README.md")
+	return append(paths, filepath.Join(root, "README.md"))
 }
 
 // TestReasons checks that the reasons of events and conditions are constants of the API, from
 // which the reference is generated.
 func TestReasons(t *testing.T) {
 	t.Parallel()
-	err := filepath.WalkDir("../../internal", func(path string, _ fs.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(root, "internal"), func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
 		}
@@ -124,13 +123,4 @@ func reasonsIn(n ast.Node) []*ast.BasicLit {
 		}
 	}
 	return found
-}
-
-func read(t *testing.T, path string) string {
-	t.Helper()
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(content)
 }

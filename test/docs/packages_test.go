@@ -33,11 +33,7 @@ var quoted = regexp.MustCompile("`([^`]+)`")
 
 func packageRows(t *testing.T) []packageRow {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, table, _ := strings.Cut(string(content), "\n| package | purpose | may import |\n|---|---|---|\n")
+	_, table, _ := strings.Cut(read(t, filepath.Join(root, "CONTRIBUTING.md")), "\n| package | purpose | may import |\n|---|---|---|\n")
 	var rows []packageRow
 	for line := range strings.SplitSeq(table, "\n") {
 		cells := strings.Split(line, "|")
@@ -245,11 +241,7 @@ func TestPluginCommands(t *testing.T) {
 	}
 	var commands []string
 	for _, file := range files {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, match := range regexp.MustCompile(`\bUse:\s+"([a-z-]+)`).FindAllStringSubmatch(string(content), -1) {
+		for _, match := range regexp.MustCompile(`\bUse:\s+"([a-z-]+)`).FindAllStringSubmatch(read(t, file), -1) {
 			if match[1] != "kubectl-proxmox" {
 				commands = append(commands, match[1])
 			}
@@ -265,15 +257,7 @@ func TestPluginCommands(t *testing.T) {
 // TestDependencyTable compares CONTRIBUTING's table of dependencies with go.mod.
 func TestDependencyTable(t *testing.T) {
 	t.Parallel()
-	contributing, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	gomod, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, table, _ := strings.Cut(string(contributing), "\n| module | used for | alternatives |\n|---|---|---|\n")
+	_, table, _ := strings.Cut(read(t, filepath.Join(root, "CONTRIBUTING.md")), "\n| module | used for | alternatives |\n|---|---|---|\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	var listed, required []string
 	for line := range strings.SplitSeq(table, "\n") {
@@ -281,7 +265,7 @@ func TestDependencyTable(t *testing.T) {
 			listed = append(listed, match[1])
 		}
 	}
-	for _, match := range regexp.MustCompile(`(?m)^(?:require )?\t?(\S+\.\S+/\S+) v\S+$`).FindAllStringSubmatch(string(gomod), -1) {
+	for _, match := range regexp.MustCompile(`(?m)^(?:require )?\t?(\S+\.\S+/\S+) v\S+$`).FindAllStringSubmatch(read(t, filepath.Join(root, "go.mod")), -1) {
 		required = append(required, match[1])
 	}
 	slices.Sort(listed)

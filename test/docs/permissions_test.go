@@ -5,7 +5,6 @@ package docs
 
 import (
 	"maps"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -22,11 +21,7 @@ import (
 // permissionsPage returns the part of docs/permissions.md below a heading.
 func permissionsPage(t *testing.T, heading string) string {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(root, "docs/permissions.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, found := strings.Cut(string(content), "\n## "+heading+"\n")
+	_, section, found := strings.Cut(read(t, filepath.Join(root, "docs/permissions.md")), "\n## "+heading+"\n")
 	if !found {
 		t.Fatalf("docs/permissions.md has no heading %q", heading)
 	}

@@ -5,7 +5,6 @@ package docs
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -16,13 +15,7 @@ import (
 // Kubernetes that the end-to-end tests run on: those of kubeplane's module files.
 func TestKubernetesVersions(t *testing.T) {
 	t.Parallel()
-	read := func(path string) string {
-		content, err := os.ReadFile(filepath.Join(root, path))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(content)
-	}
+	read := func(path string) string { return read(t, filepath.Join(root, path)) }
 	required := regexp.MustCompile(`(?m)^\tk8s\.io/kubernetes v((1\.\d+)\.\d+)$`)
 	newest := required.FindStringSubmatch(read("kubeplane/go.mod"))
 	others, err := filepath.Glob(filepath.Join(root, "kubeplane/go.*.mod"))
@@ -44,6 +37,18 @@ func TestKubernetesVersions(t *testing.T) {
 	} {
 		if !strings.Contains(read(path), want) {
 			t.Errorf("%s does not contain %q", path, want)
+		}
+	}
+}
+
+// TestReleaseNotes checks that docs/upgrade.md has a note for each release in the changelog.
+func TestReleaseNotes(t *testing.T) {
+	t.Parallel()
+	releases := regexp.MustCompile(`(?m)^## (\S+)`)
+	notes := read(t, filepath.Join(root, "docs/upgrade.md"))
+	for _, release := range releases.FindAllStringSubmatch(read(t, filepath.Join(root, "CHANGELOG.md")), -1) {
+		if !strings.Contains(notes, "\n### "+release[1]+"\n") {
+			t.Errorf("docs/upgrade.md has no note %q", "### "+release[1])
 		}
 	}
 }
