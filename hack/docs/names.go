@@ -62,7 +62,8 @@ func namesPage(title, intro string, sections ...section) (string, error) {
 	return b.String(), nil
 }
 
-// withPrefix returns the names with a prefix, by group.
+// withPrefix returns the names with a prefix, by group. Groups without a comment are first, so
+// the comment of another group does not apply to them.
 func withPrefix(groups []group, prefix string) []group {
 	var found []group
 	for _, g := range groups {
@@ -71,10 +72,11 @@ func withPrefix(groups []group, prefix string) []group {
 			found = append(found, g)
 		}
 	}
+	slices.SortStableFunc(found, func(a, b group) int { return cmp.Compare(min(len(a.comment), 1), min(len(b.comment), 1)) })
 	return found
 }
 
-// writeGroup writes the table of a group. A group without a comment continues the table before it.
+// writeGroup writes the table of a group. Groups without a comment share one table.
 func writeGroup(b *strings.Builder, g group, isFirst bool, values map[string]string) error {
 	if g.comment != "" {
 		fmt.Fprintf(b, "\n%s\n", readable(g.comment, values))

@@ -108,3 +108,25 @@ func TestBlockKinds(t *testing.T) {
 		}
 	}
 }
+
+// TestTables checks that the rows of a table have as many cells as its header. A bar separates
+// cells also within code, unless it is escaped.
+func TestTables(t *testing.T) {
+	t.Parallel()
+	for _, file := range documents(t) {
+		cells := 0
+		for i, line := range strings.Split(read(t, file), "\n") {
+			if line = strings.TrimSpace(line); !strings.HasPrefix(line, "| ") && !strings.HasPrefix(line, "|-") {
+				cells = 0
+				continue
+			}
+			found := strings.Count(line, "|") - strings.Count(line, `\|`)
+			if cells == 0 {
+				cells = found
+			}
+			if found != cells {
+				t.Errorf("%s:%d: found %d cells, want %d", file, i+1, found-1, cells-1)
+			}
+		}
+	}
+}
