@@ -48,7 +48,7 @@ CHART_VERSION := $(if $(filter dev,$(VERSION)),0.0.0-dev,$(VERSION:v%=%))
 # Architectures of a release, separated by commas.
 ARCHES = $(if $(ARCH),$(ARCH),amd64$(comma)arm64)
 RELEASE := $(CACHE)/release
-# Flags of "helm push" and of cosign, for a registry or a key of your own.
+# Flags of "helm push" and of cosign, for another registry or key.
 HELM_FLAGS ?=
 COSIGN_FLAGS ?=
 CRANE := $(BIN)/crane
