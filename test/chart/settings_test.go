@@ -27,6 +27,7 @@ func TestInvalidValues(t *testing.T) {
 		"unknown_log_level":     {"logVerbosityLevel: trace", "at '/logVerbosityLevel': value must be one of 'debug', 'info', 'error'"},
 		"text_as_number":        {"settings: {kubeClientQps: many}", "at '/settings/kubeClientQps': got string, want null or integer"},
 		"text_as_bool":          {"settings: {enableProfiling: 'yes'}", "at '/settings/enableProfiling': got string, want null or boolean"},
+		"port_as_text":          {"settings: {webPagePort: '0'}", "at '/settings/webPagePort': got string, want null or integer"},
 		"unknown_config":        {"config: {cluster: []}", "at '/config': additional properties 'cluster' not allowed"},
 		"unknown_feature":       {"config: {features: {provider: aws}}", "at '/config/features/provider': value must be one of 'default', 'capmox', <nil>"},
 		"unknown_value":         {"replicas: 2", "additional properties 'replicas' not allowed"},
@@ -46,23 +47,25 @@ func TestInvalidValues(t *testing.T) {
 // TestSettings checks that the chart can set every environment variable of the controller.
 func TestSettings(t *testing.T) {
 	t.Parallel()
-	var values strings.Builder
-	values.WriteString("settings:\n")
+	values, want := map[string]any{}, map[string]string{}
 	for _, option := range operator.OptionTable() {
-		if option.Env != operator.CloudConfigVariable {
-			values.WriteString("  " + option.ChartValue() + ": v-" + option.Env + "\n")
-		}
-	}
-	rendered, err := render(t, values.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, option := range operator.OptionTable() {
-		if option.Env == operator.CloudConfigVariable {
+		switch option.Env {
+		case operator.CloudConfigVariable:
 			continue
+		case "WEB_PAGE_PORT":
+			values[option.ChartValue()] = 8443
+		default:
+			values[option.ChartValue()] = "v-" + option.Env
 		}
-		if found := rendered.read(t, "Deployment", environment(option.Env)); found != "v-"+option.Env {
-			t.Errorf("settings.%s sets %s to %q", option.ChartValue(), option.Env, found)
+		want[option.Env] = fmt.Sprint(values[option.ChartValue()])
+	}
+	content, err := yaml.Marshal(map[string]any{"settings": values})
+	check(t, err)
+	rendered, err := render(t, string(content))
+	check(t, err)
+	for name, value := range want {
+		if found := rendered.read(t, "Deployment", environment(name)); found != value {
+			t.Errorf("%s is %q, want %q", name, found, value)
 		}
 	}
 }
