@@ -5,7 +5,11 @@
 set -euo pipefail
 name=$1
 shift
-total=$(go list -deps -f '{{if .Stale}}{{.ImportPath}}{{end}}' "${!#}" | wc -l)
+listed=() # everything except -o FILE, which go list does not have
+for ((i = 1; i <= $#; i++)); do
+	if [ "${!i}" = -o ]; then i=$((i + 1)); else listed+=("${!i}"); fi
+done
+total=$(go list -deps -f '{{if .Stale}}{{.ImportPath}}{{end}}' "${listed[@]}" | wc -l)
 if [ -t 1 ]; then terminal=1; else terminal=0; fi
 # -v prints a line for each package that is compiled. Other lines are errors and downloads.
 go build -v "$@" 2>&1 | awk -v name="$name" -v total="$total" -v terminal=$terminal '
