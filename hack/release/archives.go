@@ -83,7 +83,7 @@ func (r release) krewManifest(platforms []object) object {
 		"spec": object{
 			"version": r.version, "homepage": repository, "platforms": platforms,
 			"shortDescription": "Operate Karpenter for Proxmox VE",
-			"description":      "Checks clusters and manifests, explains why there is no VM for a pod, lists orphans, and drains or fences Proxmox hosts.",
+			"description":      "Checks clusters and manifests, shows hosts and VMs live, explains why there is no VM for a pod, plans changes, lists orphans, and drains or fences Proxmox hosts.",
 		},
 	}
 }
