@@ -1,5 +1,5 @@
 # karpenter-provider-proxmox. Run "make help" for the targets.
-# Requirements: Go 1.21 or newer (it downloads the version below), make, gcc (for -race), git and a Go module proxy.
+# Requirements: Linux, Go 1.21 or newer (it downloads the version below), make, gcc (for -race), git and a Go module proxy.
 
 SHELL := /bin/bash -o pipefail
 .DEFAULT_GOAL := help
