@@ -145,4 +145,11 @@ func TestAllocatable(t *testing.T) {
 	k.settings.config.KubeReserved["memory"] = "100Gi"
 	free = allocatable(capacity, k.settings.config)
 	g.Expect(free.Memory().IsZero()).To(BeTrue(), "never less than nothing")
+
+	k.settings.config.PodsPerCore = 10
+	k.settings.config.EvictionHard["nodefs.available"] = "100%"
+	capacity = k.capacity()
+	free = allocatable(capacity, k.settings.config)
+	g.Expect(capacity.Pods().Value()).To(BeEquivalentTo(20), "2 cores")
+	g.Expect(free.StorageEphemeral()).To(Equal(capacity.StorageEphemeral()), "100% disables the threshold")
 }

@@ -90,6 +90,9 @@ func (k *kubelet) capacity() corev1.ResourceList {
 	if pods == 0 {
 		pods = defaultMaxPods
 	}
+	if perCore := int64(k.settings.config.PodsPerCore); perCore > 0 {
+		pods = min(pods, perCore*int64(k.cores))
+	}
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU:              *resource.NewQuantity(int64(k.cores), resource.DecimalSI),
 		corev1.ResourceMemory:           *resource.NewQuantity(memory/1024*1024, resource.BinarySI),
@@ -135,11 +138,11 @@ func allocatable(capacity corev1.ResourceList, config kubeletconfig.KubeletConfi
 	return out
 }
 
-// threshold parses a quantity or a percentage of the capacity.
+// threshold parses a quantity or a percentage of the capacity. A kubelet ignores 100 %.
 func threshold(text string, capacity resource.Quantity) resource.Quantity {
 	if percent, found := strings.CutSuffix(text, "%"); found {
 		share, err := strconv.ParseFloat(percent, 64)
-		if err != nil {
+		if err != nil || share == 100 {
 			return resource.Quantity{}
 		}
 		return *resource.NewQuantity(int64(float64(capacity.Value())*share/100), capacity.Format)
