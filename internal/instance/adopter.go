@@ -20,6 +20,12 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
+// IsOurs reports whether an object is a Claim of our NodeClasses.
+func IsOurs(o client.Object) bool {
+	claim, ok := o.(*karpv1.NodeClaim)
+	return ok && claim.Spec.NodeClassRef != nil && claim.Spec.NodeClassRef.Group == v1alpha1.Group
+}
+
 // LaunchedByOther reports whether another controller launched a Claim: this one writes
 // the intent before core gets a providerID.
 func LaunchedByOther(claim *karpv1.NodeClaim) bool {

@@ -20,9 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
@@ -65,12 +63,6 @@ func Hosts(ctx context.Context, inv *inventory.Inventory, property func(inventor
 		}
 	}()
 	return out
-}
-
-// IsOurs reports whether an object is a Claim of our NodeClasses.
-func IsOurs(o client.Object) bool {
-	claim, ok := o.(*karpv1.NodeClaim)
-	return ok && claim.Spec.NodeClassRef != nil && claim.Spec.NodeClassRef.Group == v1alpha1.Group
 }
 
 // Deletions returns a predicate that passes only deletions, for controllers that wait until

@@ -71,7 +71,7 @@ func NewController(deps Deps) *Controller { return &Controller{deps: deps} }
 
 // isOurs reports whether a Claim is of our NodeClasses and not being deleted.
 func isOurs(o client.Object) bool {
-	return watch.IsOurs(o) && o.GetDeletionTimestamp().IsZero()
+	return instance.IsOurs(o) && o.GetDeletionTimestamp().IsZero()
 }
 
 // Register registers the Controller.

@@ -47,7 +47,7 @@ func NewController(kube client.Client, vms *instance.Provider, inv *inventory.In
 func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named("host.offline.proxmox").
-		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(watch.IsOurs))).
+		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(instance.IsOurs))).
 		WatchesRawSource(watch.Events(watch.Hosts(ctx, c.inventory, offlineSince), m.GetClient(), &karpv1.NodeClaimList{})).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
@@ -66,7 +66,7 @@ const separator = " since "
 // Reconcile records on one Claim whether its Host is offline, and reports a change. While
 // the Cluster is unavailable nothing is known about the Host, and the record remains.
 func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	if !watch.IsOurs(claim) {
+	if !instance.IsOurs(claim) {
 		return reconcile.Result{}, nil
 	}
 	host, known := c.vms.HostOf(claim)

@@ -30,7 +30,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
 // cloudProviderTimeout is how long a cloud controller manager may take. It usually takes
@@ -126,7 +126,7 @@ func (c *Controller) findClaim(ctx context.Context, node *corev1.Node) (*karpv1.
 		}
 		claim = &claims.Items[0]
 	}
-	if !watch.IsOurs(claim) || claim.Status.ProviderID == "" {
+	if !instance.IsOurs(claim) || claim.Status.ProviderID == "" {
 		return nil, nil
 	}
 	return claim, nil

@@ -24,7 +24,6 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
@@ -52,7 +51,7 @@ func NewController(adopter *instance.Adopter, recorder events.Recorder) *Control
 // with its Claim.
 func isLaunchedByOther(o client.Object) bool {
 	claim, ok := o.(*karpv1.NodeClaim)
-	return ok && watch.IsOurs(o) && instance.LaunchedByOther(claim)
+	return ok && instance.IsOurs(o) && instance.LaunchedByOther(claim)
 }
 
 // Register registers the Controller.

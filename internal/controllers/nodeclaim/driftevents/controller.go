@@ -33,7 +33,6 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/report"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 )
@@ -69,7 +68,7 @@ func NewController(kube client.Client, planner *plan.Planner, recorder events.Re
 // It must not change the object, which belongs to the cache.
 func isDrifted(o client.Object) bool {
 	claim, ok := o.(*karpv1.NodeClaim)
-	return ok && watch.IsOurs(o) && claim.DeletionTimestamp.IsZero() &&
+	return ok && instance.IsOurs(o) && claim.DeletionTimestamp.IsZero() &&
 		claim.StatusConditions(status.WithObservedOnly()).Get(karpv1.ConditionTypeDrifted).IsTrue()
 }
 

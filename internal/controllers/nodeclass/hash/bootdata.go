@@ -13,7 +13,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
 // recordBootData sets the hash of the boot data on a launched NodeClaim without one. It was
@@ -40,7 +40,7 @@ func lacksBootDataHash(annotations map[string]string) bool {
 // classOf returns the class of a NodeClaim whose hash must be recorded.
 func (c *Controller) classOf(ctx context.Context, o client.Object) []reconcile.Request {
 	claim, ok := o.(*karpv1.NodeClaim)
-	if !ok || !watch.IsOurs(o) || !lacksBootDataHash(claim.Annotations) {
+	if !ok || !instance.IsOurs(o) || !lacksBootDataHash(claim.Annotations) {
 		return nil
 	}
 	class := &v1alpha1.ProxmoxNodeClass{}
