@@ -5,6 +5,7 @@ package crds
 
 import (
 	"fmt"
+	"sync"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -15,25 +16,41 @@ import (
 // another kind is not changed. The API server's own package for this depends on its validation
 // and on CEL.
 func SetDefaults(kind schema.GroupVersionKind, content map[string]any) error {
-	all, err := All()
+	all, err := schemas()
 	if err != nil {
 		return err
 	}
 
-	for _, crd := range all {
-		for _, version := range crd.Spec.Versions {
-			if (schema.GroupVersionKind{Group: crd.Spec.Group, Version: version.Name, Kind: crd.Spec.Names.Kind}) != kind {
-				continue
-			}
+	fields, ok := all[kind]
+	if !ok {
+		return nil
+	}
 
-			if err := setDefaults(content, version.Schema.OpenAPIV3Schema); err != nil {
-				return fmt.Errorf("setting the defaults of a %s: %w", kind.Kind, err)
-			}
-		}
+	if err := setDefaults(content, fields); err != nil {
+		return fmt.Errorf("setting the defaults of a %s: %w", kind.Kind, err)
 	}
 
 	return nil
 }
+
+// schemas returns the schemas of all kinds. Decoding the CRDs takes tens of milliseconds, so it is done once.
+var schemas = sync.OnceValues(func() (map[schema.GroupVersionKind]*apiextensionsv1.JSONSchemaProps, error) {
+	all, err := All()
+	if err != nil {
+		return nil, err
+	}
+
+	out := map[schema.GroupVersionKind]*apiextensionsv1.JSONSchemaProps{}
+
+	for _, crd := range all {
+		for _, version := range crd.Spec.Versions {
+			kind := schema.GroupVersionKind{Group: crd.Spec.Group, Version: version.Name, Kind: crd.Spec.Names.Kind}
+			out[kind] = version.Schema.OpenAPIV3Schema
+		}
+	}
+
+	return out, nil
+})
 
 // setDefaults sets the default of each field that is missing below a value.
 func setDefaults(value any, fields *apiextensionsv1.JSONSchemaProps) error {

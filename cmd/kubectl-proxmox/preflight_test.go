@@ -23,7 +23,7 @@ func startSimulator(t *testing.T, change func(*pvesim.Scenario)) (*pvesim.Simula
 	if change != nil {
 		change(scenario)
 	}
-	sim, err := pvesim.New(scenario, pvesim.Options{})
+	sim, err := pvesim.New(scenario, pvesim.Options{Speed: 100})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 //go:embed methods-*.json
@@ -83,8 +84,16 @@ type route struct {
 	method   *Method
 }
 
+// catalogs caches the result of decode by version. Tests start thousands of simulators, and a catalog is never modified.
+var catalogs sync.Map
+
 // Load returns the description of a version, "8.4" or "9.2".
 func Load(version string) (*Catalog, error) {
+	once, _ := catalogs.LoadOrStore(version, sync.OnceValues(func() (*Catalog, error) { return decode(version) }))
+	return once.(func() (*Catalog, error))()
+}
+
+func decode(version string) (*Catalog, error) {
 	raw, err := files.ReadFile("methods-" + version + ".json")
 	if err != nil {
 		return nil, fmt.Errorf("loading the schema of version %q: %w", version, err)
