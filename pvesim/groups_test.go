@@ -34,6 +34,37 @@ func testPermissionsOfGroups(t *testing.T) {
 	ann.refused(403, "Permission check failed (/vms/101, VM.Audit)", "GET", "/nodes/pve1/qemu/101/config")
 }
 
+func TestNoAccess(t *testing.T) { simulated(t, testNoAccess) }
+
+func testNoAccess(t *testing.T) {
+	s := pvesim.DefaultScenario(1)
+	s.Pools = []pvesim.Pool{{ID: "team", VMs: []int{101}}}
+	s.Users[1].Tokens = []pvesim.Token{{ID: "admin", Secret: "s"}}
+	s.Users = append(s.Users, pvesim.User{ID: "ann@pve", Tokens: []pvesim.Token{{ID: "t", Secret: "s"}}})
+	root := startSim(t, s, pvesim.Options{}).as("root@pam!admin=s")
+	ann := root.as("ann@pve!t=s")
+	root.ok("PUT", "/access/acl", "path", "/", "roles", "PVEAuditor", "users", "ann@pve")
+	root.ok("PUT", "/access/acl", "path", "/sdn/zones/localnetwork", "roles", "NoAccess", "users", "ann@pve")
+	listed := ann.ok("GET", "/access/permissions").(map[string]any)
+	for path, want := range map[string]bool{"/sdn": true, "/sdn/zones": true, "/sdn/zones/localnetwork": false} {
+		if _, ok := listed[path]; ok != want {
+			t.Errorf("%s is listed: %t", path, ok)
+		}
+	}
+	one := ann.ok("GET", "/access/permissions", "path", "/sdn/zones/localnetwork/vmbr0").(map[string]any)
+	if on, ok := one["/sdn/zones/localnetwork/vmbr0"].(map[string]any); !ok || len(on) > 0 {
+		t.Errorf("found %v, want the path without privileges", one)
+	}
+	// NoAccess on a resource pool cancels the roles of its members, and NoAccess on a member those of the resource pool.
+	ann.ok("GET", "/nodes/pve1/qemu/101/config")
+	root.ok("PUT", "/access/acl", "path", "/pool/team", "roles", "NoAccess", "users", "ann@pve")
+	ann.refused(403, "Permission check failed (/vms/101, VM.Audit)", "GET", "/nodes/pve1/qemu/101/config")
+	root.ok("PUT", "/access/acl", "path", "/pool/team", "roles", "NoAccess", "users", "ann@pve", "delete", "1")
+	root.ok("PUT", "/access/acl", "path", "/pool/team", "roles", "PVEVMAdmin", "users", "ann@pve")
+	root.ok("PUT", "/access/acl", "path", "/vms/101", "roles", "NoAccess", "users", "ann@pve")
+	ann.refused(403, "Permission check failed (/vms/101, VM.Audit)", "GET", "/nodes/pve1/qemu/101/config")
+}
+
 func TestStoredObjects(t *testing.T) { simulated(t, testStoredObjects) }
 
 func testStoredObjects(t *testing.T) {

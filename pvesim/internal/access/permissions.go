@@ -117,9 +117,14 @@ func (s *Store) privileges(kind, id string, groups []string, path string) map[st
 		return out
 	}
 	for name, pool := range s.pools {
-		if pool.contains(path) {
-			s.addRoles(out, s.rolesOn(kind, id, groups, "/pool/"+name), false)
+		if !pool.contains(path) {
+			continue
 		}
+		roles := s.rolesOn(kind, id, groups, "/pool/"+name)
+		if _, none := roles["NoAccess"]; none {
+			return map[string]bool{} // also cancels the roles on the path
+		}
+		s.addRoles(out, roles, false)
 	}
 	return out
 }
@@ -174,11 +179,13 @@ func (s *Store) Effective(id Identity) map[string]map[string]bool {
 	return out
 }
 
-// exactPaths returns the paths with entries of their own: those in the ACL and those of pool members.
+// exactPaths returns the paths with entries of their own: those in the ACL with their ancestors, and those of pool members.
 func exactPaths(s *Store) map[string]bool {
 	paths := map[string]bool{}
 	for _, e := range s.acl {
-		paths[e.Path] = true
+		for _, level := range levels(e.Path) {
+			paths[level] = true
+		}
 	}
 	for _, pool := range s.pools {
 		for vmid := range pool.VMs {

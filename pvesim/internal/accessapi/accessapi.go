@@ -91,9 +91,7 @@ func (lh *loginHandlers) getPermissions(_ context.Context, r *api.Request) (api.
 	}
 	out := api.Row{}
 	if path, ok := r.Value("path"); ok {
-		if perms := lh.k.Access.Permissions(who, path); len(perms) > 0 {
-			out[path] = permissionRow(perms)
-		}
+		out[path] = permissionRow(lh.k.Access.Permissions(who, path)) // also without privileges
 		return api.Response{Data: out}, nil
 	}
 	for path, perms := range lh.k.Access.Effective(who) {
