@@ -224,10 +224,9 @@ func (c *cluster) checkVMAudit(ctx context.Context, missing int) error {
 	if err != nil {
 		return fmt.Errorf("all %d guests disappeared, checking the token's privileges: %w", missing, err)
 	}
-	for _, privileges := range permissions {
-		if _, ok := privileges["VM.Audit"]; ok {
-			return nil
-		}
+	// A resource pool does not grant what an ACL on /vms denies.
+	if permissions.HasBelow("/vms", "VM.Audit") || (!permissions.IsDenied("/vms") && permissions.HasBelow("/pool", "VM.Audit")) {
+		return nil
 	}
 	return fmt.Errorf("all %d guests disappeared: the token needs VM.Audit on /vms", missing)
 }

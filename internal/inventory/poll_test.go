@@ -119,6 +119,18 @@ func TestPollImplausibleResponse(t *testing.T) {
 			c.resources.Guests = nil
 			c.permissions = proxmox.Permissions{"/storage": {"Datastore.Audit": true}}
 		}, "VM.Audit on /vms"},
+		"no_guests_with_privilege_elsewhere": {func(c *cluster) {
+			c.resources.Guests = nil
+			c.permissions = proxmox.Permissions{"/nodes": {"VM.Audit": true}}
+		}, "VM.Audit on /vms"},
+		"no_guests_with_denied_privilege": {func(c *cluster) {
+			c.resources.Guests = nil
+			c.permissions = proxmox.Permissions{"/": {"VM.Audit": true}, "/pool": {"VM.Audit": true}, "/vms": {}}
+		}, "VM.Audit on /vms"},
+		"no_guests_in_resource_pool": {func(c *cluster) {
+			c.resources.Guests = nil
+			c.permissions = proxmox.Permissions{"/pool/karpenter": {"VM.Audit": true}}
+		}, ""},
 		"no_guests_with_privilege": {func(c *cluster) {
 			c.resources.Guests = nil
 			c.permissions = proxmox.Permissions{"/vms": {"VM.Audit": true}}

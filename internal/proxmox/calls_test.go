@@ -57,6 +57,26 @@ func TestCalls(t *testing.T) {
 			answer: data(`{"/vms":{"VM.Clone":1,"VM.Audit":0}}`), sent: "GET /access/permissions",
 			result: proxmox.Permissions{"/vms": {"VM.Clone": true, "VM.Audit": false}},
 		},
+		"permissions_denied": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.Permissions(ctx) },
+			answer: data(`{"/":{"VM.Audit":1},"/nodes":{"VM.Audit":1},"/pool":{"VM.Audit":1},"/sdn":{"VM.Audit":1},"/storage":{"VM.Audit":1}}`), sent: "GET /access/permissions",
+			result: proxmox.Permissions{"/": {"VM.Audit": true}, "/nodes": {"VM.Audit": true}, "/pool": {"VM.Audit": true}, "/sdn": {"VM.Audit": true}, "/storage": {"VM.Audit": true}, "/vms": {}},
+		},
+		"permissions_not_inherited": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.Permissions(ctx) },
+			answer: data(`{"/":{"VM.Audit":0}}`), sent: "GET /access/permissions",
+			result: proxmox.Permissions{"/": {"VM.Audit": false}},
+		},
+		"access": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.HasAccess(ctx, "/nodes/pve1") },
+			answer: data(`{"/nodes/pve1":{"Sys.Audit":0}}`), sent: "GET /access/permissions?path=%2Fnodes%2Fpve1",
+			result: true,
+		},
+		"access_denied": {
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.HasAccess(ctx, "/nodes/pve1") },
+			answer: data(`{"/nodes/pve1":{}}`), sent: "GET /access/permissions?path=%2Fnodes%2Fpve1",
+			result: false,
+		},
 		"roles": {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.Roles(ctx) },
 			answer: data(`[{"roleid":"Reader","privs":"Sys.Audit,VM.Audit","special":0},{"roleid":"NoAccess","privs":"","special":1}]`), sent: "GET /access/roles",

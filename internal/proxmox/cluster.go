@@ -31,8 +31,11 @@ type ClusterClient interface {
 	// DirectoryMappings returns the directory mappings visible to the user. There are
 	// none before Proxmox VE 8.4.
 	DirectoryMappings(ctx context.Context) ([]DirectoryMapping, error)
-	// Permissions returns the user's privileges by path.
+	// Permissions returns the user's privileges by path. Proxmox omits paths on which an
+	// ACL cancels what they inherit, except near the root.
 	Permissions(ctx context.Context) (Permissions, error)
+	// HasAccess reports whether the user has any privilege on a path.
+	HasAccess(ctx context.Context, path string) (bool, error)
 	// Roles returns the privileges of all roles by name. Every user may read them.
 	Roles(ctx context.Context) (map[string][]string, error)
 	// PoolExists reports whether there is a resource pool of that name, also if the
@@ -167,7 +170,16 @@ func (c clusterClient) Permissions(ctx context.Context) (Permissions, error) {
 			permissions[path][privilege] = propagates.isSet()
 		}
 	}
+	permissions.denyUnlisted()
 	return permissions, nil
+}
+
+func (c clusterClient) HasAccess(ctx context.Context, path string) (bool, error) {
+	var out map[string]map[string]numeric
+	if err := c.get(ctx, at("/access/permissions").with("path", path), &out); err != nil {
+		return false, fmt.Errorf("reading the user's permissions on %s: %w", path, err)
+	}
+	return len(out[path]) > 0, nil
 }
 
 func (c clusterClient) Roles(ctx context.Context) (map[string][]string, error) {

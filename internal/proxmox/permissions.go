@@ -5,12 +5,39 @@ package proxmox
 
 import (
 	"maps"
+	"slices"
 	"strings"
 )
 
 // Permissions maps an ACL path to the user's privileges on it. The value reports
-// whether the privilege propagates to paths below.
+// whether the privilege propagates to paths below. A path without privileges is denied:
+// an ACL, such as one with role NoAccess, cancels what the path inherits.
 type Permissions map[string]map[string]bool
+
+// alwaysListed are paths that Proxmox lists for all users who have a privilege on them.
+var alwaysListed = []string{"/nodes", "/pool", "/sdn", "/storage", "/vms"}
+
+// denyUnlisted denies the paths that Proxmox would list if they inherited privileges.
+// Other denied paths cannot be told from those that inherit theirs; see HasAccess.
+func (p Permissions) denyUnlisted() {
+	if !slices.Contains(slices.Collect(maps.Values(p["/"])), true) {
+		return
+	}
+	for _, path := range alwaysListed {
+		if _, listed := p[path]; !listed {
+			p.Deny(path)
+		}
+	}
+}
+
+// Deny adds a denied path.
+func (p Permissions) Deny(path string) { p[path] = map[string]bool{} }
+
+// IsDenied reports whether an ACL on a path cancels what it inherits.
+func (p Permissions) IsDenied(path string) bool {
+	privileges, listed := p[path]
+	return listed && len(privileges) == 0
+}
 
 // Has reports whether the user has a privilege on a path: directly, or by propagation
 // from the nearest listed path above. Proxmox lists the roots of all kinds of paths,

@@ -41,6 +41,11 @@ func TestPermissions(t *testing.T) {
 			t.Errorf("privileges on %s come from %q, want %q", c.path, got, c.source)
 		}
 	}
+	held.Deny("/nodes")
+	if held.Has("/nodes/pve1", "Sys.Audit") || !held.IsDenied("/nodes") || held.IsDenied("/storage") || held.IsDenied("/sdn") {
+		t.Error("a denied path inherits privileges")
+	}
+	delete(held, "/nodes")
 	inherited := proxmox.Permissions{"/": {"VM.Audit": true}, "/vms": {"VM.Audit": true}, "/vms/1": {"VM.Clone": true}}
 	for path, want := range map[string]string{"/vms/2": "/", "/vms": "/", "/": "/", "/vms/1": "/vms/1", "/nodes/pve1": "/"} {
 		if got := inherited.Origin(path); got != want {

@@ -55,6 +55,7 @@ var calls = map[string]func(context.Context, Client) (any, error){
 	"PCIMappings":       func(ctx context.Context, c Client) (any, error) { return c.PCIMappings(ctx) },
 	"DirectoryMappings": func(ctx context.Context, c Client) (any, error) { return c.DirectoryMappings(ctx) },
 	"Permissions":       func(ctx context.Context, c Client) (any, error) { return c.Permissions(ctx) },
+	"HasAccess":         func(ctx context.Context, c Client) (any, error) { return c.HasAccess(ctx, "/vms") },
 	"Roles":             func(ctx context.Context, c Client) (any, error) { return c.Roles(ctx) },
 	"PoolExists":        func(ctx context.Context, c Client) (any, error) { return c.PoolExists(ctx, "p") },
 	"HostInfo":          func(ctx context.Context, c Client) (any, error) { return c.HostInfo(ctx, "pve1") },
