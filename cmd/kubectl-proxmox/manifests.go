@@ -4,12 +4,9 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -19,14 +16,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	sigsyaml "sigs.k8s.io/yaml"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/crds"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
@@ -54,7 +52,7 @@ func readManifests(paths []string, systemNamespace string) (*manifests, error) {
 		for _, file := range files {
 			content, err := os.ReadFile(file) //nolint:gosec // the path is a command line argument
 			if err == nil {
-				err = m.add(content)
+				err = m.add(string(content))
 			}
 			if err != nil {
 				return nil, fmt.Errorf("reading %s: %w", file, err)
@@ -79,85 +77,106 @@ func listFiles(directory string) ([]string, error) {
 	return files, nil
 }
 
-// add adds the objects of a file. It skips unknown kinds, because files may contain
-// other objects as well.
-func (m *manifests) add(content []byte) error {
-	documents := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
-	for {
-		document, err := documents.Read()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err == nil {
-			err = m.addDocument(document)
-		}
+// add adds the objects of a file.
+func (m *manifests) add(content string) error {
+	for _, document := range splitDocuments(content) {
+		data, err := sigsyaml.YAMLToJSONStrict([]byte(document))
 		if err != nil {
 			return err
 		}
-	}
-}
-
-// addDocument adds an object, or the items of a list.
-func (m *manifests) addDocument(document []byte) error {
-	items, err := listItems(document)
-	if err != nil {
-		return err
-	}
-	for n, item := range items {
-		if err := m.addDocument(item); err != nil {
-			return fmt.Errorf("items[%d]: %w", n, err)
+		var object map[string]any
+		if err := json.Unmarshal(data, &object); err != nil {
+			return errors.New("found a list or a single value, want an object with apiVersion and kind")
 		}
-	}
-	if items != nil {
-		return nil
-	}
-	if document, err = applyDefaults(document); err != nil {
-		return err
-	}
-	object, _, err := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer().Decode(document, nil, nil)
-	if runtime.IsNotRegisteredError(err) || runtime.IsMissingKind(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if secret, ok := object.(*corev1.Secret); ok {
-		storeStrings(secret)
-	}
-	if o, ok := object.(client.Object); ok {
-		m.objects = append(m.objects, o)
+		if err := m.addObject(object); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// listItems returns the items of a list; nil if the document is not a list. Items of a list
-// such as SecretList have no kind of their own.
-func listItems(document []byte) ([][]byte, error) {
-	var list map[string]any
-	if err := sigsyaml.Unmarshal(document, &list); err != nil {
+// splitDocuments returns the YAML documents of a file. Each starts with an empty line for
+// every line before it, so the lines in errors are those of the file.
+func splitDocuments(content string) []string {
+	var documents []string
+	lines, before, start, end := 0, 0, 0, 0
+	for line := range strings.Lines(content) {
+		lines++
+		if rest, ok := strings.CutPrefix(line, "---"); ok && strings.TrimSpace(strings.SplitN(rest, "#", 2)[0]) == "" {
+			documents = append(documents, strings.Repeat("\n", before)+content[start:end])
+			before, start = lines, end+len(line)
+		}
+		end += len(line)
+	}
+	return append(documents, strings.Repeat("\n", before)+content[start:])
+}
+
+// addObject adds an object with the defaults of its CRD, or the items of a list. It returns
+// an error if the API server would reject the object. It skips unknown kinds, because files
+// may contain other objects as well.
+func (m *manifests) addObject(content map[string]any) error {
+	if items, ok := listItems(content); ok {
+		for n, item := range items {
+			if err := m.addObject(item); err != nil {
+				return fmt.Errorf("items[%d]: %w", n, err)
+			}
+		}
+		return nil
+	}
+	source := unstructured.Unstructured{Object: content}
+	object, err := decodeObject(source)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", source.GetKind(), source.GetName(), err)
+	}
+	if secret, ok := object.(*corev1.Secret); ok {
+		storeStrings(secret)
+	}
+	if object != nil {
+		m.objects = append(m.objects, object)
+	}
+	return nil
+}
+
+// decodeObject returns the object, or nil if its kind is unknown. Unknown fields are
+// reported first: because of them, required fields can be missing.
+func decodeObject(source unstructured.Unstructured) (client.Object, error) {
+	kind := source.GroupVersionKind()
+	if err := crds.SetDefaults(kind, source.Object); err != nil {
 		return nil, err
 	}
-	kind, _ := list["kind"].(string)
+	var object client.Object
+	var decodeErr error
+	if empty, err := scheme.Scheme.New(kind); err == nil {
+		object, _ = empty.(client.Object)
+		decodeErr = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(source.Object, empty, true)
+	}
+	if runtime.IsStrictDecodingError(decodeErr) {
+		return nil, decodeErr
+	}
+	if err := crds.Validate(context.Background(), kind, source.Object); err != nil {
+		return nil, err
+	}
+	return object, decodeErr
+}
+
+// listItems returns the items of a list, and whether the object is one. Items of a list
+// such as SecretList have no kind of their own.
+func listItems(content map[string]any) ([]map[string]any, bool) {
+	kind, _ := content["kind"].(string)
 	kind, isList := strings.CutSuffix(kind, "List")
-	entries, hasItems := list["items"].([]any)
+	entries, hasItems := content["items"].([]any)
 	if !isList || !hasItems {
-		return nil, nil
+		return nil, false
 	}
-	if err := sigsyaml.UnmarshalStrict(document, &map[string]any{}); err != nil {
-		return nil, err // a repeated key
-	}
-	items := make([][]byte, 0, len(entries))
+	items := make([]map[string]any, 0, len(entries))
 	for _, entry := range entries {
-		if item, ok := entry.(map[string]any); ok && kind != "" && item["kind"] == nil {
-			item["kind"], item["apiVersion"] = kind, list["apiVersion"]
+		item, _ := entry.(map[string]any)
+		if item != nil && kind != "" && item["kind"] == nil {
+			item["kind"], item["apiVersion"] = kind, content["apiVersion"]
 		}
-		content, err := sigsyaml.Marshal(entry)
-		if err != nil {
-			return nil, err
-		}
-		items = append(items, content)
+		items = append(items, item)
 	}
-	return items, nil
+	return items, true
 }
 
 // storeStrings copies stringData to data, as the API server does.

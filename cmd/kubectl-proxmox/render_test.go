@@ -75,7 +75,7 @@ func TestRenderInvalid(t *testing.T) {
 		return path
 	}
 	class := func(options string) string {
-		return "apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: c}\nspec:\n  metadataOptions: " + options + "\n"
+		return "apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: c}\nspec:\n  instanceTemplateRef: {kind: ProxmoxTemplate, name: t}\n  metadataOptions: " + options + "\n"
 	}
 	secret := "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: ns}\nstringData:\n  user-data: |\n    #cloud-config\n    a: {{ .Values.b }}\n"
 	ignition := "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: ns}\nstringData:\n  user-data: '{\"ignition\": {\"version\": \"3.4.0\"}}'\n"
