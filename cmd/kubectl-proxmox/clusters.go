@@ -160,6 +160,25 @@ func (v *view) with(clients []proxmox.Client) (*view, error) {
 	return &view{settings: v.settings, clients: clients, roots: v.roots, inventory: shared}, err
 }
 
+// replace returns a view of the same clusters with other clients. It polls those that the
+// view has polled, and reads these facts on demand.
+func (v *view) replace(ctx context.Context, clients []proxmox.Client, facts []inventory.Fact) (*view, error) {
+	after, err := v.with(clients)
+	if err != nil {
+		return nil, err
+	}
+	for region, snapshot := range v.inventory.View().Snapshots {
+		if snapshot == nil {
+			continue
+		}
+		after.inventory.Invalidate(region, facts...)
+		if err := after.inventory.Refresh(ctx, region); err != nil {
+			return nil, err
+		}
+	}
+	return after, nil
+}
+
 // read polls each cluster once. It fails if one does not respond.
 func (c *clusters) read(ctx context.Context) (*view, error) {
 	settings, err := c.settings(ctx)

@@ -30,6 +30,25 @@ type plannedTemplate struct {
 	config proxmox.VMConfig
 }
 
+// deniedClient is the client of a cluster in which the user has no privileges on some paths.
+// Proxmox does not list them.
+type deniedClient struct {
+	proxmox.Client
+	paths []string
+}
+
+// Permissions implements proxmox.Client.
+func (c *deniedClient) Permissions(ctx context.Context) (proxmox.Permissions, error) {
+	held, err := c.Client.Permissions(ctx)
+	if err != nil {
+		return held, err
+	}
+	for _, path := range c.paths {
+		held.Deny(path)
+	}
+	return held, nil
+}
+
 // plan adds a template to the cluster and returns its VMID.
 func (c *plannedClient) plan(snapshot *inventory.Snapshot, desired template.Desired, location template.Location) int {
 	vmid := firstPlannedVMID

@@ -37,7 +37,7 @@ type preflight struct {
 }
 
 func newPreflight() *cobra.Command {
-	p := &preflight{from: &clusters{}, required: map[string][]privileges.Required{}, pools: map[string]string{}}
+	p := &preflight{from: &clusters{}}
 	command := &cobra.Command{
 		Use:   "preflight",
 		Short: "Check Proxmox clusters and manifests before anything is installed",
@@ -84,7 +84,7 @@ func (p *preflight) run(ctx context.Context) error {
 		}
 	}
 	if p.failed > 0 {
-		return fmt.Errorf("%d checks failed, see the lines with FAIL", p.failed)
+		return fmt.Errorf("failed checks: %d, see the lines with FAIL", p.failed)
 	}
 	return nil
 }

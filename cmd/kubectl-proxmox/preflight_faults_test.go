@@ -4,7 +4,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -257,7 +259,7 @@ func replaceField(config, name, field string) string {
 func TestPreflightFaults(t *testing.T) {
 	t.Parallel()
 	total := 0
-	for _, group := range []map[string]fault{privilegeFaults(), objectFaults(), clusterFaults()} {
+	for _, group := range []map[string]fault{privilegeFaults(), accessFaults(), objectFaults(), clusterFaults()} {
 		total += len(group)
 		for name, test := range group {
 			t.Run(name, func(t *testing.T) {
@@ -338,13 +340,13 @@ func (f fault) check(t *testing.T) {
 	})
 	values := filepath.Join(dir, "values.yaml")
 	if f.config != nil {
-		write(t, dir, "values.yaml", f.config(read(t, values)))
+		content, err := os.ReadFile(values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, dir, "values.yaml", f.config(string(content)))
 	}
-	manifest := managedNode
-	if f.manifest != "" {
-		manifest = f.manifest
-	}
-	args := []string{"preflight", "--values", values, "-f", write(t, dir, "manifest.yaml", manifest)}
+	args := preflightArgs(t, dir, cmp.Or(f.manifest, managedNode))
 	if strings.HasSuffix(t.Name(), "/excluded_host") {
 		args = append(args, "--node-setting-file", write(t, dir, "settings.json", `{"home": {"pve2": {"excluded": true}}}`))
 	}
@@ -363,11 +365,7 @@ func (f fault) check(t *testing.T) {
 	if (err == nil) != (len(f.want) == 0) {
 		t.Errorf("found error %v", err)
 	}
-	for _, request := range sim.Requests() {
-		if request.Method != "GET" {
-			t.Errorf("sent %s %s", request.Method, request.Path)
-		}
-	}
+	checkReadOnly(t, sim)
 }
 
 // failures returns the failed checks in the output.

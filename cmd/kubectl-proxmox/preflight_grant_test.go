@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -39,6 +38,10 @@ func TestPreflightGrant(t *testing.T) {
 		"own_roles_without_ACL": func(s *pvesim.Scenario) {
 			pvesim.PoolScoped(s)
 			s.ACLs = nil
+		},
+		"no_access": func(s *pvesim.Scenario) {
+			role("/", auditPrivileges...)(s)
+			deny("/nodes/pve2", "/sdn/zones/localnetwork/vmbr0")(s)
 		},
 		"separate_privileges": func(s *pvesim.Scenario) {
 			role("/", auditPrivileges...)(s)
@@ -70,10 +73,7 @@ func TestPreflightGrant(t *testing.T) {
 						{Kind: "dir", ID: "data", Map: []string{"node=pve1,path=/tank", "node=pve2,path=/tank"}},
 					}
 				})
-				args := []string{"preflight", "--values", filepath.Join(dir, "values.yaml")}
-				if manifest != "" {
-					args = append(args, "-f", write(t, dir, "manifest.yaml", manifest))
-				}
+				args := preflightArgs(t, dir, manifest)
 				out, err := run(t, args...)
 				found := failures(out)
 				if err == nil || len(found) != 1 || strings.Count(found[0], "run: ") != 1 {
@@ -92,6 +92,33 @@ func TestPreflightGrant(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// deny adds ACLs that cancel inherited privileges of the token.
+func deny(paths ...string) func(*pvesim.Scenario) {
+	return func(s *pvesim.Scenario) {
+		for _, path := range paths {
+			s.ACLs = append(s.ACLs, pvesim.ACL{Path: path, Role: "NoAccess", User: "kubernetes@pve"})
+		}
+	}
+}
+
+// accessFaults are privileges that an ACL cancels, which Proxmox does not list.
+func accessFaults() map[string]fault {
+	denied := func(path, privileges, paths string) []string {
+		const token = "kubernetes@pve!karpenter"
+		return []string{fmt.Sprintf("PrivilegesSufficient: region home: API token %s lacks %s on %s; an ACL on %s cancels what it inherits there (pveum acl list); "+
+			"run: pveum acl delete %s --roles NoAccess --users kubernetes@pve --tokens '%s'", token, privileges, paths, path, path, token)}
+	}
+	const storage, disk, bridge = "/storage/local", "/storage/local-lvm", "/sdn/zones/localnetwork/vmbr0"
+	return map[string]fault{
+		"no_access_to_one_host": {scenario: deny("/nodes/pve2"), want: denied("/nodes/pve2", "Sys.AccessNetwork, Sys.Audit", "/nodes/pve2")},
+		"no_access_to_hosts":    {scenario: deny("/nodes"), want: denied("/nodes", "Sys.AccessNetwork, Sys.Audit", "/nodes/pve1, /nodes/pve2")},
+		"no_access_to_image_storage": {scenario: deny(storage),
+			want: denied(storage, "Datastore.Allocate, Datastore.AllocateSpace, Datastore.AllocateTemplate, Datastore.Audit", storage)},
+		"no_access_to_disk_storage": {scenario: deny(disk), manifest: unmanagedNode, want: denied(disk, "Datastore.AllocateSpace, Datastore.Audit", disk)},
+		"no_access_to_bridge":       {scenario: deny(bridge), want: denied(bridge, "SDN.Use", bridge)},
 	}
 }
 
@@ -134,7 +161,7 @@ func (p *pveum) call(t *testing.T, method, path string, form url.Values, out any
 
 var words = regexp.MustCompile(`"[^"]*"|'[^']*'|\S+`)
 
-// run runs one command: pveum role add|modify NAME, or pveum acl modify PATH.
+// run runs one command: pveum role add|modify NAME, or pveum acl modify|delete PATH.
 func (p *pveum) run(t *testing.T, command string) {
 	t.Helper()
 	args := words.FindAllString(command, -1)
@@ -154,8 +181,9 @@ func (p *pveum) run(t *testing.T, command string) {
 		p.call(t, "POST", "/access/roles", form, nil)
 	case "role modify":
 		p.call(t, "PUT", "/access/roles/"+args[3], form, nil)
-	case "acl modify":
+	case "acl modify", "acl delete":
 		form.Set("path", args[3])
+		form.Set("delete", map[bool]string{true: "1", false: "0"}[args[2] == "delete"])
 		p.call(t, "PUT", "/access/acl", form, nil)
 	default:
 		t.Fatalf("found the command %q", command)

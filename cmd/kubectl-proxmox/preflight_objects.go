@@ -28,38 +28,95 @@ import (
 
 // checkObjects checks the templates and NodeClasses of the manifests. If there are none, it
 // checks the privileges that every NodeClass needs. The privileges are printed first, since
-// other checks can depend on them.
+// other checks can depend on them. If Proxmox denies some that it seemed to grant, objects
+// were invisible, so all checks run again.
 func (p *preflight) checkObjects(ctx context.Context, objects *manifests) error {
+	view, failed := p.view, p.failed
+	details, err := p.collect(ctx, objects)
+	if err != nil {
+		return err
+	}
+	denied, err := p.findDenied(ctx)
+	if err != nil {
+		return err
+	}
+	if len(denied) > 0 {
+		p.failed = failed
+		if objects, err = readManifests(p.manifests, p.namespace); err != nil {
+			return err
+		}
+		if p.view, err = view.replace(ctx, denied, objects.facts()); err != nil {
+			return err
+		}
+		if details, err = p.collect(ctx, objects); err != nil {
+			return err
+		}
+	}
+	if len(p.manifests) > 0 && !objects.hasOwnKinds() {
+		p.fail("the manifests contain no ProxmoxNodeClass and no template")
+	}
+	p.privileges()
+	_, err = io.Copy(p.out, details)
+	return err
+}
+
+// findDenied returns clients with the paths that Proxmox denies of those that seem to
+// inherit the required privileges; nil if there are none.
+func (p *preflight) findDenied(ctx context.Context) ([]proxmox.Client, error) {
+	clients := make([]proxmox.Client, 0, len(p.view.clients))
+	found := false
+	for _, client := range p.view.clients {
+		denied := &deniedClient{Client: client}
+		if planned, ok := client.(*plannedClient); ok {
+			denied.Client = planned.Client
+		}
+		if required := p.required[client.Region()]; len(required) > 0 {
+			account := privileges.NewAccount(p.view.inventory.View().Snapshots[client.Region()].Facts)
+			for _, path := range account.InheritedPaths(required) {
+				ok, err := client.HasAccess(ctx, path)
+				if err != nil {
+					return nil, err
+				}
+				if !ok {
+					denied.paths, found = append(denied.paths, path), true
+				}
+			}
+		}
+		clients = append(clients, denied)
+	}
+	if !found {
+		return nil, nil
+	}
+	return clients, nil
+}
+
+// collect runs all checks and returns what they print. It sets p.required and p.pools.
+func (p *preflight) collect(ctx context.Context, objects *manifests) (*bytes.Buffer, error) {
 	out, details := p.out, &bytes.Buffer{}
 	p.out = details
 	defer func() { p.out = out }()
+	p.required, p.pools = map[string][]privileges.Required{}, map[string]string{}
 	classes := objects.nodeClasses()
 	if err := p.templates(ctx, objects, classes); err != nil {
-		return err
+		return nil, err
 	}
 	source := boot.Source{Reader: objects, Namespace: p.namespace, Version: boot.FixedVersion(p.version)}
 	vms, types, err := p.view.operations(nil, source, "")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	checker := nodeclassstatus.NewChecker(objects, nodeclassstatus.Deps{
 		Inventory: p.view.inventory, Types: types, RootClients: p.view.roots, Boot: source, Health: vms.Health, CloneTimes: vms.CloneTimes, Clock: clock.RealClock{},
 	})
 	for _, class := range classes {
 		if err := p.class(ctx, checker, objects, class); err != nil {
-			return err
+			return nil, err
 		}
-	}
-	p.out = out
-	if len(p.manifests) > 0 && !objects.hasOwnKinds() {
-		p.fail("the manifests contain no ProxmoxNodeClass and no template")
 	}
 	if len(p.required) == 0 {
 		p.anyClass()
 	}
-	p.privileges()
-	_, err = io.Copy(out, details)
-	return err
+	return details, nil
 }
 
 // templates checks whether the managed templates can be built, and resolves the unmanaged
@@ -83,19 +140,10 @@ func (p *preflight) templates(ctx context.Context, objects *manifests, classes [
 			planTemplate(clients, p.view.inventory.View(), t, desired, locations)
 		}
 	}
-	after, err := p.view.with(planned)
-	if err != nil {
+	var err error
+	if p.view, err = p.view.replace(ctx, planned, objects.facts()); err != nil {
 		return err
 	}
-	for region, snapshot := range p.view.inventory.View().Snapshots {
-		if snapshot != nil {
-			after.inventory.Invalidate(region, objects.facts()...)
-			if err := after.inventory.Refresh(ctx, region); err != nil {
-				return err
-			}
-		}
-	}
-	p.view = after
 	for _, object := range objects.objects {
 		if t, ok := object.(*v1alpha1.ProxmoxUnmanagedTemplate); ok {
 			unmanagedstatus.Resolve(p.view.inventory, t)

@@ -49,15 +49,6 @@ func write(t *testing.T, dir, name, content string) string {
 	return path
 }
 
-func read(t *testing.T, path string) string {
-	t.Helper()
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(content)
-}
-
 // run runs the plugin and returns its output.
 func run(t *testing.T, args ...string) (string, error) {
 	t.Helper()
@@ -67,6 +58,26 @@ func run(t *testing.T, args ...string) (string, error) {
 	root.SetOut(&out)
 	err := root.ExecuteContext(t.Context())
 	return out.String(), err
+}
+
+// preflightArgs returns the arguments of preflight for a simulator in dir.
+func preflightArgs(t *testing.T, dir, manifest string, more ...string) []string {
+	t.Helper()
+	args := append([]string{"preflight", "--values", filepath.Join(dir, "values.yaml")}, more...)
+	if manifest != "" {
+		args = append(args, "-f", write(t, dir, "manifest.yaml", manifest))
+	}
+	return args
+}
+
+// checkReadOnly checks that nothing was changed in Proxmox.
+func checkReadOnly(t *testing.T, sim *pvesim.Simulator) {
+	t.Helper()
+	for _, request := range sim.Requests() {
+		if request.Method != "GET" {
+			t.Errorf("sent %s %s", request.Method, request.Path)
+		}
+	}
 }
 
 // withoutPrivilege removes a privilege of the token.
@@ -130,11 +141,7 @@ func TestPreflight(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			sim, dir := startSimulator(t, test.scenario)
-			args := append([]string{"preflight", "--values", filepath.Join(dir, "values.yaml")}, test.args...)
-			if test.manifest != "" {
-				args = append(args, "-f", write(t, dir, "manifest.yaml", test.manifest))
-			}
-			out, err := run(t, args...)
+			out, err := run(t, preflightArgs(t, dir, test.manifest, test.args...)...)
 			if (err != nil) != test.fails {
 				t.Errorf("got error %v", err)
 			}
@@ -143,11 +150,7 @@ func TestPreflight(t *testing.T) {
 					t.Errorf("the output does not contain %q", want)
 				}
 			}
-			for _, request := range sim.Requests() {
-				if request.Method != "GET" {
-					t.Errorf("sent %s %s", request.Method, request.Path)
-				}
-			}
+			checkReadOnly(t, sim)
 			if t.Failed() {
 				t.Log("\n" + out)
 			}

@@ -17,11 +17,39 @@ func (a Account) Message(required []Required) string {
 	if len(missing) == 0 {
 		return ""
 	}
-	fix := "run: " + strings.Join(a.commands(required, missing), " && ")
-	if pool := a.suitablePool(missing); pool != "" {
+	text := fmt.Sprintf("%s lacks %s", describeUser(a.User), describeMissing(missing))
+	denied, a := a.withoutDenials(missing)
+	var commands []string
+	for _, path := range denied {
+		commands = append(commands, aclCommand("delete", a.User, path, noAccess))
+	}
+	if len(denied) > 0 {
+		text += fmt.Sprintf("; an ACL on %s cancels what it inherits there (pveum acl list)", strings.Join(denied, ", "))
+		missing = a.Missing(required)
+	}
+	fix := "run: " + strings.Join(append(commands, a.commands(required, missing)...), " && ")
+	if pool := a.suitablePool(missing); pool != "" && len(denied) == 0 {
 		fix = fmt.Sprintf("set spec.resourcePool to %s, where it has them, or %s", pool, fix)
 	}
-	return fmt.Sprintf("%s lacks %s; %s", describeUser(a.User), describeMissing(missing), fix)
+	return text + "; " + fix
+}
+
+// noAccess is the role of Proxmox that cancels all others.
+const noAccess = "NoAccess"
+
+// withoutDenials returns the paths on which an ACL cancels inherited privileges that are
+// missing, and the account without these ACLs.
+func (a Account) withoutDenials(missing []Required) ([]string, Account) {
+	var denied []string
+	held := maps.Clone(a.Held)
+	for _, r := range missing {
+		for at := held.Source(r.Path); held.IsDenied(at); at = held.Source(r.Path) {
+			denied = append(denied, at)
+			delete(held, at)
+		}
+	}
+	a.Held = held
+	return denied, a
 }
 
 // describeMissing lists the privileges by path. Paths that lack the same privileges are
@@ -68,7 +96,7 @@ func (a Account) commands(required, missing []Required) []string {
 	for _, path := range byPath.keys {
 		role := roleFor(path, byPath.values[path])
 		roles.add(role, byPath.values[path]...)
-		grants = append(grants, grantCommand(a.User, path, role))
+		grants = append(grants, aclCommand("modify", a.User, path, role))
 	}
 	var commands []string
 	for _, role := range roles.keys {
@@ -139,9 +167,9 @@ func roleFor(path string, privileges []string) string {
 	return "Karpenter"
 }
 
-// grantCommand returns the command that grants a role on a path.
-func grantCommand(user, path, role string) string {
-	command := fmt.Sprintf("pveum acl modify %s --roles %s", path, role)
+// aclCommand returns the command that grants (modify) or revokes (delete) a role on a path.
+func aclCommand(action, user, path, role string) string {
+	command := fmt.Sprintf("pveum acl %s %s --roles %s", action, path, role)
 	owner, _, isToken := strings.Cut(user, "!")
 	if owner == "" {
 		return command + " --users USER"

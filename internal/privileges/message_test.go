@@ -78,6 +78,21 @@ func TestMessage(t *testing.T) {
 			want: "API token " + token + " lacks VM.Allocate, VM.Config.CPU on /vms; set spec.resourcePool to team, where it has them, or " +
 				`run: pveum role add KarpenterVM --privs "VM.Allocate VM.Config.CPU" && pveum acl modify /vms --roles KarpenterVM --users kubernetes@pve --tokens '` + token + "'",
 		},
+		"denied": {
+			account: privileges.Account{User: token, Held: proxmox.Permissions{
+				"/": {"Sys.Audit": true}, "/nodes": {"Sys.Audit": true}, "/nodes/a": {},
+			}},
+			required: append(on("/nodes/a", "Sys.Audit"), on("/nodes/b", "Sys.Audit")...),
+			want: "API token " + token + " lacks Sys.Audit on /nodes/a; an ACL on /nodes/a cancels what it inherits there (pveum acl list); " +
+				"run: pveum acl delete /nodes/a --roles NoAccess --users kubernetes@pve --tokens '" + token + "'",
+		},
+		"denied_above_and_not_inherited": {
+			account:  privileges.Account{User: "karpenter@pve", Held: proxmox.Permissions{"/": {"Sys.Audit": true}, "/nodes": {}, "/nodes/a": {}}},
+			required: on("/nodes/a", "Sys.Audit", "Sys.AccessNetwork"),
+			want: "user karpenter@pve lacks Sys.AccessNetwork, Sys.Audit on /nodes/a; an ACL on /nodes/a, /nodes cancels what it inherits there (pveum acl list); " +
+				"run: pveum acl delete /nodes/a --roles NoAccess --users karpenter@pve && pveum acl delete /nodes --roles NoAccess --users karpenter@pve && " +
+				`pveum role add Karpenter --privs "Sys.AccessNetwork Sys.Audit" && pveum acl modify / --roles Karpenter --users karpenter@pve`,
+		},
 		"required_anywhere": {
 			account:  privileges.Account{User: token, Held: proxmox.Permissions{"/vms/9000": {"VM.Clone": true}}},
 			required: []privileges.Required{{Path: "/vms", Privilege: "VM.Clone", Anywhere: true}},

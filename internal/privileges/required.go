@@ -8,6 +8,7 @@
 package privileges
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -59,12 +60,30 @@ func NewAccount(facts *inventory.Facts) Account {
 // Missing returns the required privileges that the account lacks, each once.
 func (a Account) Missing(required []Required) []Required {
 	var missing []Required
+	seen := map[Required]bool{}
 	for _, r := range required {
-		if !r.IsHeld(a.Held) && !slices.Contains(missing, r) {
+		if !seen[r] && !r.IsHeld(a.Held) {
 			missing = append(missing, r)
 		}
+		seen[r] = true
 	}
 	return missing
+}
+
+// InheritedPaths returns the paths of required privileges that seem to inherit privileges.
+// Proxmox does not list on which of them an ACL cancels these.
+func (a Account) InheritedPaths(required []Required) []string {
+	var paths []string
+	for _, r := range required {
+		source := a.Held.Source(r.Path)
+		if r.Path == anyVM || r.Anywhere || source == r.Path || slices.Contains(paths, r.Path) {
+			continue
+		}
+		if slices.Contains(slices.Collect(maps.Values(a.Held[source])), true) {
+			paths = append(paths, r.Path)
+		}
+	}
+	return paths
 }
 
 // HidesObjects reports whether objects can be invisible to the account because it lacks

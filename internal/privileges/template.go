@@ -44,8 +44,13 @@ func ForTemplate(t Template) []Required {
 
 func (t Template) onStorages() []Required {
 	var out []Required
-	for _, name := range t.hiddenStorages() {
-		out = append(out, on("/storage/"+name, append([]string{"Datastore.AllocateSpace"}, imageFilePrivileges...)...)...)
+	for _, name := range t.invisibleStorages() {
+		path := "/storage/" + name
+		if t.Snapshot.Facts.Permissions.Has(path, "Datastore.Audit") {
+			out = append(out, on(path, "Datastore.Audit")...) // it does not exist
+			continue
+		}
+		out = append(out, on(path, append([]string{"Datastore.AllocateSpace"}, imageFilePrivileges...)...)...)
 	}
 	if t.ImageStorage != "" {
 		out = append(out, on("/storage/"+t.ImageStorage, imageFilePrivileges...)...)
@@ -56,17 +61,16 @@ func (t Template) onStorages() []Required {
 	return out
 }
 
-// hiddenStorages returns the storages that the ProxmoxTemplate names and that are not
-// visible because Datastore.Audit is missing. They matter only if the visible ones do not
-// suffice.
-func (t Template) hiddenStorages() []string {
+// invisibleStorages returns the storages that the ProxmoxTemplate names and that do not
+// exist on the Host, or are not visible because Datastore.Audit is missing. They matter
+// only if the visible ones do not suffice.
+func (t Template) invisibleStorages() []string {
 	if t.ImageStorage != "" && t.Storage != "" {
 		return nil
 	}
 	var out []string
 	for _, name := range t.Storages {
-		_, visible := t.Snapshot.Storages[inventory.StorageKey{Host: t.Host, Storage: name}]
-		if !visible && !t.Snapshot.Facts.Permissions.Has("/storage/"+name, "Datastore.Audit") {
+		if _, visible := t.Snapshot.Storages[inventory.StorageKey{Host: t.Host, Storage: name}]; !visible {
 			out = append(out, name)
 		}
 	}

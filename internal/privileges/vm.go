@@ -168,11 +168,12 @@ func (vm VM) onBootDrive() []Required {
 var imageFilePrivileges = []string{"Datastore.Allocate", "Datastore.AllocateTemplate", "Datastore.Audit"}
 
 // onHiddenStorages returns the missing privileges if no storage is visible. The intended
-// storage may be any with other privileges.
+// storage may be any with other privileges, or any that is denied.
 func onHiddenStorages(held proxmox.Permissions) []Required {
 	var out []Required
 	for path := range held {
-		if strings.HasPrefix(path, "/storage/") && held.Has(path, "Datastore.AllocateTemplate") && !held.Has(path, "Datastore.Audit") {
+		isPartial := held.Has(path, "Datastore.AllocateTemplate") && !held.Has(path, "Datastore.Audit")
+		if strings.HasPrefix(path, "/storage/") && (isPartial || held.IsDenied(path)) {
 			out = append(out, on(path, imageFilePrivileges...)...)
 		}
 	}

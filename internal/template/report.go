@@ -96,6 +96,7 @@ func (p *Provider) reportBlockers(r *Report, view inventory.View, desired Desire
 	for _, location := range locations {
 		required[location.Region] = append(required[location.Region], location.Required...)
 	}
+	messages := map[string]string{} // about missing privileges, by region
 	var reasons []string
 	hosts := map[string][]string{}
 	for _, location := range locations {
@@ -103,7 +104,10 @@ func (p *Provider) reportBlockers(r *Report, view inventory.View, desired Desire
 		if slices.ContainsFunc(owned, func(e Existing) bool { return location.matches(desired, e) }) {
 			reason = location.NetworkProblem
 		} else if location.MissingPrivileges != "" {
-			reason = privileges.NewAccount(view.Snapshots[location.Region].Facts).Message(required[location.Region])
+			if messages[location.Region] == "" {
+				messages[location.Region] = privileges.NewAccount(view.Snapshots[location.Region].Facts).Message(required[location.Region])
+			}
+			reason = messages[location.Region]
 		}
 		if reason == "" {
 			continue

@@ -41,10 +41,15 @@ func mergePrivileges(problems []problem) {
 	for _, p := range problems {
 		required[p.region] = append(required[p.region], p.required...)
 	}
+	messages := map[string]string{}
 	for n, p := range problems {
-		if len(p.required) > 0 {
-			problems[n].message = p.account.Message(required[p.region])
+		if len(p.required) == 0 {
+			continue
 		}
+		if messages[p.region] == "" {
+			messages[p.region] = p.account.Message(required[p.region])
+		}
+		problems[n].message = messages[p.region]
 	}
 }
 
