@@ -48,12 +48,12 @@ func parseCommand(args []string, incomplete bool) error {
 	if err != nil {
 		return err
 	}
-	err = command.ParseFlags(rest)
-	if err != nil && !strings.Contains(err.Error(), "help requested") && (!incomplete || !strings.Contains(err.Error(), "flag needs an argument")) {
-		return err
-	}
-	if err != nil || incomplete {
+	switch err := command.ParseFlags(rest); {
+	case err == nil && !incomplete:
+	case err == nil, strings.Contains(err.Error(), "help requested"), incomplete && strings.Contains(err.Error(), "flag needs an argument"):
 		return nil
+	default:
+		return err
 	}
 	if err := command.ValidateFlagGroups(); err != nil {
 		return err
