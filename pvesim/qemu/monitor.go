@@ -126,7 +126,13 @@ func (m *monitor) close() { _ = m.conn.Close() }
 
 // socketPair returns a connection and the file of its other end for a child process.
 func socketPair() (net.Conn, *os.File, error) {
-	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	syscall.ForkLock.RLock() // no child may inherit the sockets; only Linux has SOCK_CLOEXEC
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err == nil {
+		syscall.CloseOnExec(fds[0])
+		syscall.CloseOnExec(fds[1])
+	}
+	syscall.ForkLock.RUnlock()
 	if err != nil {
 		return nil, nil, fmt.Errorf("creating socket pair: %w", err)
 	}

@@ -13,7 +13,7 @@ import (
 	"syscall"
 )
 
-// process is a child process that is killed when this process ends.
+// process is a child process. On Linux it is killed when this process ends.
 type process struct {
 	cmd  *exec.Cmd
 	done chan struct{}
@@ -23,8 +23,7 @@ type process struct {
 // startProcess runs a command. Linux ties the parent-death signal to the OS thread that forked, and Go ends idle
 // threads, so one thread is locked as long as the child runs.
 func startProcess(cmd *exec.Cmd) (*process, error) {
-	// The child has its own process group, so Ctrl-C in a terminal reaches only this process.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	cmd.SysProcAttr = childAttributes()
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
