@@ -175,7 +175,7 @@ func (p *planner) controller(ctx context.Context) (operator.Deployed, error) {
 		controller.Args = append(slices.Clone(controller.Args), "--node-setting-file="+local)
 		controller.ReadFile = func(file string) ([]byte, error) {
 			if file == local {
-				return os.ReadFile(local)
+				return os.ReadFile(local) //nolint:gosec // a file that the user names
 			}
 			return readFile(file)
 		}
