@@ -240,6 +240,7 @@ metadata: {name: nightly, namespace: shop}
 apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1
 kind: ProxmoxTemplate
 metadata: {name: debian}
+spec: {sourceImage: {url: https://example.com/debian.qcow2, imageName: debian.qcow2}, storageIDs: [local], network: [{bridge: vmbr0}]}
 ---
 apiVersion: karpenter.sh/v1alpha1
 kind: NodeOverlay
