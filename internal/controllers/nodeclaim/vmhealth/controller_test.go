@@ -166,6 +166,22 @@ func TestRestartFailed(t *testing.T) {
 	reconnect()
 }
 
+// Quorum is lost after a Snapshot in which a VM is stopped.
+func TestRestartWithoutQuorum(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.Hosts(3), testenv.NoPolling())
+	claim := w.Launched("a", w.Class())
+	w.PowerOff(claim)
+	c := controller(w)
+	w.Sim.SetQuorum(false)
+	reconcile(w, c)
+	w.Expect(w.Events.Messages("VMRestartFailed")).To(BeEmpty())
+	w.Sim.SetQuorum(true)
+	w.Eventually(func() error { return w.Inventory.RefreshAll(t.Context()) }).Should(Succeed())
+	reconcile(w, c)
+	w.Expect(w.Running(claim)).To(BeTrue(), "there is no backoff")
+}
+
 func TestNoQuorum(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Hosts(3), testenv.NoPolling())

@@ -15,6 +15,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 // restart starts a stopped VM with an increasing backoff. A VM that stops repeatedly is
@@ -45,6 +46,9 @@ func (c *Controller) restart(ctx context.Context, claim *karpv1.NodeClaim, vm in
 		log.Info("start of stopped VM is still in progress")
 		c.reportStopped(ctx, claim, vm)
 		c.restarts.recordFailed(vm, true)
+	case errors.Is(err, proxmox.ErrNoQuorum):
+		// The state of the VM is unknown. The NodeClass reports the region.
+		log.Info("region has no quorum, not starting stopped VM")
 	case err != nil:
 		log.Error(err, "starting stopped VM failed")
 		c.reportStopped(ctx, claim, vm)
