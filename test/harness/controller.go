@@ -6,9 +6,9 @@ package harness
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -252,20 +252,23 @@ func fetch(ctx context.Context, url string) ([]byte, error) {
 	return body, err
 }
 
-// FreePorts returns n different unused ports. All are held until it returns, so they differ.
+// FreePorts returns n different unused ports. All are held until it returns, so they differ. They
+// are below the ports that Linux gives to outgoing connections: a connection could otherwise take
+// one before a process listens on it.
 func FreePorts(n int) ([]int, error) {
+	const first, end = 10_000, 32_000
 	var ports []int
-	for range n {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
+	for range 1000 {
+		if len(ports) == n {
+			return ports, nil
+		}
+		port := first + rand.IntN(end-first)
+		listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
 		if err != nil {
-			return nil, fmt.Errorf("finding a free port: %w", err)
+			continue
 		}
 		defer listener.Close()
-		address, ok := listener.Addr().(*net.TCPAddr)
-		if !ok {
-			return nil, errors.New("finding a free port: TCP listener has no TCP address")
-		}
-		ports = append(ports, address.Port)
+		ports = append(ports, port)
 	}
-	return ports, nil
+	return nil, fmt.Errorf("finding free ports: found %d from %d to %d, want %d", len(ports), first, end, n)
 }
