@@ -13,6 +13,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv6"
+	"github.com/insomniacslk/dhcp/iana"
 	"golang.org/x/net/dns/dnsmessage"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
@@ -235,7 +236,8 @@ func TestDHCPv6(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		solicit, err := dhcpv6.NewSolicit(g.mac)
+		// The default client ID contains the time.
+		solicit, err := dhcpv6.NewSolicit(g.mac, dhcpv6.WithClientID(&dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: g.mac}))
 		if err != nil {
 			t.Fatal(err)
 		}
