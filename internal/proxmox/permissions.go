@@ -18,7 +18,7 @@ type Permissions map[string]map[string]bool
 var alwaysListed = []string{"/nodes", "/pool", "/sdn", "/storage", "/vms"}
 
 // denyUnlisted denies the paths that Proxmox would list if they inherited privileges.
-// Other denied paths cannot be told from those that inherit theirs; see HasAccess.
+// Other denied paths look the same as those that inherit; see HasAccess.
 func (p Permissions) denyUnlisted() {
 	if !slices.Contains(slices.Collect(maps.Values(p["/"])), true) {
 		return

@@ -59,7 +59,14 @@ func TestSettings(t *testing.T) {
 		}
 		want[option.Env] = fmt.Sprint(values[option.ChartValue()])
 	}
-	content, err := yaml.Marshal(map[string]any{"settings": values})
+	checkEnvironment(t, values, want)
+}
+
+// checkEnvironment renders the chart with the settings, and checks the variables of the
+// controller.
+func checkEnvironment(t *testing.T, settings map[string]any, want map[string]string) objects {
+	t.Helper()
+	content, err := yaml.Marshal(map[string]any{"settings": settings})
 	check(t, err)
 	rendered, err := render(t, string(content))
 	check(t, err)
@@ -68,6 +75,7 @@ func TestSettings(t *testing.T) {
 			t.Errorf("%s is %q, want %q", name, found, value)
 		}
 	}
+	return rendered
 }
 
 // TestCoreSettings checks that the chart can set every setting of Karpenter's core: below
@@ -94,15 +102,7 @@ func TestCoreSettings(t *testing.T) {
 	}
 	values["schedulerConfig"] = map[string]any{"podTopologySpread": map[string]any{"defaultConstraints": []any{}}}
 	want["SCHEDULER_CONFIG"] = `{"podTopologySpread":{"defaultConstraints":[]}}`
-	content, err := yaml.Marshal(map[string]any{"settings": values})
-	check(t, err)
-	rendered, err := render(t, string(content))
-	check(t, err)
-	for name, value := range want {
-		if found := rendered.read(t, "Deployment", environment(name)); found != value {
-			t.Errorf("%s is %q, want %q", name, found, value)
-		}
-	}
+	rendered := checkEnvironment(t, values, want)
 
 	set := rendered.read(t, "Deployment", container+".args} "+container+".env[*].name}")
 	flags := &coreoptions.FlagSet{FlagSet: flag.NewFlagSet("", flag.ContinueOnError)}
