@@ -179,6 +179,15 @@ func (o *Objects) reload(object client.Object) {
 	o.Expect(o.Kube.Get(o.T.Context(), key, object)).To(gomega.Succeed())
 }
 
+// Modify changes an object as it is stored in the API. Fields that a controller writes at the same time are kept.
+func Modify[T client.Object](w *Env, object T, change func(T)) {
+	w.T.Helper()
+	stored, ok := Reload(w, object).DeepCopyObject().(client.Object)
+	w.Expect(ok).To(gomega.BeTrue())
+	change(object)
+	w.Expect(w.Kube.Patch(w.T.Context(), object, client.MergeFrom(stored))).To(gomega.Succeed())
+}
+
 // Stored returns a copy of a claim as it is stored in the API.
 func (o *Objects) Stored(claim *karpv1.NodeClaim) *karpv1.NodeClaim {
 	o.T.Helper()

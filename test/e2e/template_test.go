@@ -55,8 +55,9 @@ func TestImageChange(t *testing.T) {
 
 	stopMonitor := p.monitorRollout(t, nodes)
 	must(t, e.kube.Get(t.Context(), client.ObjectKeyFromObject(template), template))
+	stored := template.DeepCopy()
 	template.Spec.SourceImage.URL = images + "/noble-2.img"
-	must(t, e.kube.Update(t.Context(), template))
+	must(t, e.kube.Patch(t.Context(), template, client.MergeFrom(stored)))
 	p.waitForImage(t, nodes, first)
 	p.waitForPods(t, nodes)
 	e.eventually(t, "the old generation to be deleted", func(ctx context.Context) error {

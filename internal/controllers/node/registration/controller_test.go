@@ -100,12 +100,10 @@ func TestReconcileUntilInitialized(t *testing.T) {
 	countEvents := func() int { return len(w.Events.Messages(v1alpha1.EventRegistrationInvalid)) }
 	w.Eventually(countEvents).WithTimeout(10 * time.Second).Should(BeNumerically(">", 0))
 
-	node.Labels[karpv1.NodeInitializedLabelKey] = "true"
-	w.Expect(w.Kube.Update(t.Context(), node)).To(Succeed())
+	testenv.Modify(w, node, func(n *corev1.Node) { n.Labels[karpv1.NodeInitializedLabelKey] = "true" })
 	w.Eventually(countEvents).WithTimeout(10*time.Second).Should(BeNumerically(">=", 4), "the change that initialized it is the last one that is checked")
 	before := countEvents()
-	node.Labels["other"] = "label"
-	w.Expect(w.Kube.Update(t.Context(), node)).To(Succeed())
+	testenv.Modify(w, node, func(n *corev1.Node) { n.Labels["other"] = "label" })
 	w.Consistently(countEvents).WithTimeout(500 * time.Millisecond).Should(Equal(before))
 }
 

@@ -64,8 +64,7 @@ func TestDriftDetected(t *testing.T) {
 		},
 	)
 	resize := func(size v1alpha1.DiskSize) {
-		testenv.Reload(w, class).Spec.BootDevice.Size = size
-		w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
+		testenv.Modify(w, class, func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.BootDevice.Size = size })
 	}
 	message := func(size string) string {
 		return "Node is drifted (NodeClassDrift): ProxmoxNodeClass " + class.Name + ": spec.bootDevice.size changed from 30G to " + size

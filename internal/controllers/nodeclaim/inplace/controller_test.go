@@ -44,9 +44,10 @@ func TestUpdateTagsAndSecurityGroups(t *testing.T) {
 	before := config(w, claim)
 	w.Expect(before.Network().NICs()[0].Firewall).To(BeFalse())
 
-	testenv.Reload(w, class).Spec.Tags = []string{"Web", "karpenter"}
-	class.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: "kubernetes", Interface: "net0"}}
-	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
+	testenv.Modify(w, class, func(c *v1alpha1.ProxmoxNodeClass) {
+		c.Spec.Tags = []string{"Web", "karpenter"}
+		c.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: "kubernetes", Interface: "net0"}}
+	})
 	w.Eventually(func() string {
 		return testenv.Reload(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]
 	}).WithTimeout(10 * time.Second).Should(Equal(class.InPlaceHash()))

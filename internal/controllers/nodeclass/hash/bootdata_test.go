@@ -78,9 +78,8 @@ func (w bootDataEnv) recheck() {
 
 func (w bootDataEnv) setSecret(name, key, value string) {
 	w.T.Helper()
-	secret := testenv.Reload(w.Env, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: name}})
-	secret.Data[key] = []byte(value)
-	w.Expect(w.Kube.Update(w.T.Context(), secret)).To(Succeed())
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: name}}
+	testenv.Modify(w.Env, secret, func(s *corev1.Secret) { s.Data[key] = []byte(value) })
 }
 
 func (w bootDataEnv) drift(claim *karpv1.NodeClaim) string {
@@ -124,8 +123,7 @@ func TestBootDataChanged(t *testing.T) {
 	w.recheck()
 	w.Eventually(w.drift).WithArguments(claim).Should(Equal("BootDataChanged"))
 
-	testenv.Reload(w.Env, w.class).Spec.MetadataOptions.OnChange = v1alpha1.BootDataChangeIgnore
-	w.Expect(w.Kube.Update(t.Context(), w.class)).To(Succeed())
+	testenv.Modify(w.Env, w.class, func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.MetadataOptions.OnChange = v1alpha1.BootDataChangeIgnore })
 	w.Eventually(w.drift).WithArguments(claim).Should(BeEmpty())
 	w.Eventually(w.recorded).WithArguments(claim).Should(BeEmpty(), "enabling it again must not replace Nodes for this change")
 	w.Eventually(func() string { return testenv.Reload(w.Env, w.class).Status.BootDataHash }).Should(BeEmpty())

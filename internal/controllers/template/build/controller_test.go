@@ -119,9 +119,7 @@ func TestBuildFailureOnOneHost(t *testing.T) {
 
 	w.Sim.ClearFaults()
 	w.Clock.Advance(10 * time.Minute)
-	testenv.Reload(w, object)
-	object.Spec.Description = "retry"
-	w.Expect(w.Kube.Update(t.Context(), object)).To(Succeed())
+	testenv.Modify(w, object, func(o *v1alpha1.ProxmoxTemplate) { o.Spec.Description = "retry" })
 	waitUntilUpToDate(w, object)
 	w.Expect(object.Status.Zones).To(HaveLen(3))
 }
