@@ -54,7 +54,7 @@ func TestBrowser(t *testing.T) {
 	dom := browse(w, chromium, "--dump-dom", address)
 	w.Expect(dom).To(And(
 		ContainSubstring("3 hosts · 5 VMs"), ContainSubstring(`<td class="ok">Ready</td>`), ContainSubstring(`<rect class="vms"`),
-		ContainSubstring("default/report-0"), ContainSubstring("nodepool batch: pve1: 1 CPUs free, 8 required"), ContainSubstring("NoHostFits"), ContainSubstring("Started"),
+		ContainSubstring("default/report-0"), ContainSubstring("no instance type has topology.kubernetes.io/zone In [pve4] (valid values: pve1, pve2, pve3)"), ContainSubstring("NoHostFits"), ContainSubstring("Started"),
 	))
 	dir := os.Getenv("SCREENSHOTS")
 	if dir == "" {
@@ -141,10 +141,11 @@ func populate(w *testenv.Env) {
 		ObjectMeta:     metav1.ObjectMeta{Namespace: w.Name, Name: "no-host-fits"},
 		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: w.Name, Name: pending.Name, UID: pending.UID}, Source: corev1.EventSource{Component: "karpenter"},
 		Type: corev1.EventTypeWarning, Reason: "NoHostFits", LastTimestamp: metav1.Now(),
-		Message: "No node can be created for this pod: nodepool batch: pve1: 1 CPUs free, 8 required; pve2: 3 CPUs free, 8 required; pve3: offline",
+		Message: "No node can be created for this pod: nodepool batch: no host is allowed for this NodeClaim: no instance type has topology.kubernetes.io/zone In [pve4] (valid values: pve1, pve2, pve3)",
 	})
 	template := w.Template()
 	template.Status.Zones = []string{"region-1/pve1/9000", "region-1/pve2/9001", "region-1/pve3/9002"}
+	template.StatusConditions().SetTrue(v1alpha1.ConditionTemplateReady)
 	w.Expect(w.Kube.Status().Update(w.T.Context(), template)).To(Succeed())
 }
 
