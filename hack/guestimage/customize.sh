@@ -18,12 +18,14 @@ find /usr/lib/modules -name '*.ko.xz' -exec unxz {} +
 depmod "$(ls /usr/lib/modules)"
 update-initramfs -u
 
-# The package kubernetes-cni, which kubelet requires, installs the plugins here and not where Debian's containerd expects them.
-mkdir -p /opt/cni/bin /etc/kubernetes/manifests
-mv /usr/lib/cni/* /opt/cni/bin/
+# A plain image has neither containerd nor Kubernetes.
+if [ -e /tmp/guestimage/images.tar ]; then
+  # The package kubernetes-cni, which kubelet requires, installs the plugins here and not where Debian's containerd expects them.
+  mkdir -p /opt/cni/bin /etc/kubernetes/manifests
+  mv /usr/lib/cni/* /opt/cni/bin/
 
-# Import the container images, because guests have no registry. containerd unpacks them when a container needs them.
-cat > /tmp/guestimage/containerd.toml <<'EOF'
+  # Import the container images, because guests have no registry. containerd unpacks them when a container needs them.
+  cat > /tmp/guestimage/containerd.toml <<'EOF'
 version = 2
 root = "/var/lib/containerd"
 state = "/tmp/guestimage/containerd"
@@ -31,19 +33,20 @@ disabled_plugins = ["io.containerd.grpc.v1.cri"]
 [grpc]
   address = "/tmp/guestimage/containerd.sock"
 EOF
-ctr() { command ctr --address /tmp/guestimage/containerd.sock --namespace k8s.io "$@"; }
-containerd --config /tmp/guestimage/containerd.toml --log-level warn &
-containerd=$!
-trap 'kill $containerd; wait $containerd || true' EXIT
-for _ in $(seq 100); do ctr version > /dev/null 2>&1 && break; sleep 0.1; done
-ctr images import --no-unpack /tmp/guestimage/images.tar
-for image in $(ctr images ls --quiet); do
-  # pinned: the kubelet must not delete images that it cannot pull again.
-  ctr images label "$image" io.cri-containerd.image=managed io.cri-containerd.pinned=pinned > /dev/null
-done
-kill $containerd
-wait $containerd || true
-trap - EXIT
+  ctr() { command ctr --address /tmp/guestimage/containerd.sock --namespace k8s.io "$@"; }
+  containerd --config /tmp/guestimage/containerd.toml --log-level warn &
+  containerd=$!
+  trap 'kill $containerd; wait $containerd || true' EXIT
+  for _ in $(seq 100); do ctr version > /dev/null 2>&1 && break; sleep 0.1; done
+  ctr images import --no-unpack /tmp/guestimage/images.tar
+  for image in $(ctr images ls --quiet); do
+    # pinned: the kubelet must not delete images that it cannot pull again.
+    ctr images label "$image" io.cri-containerd.image=managed io.cri-containerd.pinned=pinned > /dev/null
+  done
+  kill $containerd
+  wait $containerd || true
+  trap - EXIT
+fi
 
 systemctl enable systemd-networkd systemd-resolved
 # They cost time at boot and have no use in a short-lived guest.

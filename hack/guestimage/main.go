@@ -28,20 +28,24 @@ var images = map[string]string{"bookworm": "debian-12", "trixie": "debian-13"}
 func main() {
 	suite := flag.String("suite", "trixie", "Debian suite: trixie or bookworm")
 	out := flag.String("out", ".cache/guest", "directory of the images")
+	plain := flag.Bool("plain", false, "leave out containerd and Kubernetes, as Debian does, and write their packages into a repository next to the image")
 	flag.Parse()
-	if err := run(*suite, *out); err != nil {
+	if err := run(*suite, *out, *plain); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
 }
 
-func run(suite, out string) error {
+func run(suite, out string, plain bool) error {
 	name := images[suite]
 	if name == "" {
 		return fmt.Errorf("SUITE: found %q, want trixie or bookworm", suite)
 	}
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
 		return fmt.Errorf("found a machine with %s/%s, want linux/amd64", runtime.GOOS, runtime.GOARCH)
+	}
+	if plain {
+		name += "-plain"
 	}
 	inputs, err := hashInputs()
 	if err != nil {
@@ -66,13 +70,14 @@ func run(suite, out string) error {
 	if work, err = filepath.Abs(work); err != nil {
 		return err
 	}
-	b := build{work: work, suite: suite}
+	b := build{work: work, suite: suite, plain: plain}
 	for _, step := range []struct {
 		title string
 		run   func() error
 	}{
 		{"building kubelet and kubeadm (first time: about 5 minutes of CPU time; then seconds)", b.kubernetes},
 		{"building the container images", b.containerImages},
+		{"building the repository of packages", b.repository},
 		{"installing the packages of Debian " + suite + " (1-2 minutes)", b.rootFS},
 		{"assembling the disk (half a minute)", b.disk},
 	} {
@@ -90,6 +95,8 @@ func run(suite, out string) error {
 type build struct {
 	// work is the directory of intermediate files, deleted afterwards.
 	work, suite string
+	// plain leaves out containerd and Kubernetes.
+	plain bool
 }
 
 func (b build) path(name string) string { return filepath.Join(b.work, name) }
@@ -99,7 +106,14 @@ var outputs = []string{"vmlinuz", "initrd", "qcow2"}
 
 // publish moves the files of an image to their names. The stamp is last: without it, the image is built again.
 func publish(work, image, inputs string) error {
-	for _, extension := range outputs {
+	extensions := outputs
+	if _, err := os.Stat(filepath.Join(work, "repository")); err == nil { // of a plain image
+		extensions = append([]string{"repository"}, outputs...)
+		if err := os.RemoveAll(image + ".repository"); err != nil {
+			return fmt.Errorf("publishing the image: %w", err)
+		}
+	}
+	for _, extension := range extensions {
 		if err := os.Rename(filepath.Join(work, extension), image+"."+extension); err != nil {
 			return fmt.Errorf("publishing the image: %w", err)
 		}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -22,10 +23,13 @@ var packages = []string{
 	"udev", "kmod", "procps", "iproute2", "ca-certificates", "sudo", "eject", "openssh-server", "qemu-guest-agent",
 	// cloud-init, and what it needs to configure the network and enlarge the disk
 	"cloud-init", "netplan.io", "cloud-guest-utils", "gdisk", "fdisk", "e2fsprogs",
-	// container runtime, and what the kubelet calls
-	"containerd", "runc", "containernetworking-plugins", "iptables", "nftables", "conntrack", "ethtool", "socat",
 	// boot loaders; customize.sh removes the packages
 	"grub-pc-bin", "grub-efi-amd64-bin",
+}
+
+// runtimePackages are the container runtime, and what the kubelet calls. A plain image does not have them.
+var runtimePackages = []string{
+	"containerd", "runc", "containernetworking-plugins", "iptables", "nftables", "conntrack", "ethtool", "socat",
 }
 
 // files are the files of the image that are not in Debian packages, below root, and the script that completes it.
@@ -38,8 +42,12 @@ func (b build) rootFS() error {
 	if err := b.overlay(); err != nil {
 		return fmt.Errorf("writing the overlay: %w", err)
 	}
+	include := slices.Concat(packages, runtimePackages)
+	if b.plain {
+		include = append(slices.Clone(packages), "curl") // as in Debian's cloud images
+	}
 	args := []string{
-		"--variant=minbase", "--format=tar", "--include=" + strings.Join(packages, ","),
+		"--variant=minbase", "--format=tar", "--include=" + strings.Join(include, ","),
 		// The configuration of the initial RAM disk must exist before the kernel is installed.
 		"--essential-hook=tar-in '" + b.path("overlay.tar") + "' /",
 		`--customize-hook=chroot "$1" sh /tmp/guestimage/customize.sh`,
@@ -64,7 +72,7 @@ func (b build) overlay() error {
 	defer func() { _ = file.Close() }()
 	archive := tar.NewWriter(file)
 	err = fs.WalkDir(files, ".", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
+		if err != nil || entry.IsDir() || b.plain && strings.HasPrefix(path, "root/"+kubeletUnit) {
 			return err
 		}
 		content, err := files.ReadFile(path)
@@ -80,7 +88,11 @@ func (b build) overlay() error {
 	if err != nil {
 		return err
 	}
-	for from, to := range map[string]string{"kubelet": "usr/bin/kubelet", "kubeadm": "usr/bin/kubeadm", "images.tar": "tmp/guestimage/images.tar"} {
+	kubernetes := map[string]string{"kubelet": "usr/bin/kubelet", "kubeadm": "usr/bin/kubeadm", "images.tar": "tmp/guestimage/images.tar"}
+	if b.plain {
+		kubernetes = nil
+	}
+	for from, to := range kubernetes {
 		content, err := os.ReadFile(b.path(from))
 		if err != nil {
 			return err

@@ -9,7 +9,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"os"
@@ -39,6 +38,7 @@ const (
 	testImage = "localhost/guest-test:latest"
 
 	dhcpBridge   = "vmbr0"
+	dhcpGateway  = "10.10.0.1"
 	staticBridge = "vmbr1"
 	// templateWithDisk is a template with a second disk.
 	templateWithDisk = "with-disk"
@@ -87,7 +87,7 @@ func newEnv(t *testing.T) *env {
 	ctx, e := t.Context(), &env{}
 	var err error
 	e.guests, err = harness.NewGuests(harness.GuestOptions{Images: images, ConsoleDir: dir, Log: func(m string) { t.Log(m) }, Bridges: map[string]network.Bridge{
-		dhcpBridge:   {Gateway4: netip.MustParsePrefix("10.10.0.1/16"), DHCP: true},
+		dhcpBridge:   {Gateway4: netip.MustParsePrefix(dhcpGateway + "/16"), DHCP: true},
 		staticBridge: {Gateway4: netip.MustParsePrefix("10.20.0.1/16"), Gateway6: netip.MustParsePrefix("fd10:20::1/64")},
 	}})
 	must(t, err)
@@ -108,7 +108,7 @@ func newEnv(t *testing.T) *env {
 	}
 	e.startController(t, shutdownTimeout)
 	t.Cleanup(func() { e.controller.Stop() })
-	server := httptest.NewServer(http.FileServer(http.Dir(images)))
+	server := httptest.NewServer(newImageServer(images))
 	t.Cleanup(server.Close)
 	e.images = server.URL
 	e.placeSnippet(t)

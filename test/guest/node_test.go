@@ -143,6 +143,9 @@ func (e *env) launch(t *testing.T, c testCase) []*node {
 	pods := harness.NewPodNetwork(e.guests)
 	for _, n := range nodes {
 		t.Logf("Node %s registered: VM %d, addresses %v, console %s", n.claim.Name, n.vm.VMID, internalIPs(n.node), e.guests.ConsoleLog(n.vm.VMID))
+		if c.prepare != nil {
+			c.prepare(t, n)
+		}
 		e.within(t, agentTimeout, "the pod network to be installed", func(ctx context.Context) error {
 			return pods.Add(ctx, n.vm.VMID, internalIPs(n.node)[0])
 		})

@@ -25,11 +25,17 @@ var oldRecipeFailures = []string{
 // systemd-resolved.
 func oldRecipe(t *testing.T, _ *env, kit *harness.Kit) {
 	t.Helper()
-	userData := kit.Templates.StringData["user-data"]
-	for from, to := range map[string]string{
+	changeUserData(t, kit, map[string]string{
 		"path: /etc/containerd/config.toml": "path: /etc/containerd/unused.toml",
 		"echo 'resolvConf: /run/systemd/resolve/resolv.conf' >> /etc/kubernetes/kubelet-config.yaml": "true",
-	} {
+	})
+}
+
+// changeUserData replaces parts of the recipe's user data, each of which it must contain once.
+func changeUserData(t *testing.T, kit *harness.Kit, changes map[string]string) {
+	t.Helper()
+	userData := kit.Templates.StringData["user-data"]
+	for from, to := range changes {
 		if count := strings.Count(userData, from); count != 1 {
 			t.Fatalf("the recipe contains %q %d times, want once", from, count)
 		}
