@@ -156,12 +156,16 @@ func objectFaults() map[string]fault {
 			want: []string{`home/pve2: spec.network[0] has VLAN 15, but bridge "vmbr0" has no port and is not VLAN-aware; ` +
 				"run: pvesh set /nodes/pve2/network/vmbr0 --type bridge --bridge_vlan_aware 1 && pvesh set /nodes/pve2/network"}},
 		"storages_unknown": {manifest: strings.Replace(managedNode, "[local, local-lvm]", "[ceph]", 1), want: []string{
-			"home/pve1, home/pve2: none of spec.storageIDs (ceph) is on this host; set one that is, as listed by: pvesm status"}},
+			"home/pve1, home/pve2: none of spec.storageIDs (ceph) is on this host, which has local, local-lvm"}},
+		"storage_misspelled": {manifest: strings.Replace(managedNode, "[local, local-lvm]", "[local, local-lvmm]", 1), want: []string{
+			"home/pve1, home/pve2: local-lvmm of spec.storageIDs is not on this host, which has local, local-lvm; the others are not sufficient: " +
+				"no storage of spec.storageIDs takes disk images, which the template needs; run: pvesm set local --content images,iso,import,snippets"}},
 		"storage_missing_on_one_host": {scenario: func(s *pvesim.Scenario) {
 			s.Storages[1].Hosts = []string{"pve1"}
 			s.Guests = nil
 		}, want: []string{
-			"home/pve2: no storage of spec.storageIDs takes disk images, which the template needs; run: pvesm set local --content images,iso,import,snippets"}},
+			"home/pve2: local-lvm of spec.storageIDs is not on this host, which has local; the others are not sufficient: " +
+				"no storage of spec.storageIDs takes disk images, which the template needs; run: pvesm set local --content images,iso,import,snippets"}},
 		"storage_without_import_content": {scenario: func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"iso"} }, want: []string{
 			"home/pve1, home/pve2: no storage of spec.storageIDs takes import content, which the image needs; run: pvesm set local --content import,iso"}},
 		"storage_without_iso_content": {scenario: func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"import"} }, want: []string{
@@ -177,7 +181,7 @@ func objectFaults() map[string]fault {
 			s.Guests = slices.DeleteFunc(s.Guests, func(g pvesim.Guest) bool { return g.VMID == 9001 })
 		}, manifest: unmanagedNode, want: []string{`InstanceTemplateReady: home/pve2: ProxmoxUnmanagedTemplate "new" is not on this host`}},
 		"template_not_in_manifests": {manifest: strings.Replace(managedNode, "kind: ProxmoxTemplate, name: new", "kind: ProxmoxTemplate, name: other", 1), want: []string{
-			`InstanceTemplateReady: spec.instanceTemplateRef names ProxmoxTemplate "other", which does not exist`}},
+			`InstanceTemplateReady: spec.instanceTemplateRef names ProxmoxTemplate "other", which does not exist; create it, or set one that is listed by: kubectl get proxmoxtemplates`}},
 		"compressed_image": {manifest: strings.Replace(managedNode, "new.img", "new.img.xz", 1), want: []string{
 			"spec.sourceImage.url ends in .xz: Proxmox decompresses ISO images only; use an image that is not compressed, or decompress it and serve it from your own web server"}},
 		"resource_pool_of_class": {manifest: withClass(unmanagedNode, "resourcePool: team"), want: []string{

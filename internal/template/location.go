@@ -115,7 +115,7 @@ func locationOnHost(snapshot *inventory.Snapshot, host string, desired Desired) 
 	if hidden := location.checkPrivileges(snapshot, desired); hidden {
 		return location
 	}
-	location.Problem = storageProblem(location, desired.Spec.StorageIDs, storages)
+	location.Problem = storageProblem(location, desired.Spec.StorageIDs, storages, snapshot.StoragesOf(host))
 	location.SpecProblem = specProblem(snapshot, desired)
 	location.NetworkProblem = networkProblem(snapshot, host, desired)
 	return location
@@ -142,16 +142,17 @@ func selectStorages(snapshot *inventory.Snapshot, host string, ids []string) (Lo
 	return location, storages
 }
 
-// storageProblem returns why the storages of a Host cannot be used.
-func storageProblem(location Location, ids []string, storages []proxmox.StorageRow) string {
+// storageProblem returns why the storages of a Host cannot be used. present are the names
+// of all storages of the Host.
+func storageProblem(location Location, ids []string, storages []proxmox.StorageRow, present []string) string {
 	if len(storages) == 0 {
-		return fmt.Sprintf("none of spec.storageIDs (%s) is on this host; set one that is, as listed by: pvesm status", strings.Join(ids, ", "))
+		return fmt.Sprintf("none of spec.storageIDs (%s) is on this host, which has %s", strings.Join(ids, ", "), strings.Join(present, ", "))
 	}
 	if location.Images == "" {
-		return missingImportContent(storages)
+		return absentStorages(ids, present) + missingImportContent(storages)
 	}
 	if location.Storage == "" {
-		return missingImagesContent(storages)
+		return absentStorages(ids, present) + missingImagesContent(storages)
 	}
 	for _, row := range storages {
 		if !row.Available && (row.Name == location.Images || row.Name == location.Storage) {
@@ -159,6 +160,16 @@ func storageProblem(location Location, ids []string, storages []proxmox.StorageR
 		}
 	}
 	return ""
+}
+
+// absentStorages names the storages that the Host does not have. One of them may be
+// misspelled, which a change of the content types of the others would not fix.
+func absentStorages(ids, present []string) string {
+	absent := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return slices.Contains(present, id) })
+	if len(absent) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s of spec.storageIDs is not on this host, which has %s; the others are not sufficient: ", strings.Join(absent, ", "), strings.Join(present, ", "))
 }
 
 // missingImportContent describes how to enable import content on a storage. The command

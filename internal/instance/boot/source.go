@@ -100,7 +100,7 @@ func (s Source) secret(ctx context.Context, field string, ref v1alpha1.SecretRef
 	secret := &corev1.Secret{}
 	if err := s.Reader.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, secret); err != nil {
 		if apierrors.IsForbidden(err) {
-			err = fmt.Errorf("%w; to let the controller read it, add %s to bootDataSecrets.%s of the chart", err, ref.Name, ref.Namespace)
+			err = fmt.Errorf("%w; check the name, and to let the controller read it, add %s to bootDataSecrets.%s of the chart", err, ref.Name, ref.Namespace)
 		}
 		return nil, fmt.Errorf("reading secret %s/%s of spec.metadataOptions.%s: %w", ref.Namespace, ref.Name, field, err)
 	}

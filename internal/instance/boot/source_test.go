@@ -29,6 +29,6 @@ func TestPreviewForbiddenSecret(t *testing.T) {
 	class.Spec.MetadataOptions = v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeCDROM, TemplatesRef: &v1alpha1.SecretReference{Namespace: "team", Name: "templates"}}
 	_, err := boot.Source{Reader: forbidding{}, Namespace: "kube-system"}.Preview(t.Context(), class, nil)
 	NewWithT(t).Expect(err).To(MatchError(And(
-		ContainSubstring("secret team/templates of spec.metadataOptions.templatesRef"), ContainSubstring("add templates to bootDataSecrets.team of the chart"),
+		ContainSubstring("secret team/templates of spec.metadataOptions.templatesRef"), ContainSubstring("; check the name, and to let the controller read it, add templates to bootDataSecrets.team of the chart"),
 	)))
 }

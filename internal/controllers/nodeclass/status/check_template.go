@@ -6,6 +6,7 @@ package status
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -56,7 +57,8 @@ func (c *Checker) readTemplateSource(ctx context.Context, ref v1alpha1.InstanceT
 		if client.IgnoreNotFound(err) != nil {
 			return templateSource{}, fmt.Errorf("reading %s %s: %w", ref.Kind, ref.Name, err)
 		}
-		return templateSource{problem: fmt.Sprintf("spec.instanceTemplateRef names %s %q, which does not exist", ref.Kind, ref.Name)}, nil
+		return templateSource{problem: fmt.Sprintf("spec.instanceTemplateRef names %s %q, which does not exist; create it, or set one that is listed by: kubectl get %ss",
+			ref.Kind, ref.Name, strings.ToLower(ref.Kind))}, nil
 	}
 	if !object.GetDeletionTimestamp().IsZero() {
 		// New VMs would block the deletion.

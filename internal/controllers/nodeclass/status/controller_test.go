@@ -254,12 +254,12 @@ func TestReconcileTemplateNotFound(t *testing.T) {
 	}{
 		"unknown_template": {
 			prepare: func(*testenv.Env) {},
-			want:    `spec.instanceTemplateRef names ProxmoxUnmanagedTemplate "NAME-ubuntu", which does not exist`,
+			want:    `spec.instanceTemplateRef names ProxmoxUnmanagedTemplate "NAME-ubuntu", which does not exist; create it, or set one that is listed by: kubectl get proxmoxunmanagedtemplates`,
 		},
 		"unknown_managed_template": {
 			prepare: func(*testenv.Env) {},
 			class:   func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.InstanceTemplateRef.Kind = "ProxmoxTemplate" },
-			want:    `spec.instanceTemplateRef names ProxmoxTemplate "NAME-ubuntu", which does not exist`,
+			want:    `spec.instanceTemplateRef names ProxmoxTemplate "NAME-ubuntu", which does not exist; create it, or set one that is listed by: kubectl get proxmoxtemplates`,
 		},
 		"on_no_host": {
 			prepare: func(w *testenv.Env) { setTemplateZones(w) },

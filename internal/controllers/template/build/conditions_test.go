@@ -132,7 +132,13 @@ func TestBuildFailureCondition(t *testing.T) {
 		},
 		"unknown_storage": {
 			change: func(o *v1alpha1.ProxmoxTemplate) { o.Spec.StorageIDs = []string{"system"} },
-			want:   `pve1, pve2: none of spec.storageIDs (system) is on this host; set one that is, as listed by: pvesm status`,
+			want:   `pve1, pve2: none of spec.storageIDs (system) is on this host, which has local, local-lvm`,
+		},
+		"misspelled_storage": {
+			scenario: content("local", "import", "iso"),
+			change:   func(o *v1alpha1.ProxmoxTemplate) { o.Spec.StorageIDs = []string{"local", "local-lvmm"} },
+			want: `pve1, pve2: local-lvmm of spec.storageIDs is not on this host, which has local, local-lvm; the others are not sufficient: ` +
+				`no storage of spec.storageIDs takes disk images, which the template needs; run: pvesm set local --content images,import,iso`,
 		},
 		"host_offline": {
 			scenario: func(s *pvesim.Scenario) { s.Hosts[0].Offline = true },
