@@ -77,14 +77,16 @@ The first line is the verdict. The conditions and events that it is based on fol
 NodeClaim or Node that was deleted is explained by its events, which Kubernetes keeps for
 an hour by default.`,
 		Example: `  kubectl proxmox explain pod/web-7d4b9c-x2x8k -n shop
-  kubectl proxmox explain nodeclaim/default-kn52t
+  kubectl proxmox explain nodeclaim default-kn52t
   kubectl proxmox explain pnc/default`,
-		Args: cobra.ExactArgs(1),
+		Args: cobra.RangeArgs(1, 2),
 		RunE: func(command *cobra.Command, args []string) error {
-			kindName, name, _ := strings.Cut(args[0], "/")
+			// As for kubectl, kind and name can also be two arguments.
+			argument := strings.Join(args, "/")
+			kindName, name, _ := strings.Cut(argument, "/")
 			n := slices.IndexFunc(explainKinds, func(k explainKind) bool { return slices.Contains(k.names, kindName) })
-			if n < 0 || name == "" {
-				return fmt.Errorf("%q is not one of %s", args[0], strings.Join(kindNames(), ", "))
+			if n < 0 || name == "" || strings.Contains(name, "/") {
+				return fmt.Errorf("%q is not one of %s", argument, strings.Join(kindNames(), ", "))
 			}
 			kube, _, err := cluster.connect()
 			if err != nil {
@@ -120,11 +122,11 @@ func (e *explanation) add(object string, details ...string) {
 }
 
 // untrueConditions returns the conditions that should be true and are not, without Ready,
-// which only summarizes them.
+// which only summarizes them, and without those that wait for another condition.
 func untrueConditions(all []status.Condition) []string {
 	var out []string
 	for _, c := range all {
-		if c.Type != status.ConditionReady && !c.IsTrue() && slices.Contains(positiveConditions, c.Type) {
+		if c.Type != status.ConditionReady && !c.IsTrue() && c.Reason != v1alpha1.ReasonNotChecked && slices.Contains(positiveConditions, c.Type) {
 			out = append(out, conditionText(c))
 		}
 	}

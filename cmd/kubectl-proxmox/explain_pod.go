@@ -259,8 +259,26 @@ func (e *explain) describeClass(class *v1alpha1.ProxmoxNodeClass) {
 		return
 	}
 	details := untrueConditions(class.StatusConditions().List())
-	for _, zone := range class.Status.UnusableZones {
-		details = append(details, fmt.Sprintf("%s is not usable: %s", zone.Zone, zone.Reason))
+	e.add(object, append(details, unusableHosts(class.Status.UnusableZones)...)...)
+}
+
+// unusableHosts returns one line for each reason, in the order of the zones.
+func unusableHosts(zones []v1alpha1.UnusableZone) []string {
+	hosts := map[string][]string{}
+	var reasons []string
+	for _, zone := range zones {
+		if hosts[zone.Reason] == nil {
+			reasons = append(reasons, zone.Reason)
+		}
+		hosts[zone.Reason] = append(hosts[zone.Reason], zone.Zone)
 	}
-	e.add(object, details...)
+	var lines []string
+	for _, reason := range reasons {
+		verb := "is"
+		if len(hosts[reason]) > 1 {
+			verb = "are"
+		}
+		lines = append(lines, fmt.Sprintf("%s %s not usable: %s", strings.Join(hosts[reason], ", "), verb, reason))
+	}
+	return lines
 }

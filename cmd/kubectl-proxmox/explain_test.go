@@ -5,6 +5,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -13,8 +14,10 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -95,6 +98,33 @@ func TestExplainNominatedPod(t *testing.T) {
 		"nodepool " + pool.Name + "\n" +
 		"proxmoxnodeclass " + class.Name + ", usable hosts: 1\n" +
 		"  region-1/pve2 is not usable: bridge \"vmbr0\" is not on this host\n"))
+}
+
+// Conditions that wait for another one are not listed, and hosts with the same reason are in
+// one line.
+func TestExplainClass(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling())
+	class := w.Class()
+	class.StatusConditions().SetUnknownWithReason(v1alpha1.ConditionNetworkReady, v1alpha1.ReasonNotChecked, "not checked until condition InstanceTemplateReady is true")
+	class.StatusConditions().SetFalse(v1alpha1.ConditionInstanceTemplateReady, v1alpha1.ReasonTemplatesNotFound, "no template")
+	class.Status.UnusableZones = []v1alpha1.UnusableZone{
+		{Zone: "region-1/pve2", Reason: "no template"}, {Zone: "region-1/pve3", Reason: "offline"}, {Zone: "region-1/pve4", Reason: "no template"},
+	}
+	w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())
+	w.Expect(explained(w, "nodeclass/"+class.Name)).To(HaveSuffix("\nproxmoxnodeclass " + class.Name + ", usable hosts: 1\n" +
+		"  InstanceTemplateReady is False: no template\n" +
+		"  region-1/pve2, region-1/pve4 are not usable: no template\n" +
+		"  region-1/pve3 is not usable: offline\n"))
+}
+
+func TestDescribeError(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	missing := &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "karpenter.sh", Kind: "NodePool"}, SearchedVersions: []string{"v1"}}
+	g.Expect(describeError(fmt.Errorf("reading NodePool a: %w", missing))).To(MatchError(
+		`reading NodePool a: no matches for kind "NodePool" in version "karpenter.sh/v1"; the CRDs are missing: is the controller installed?`))
+	g.Expect(describeError(errors.New("connection refused"))).To(MatchError("connection refused"))
 }
 
 // A NodePool that the pod cannot use, one without a class and one of another provider do not
@@ -203,7 +233,10 @@ func TestExplainClaimsAndNodes(t *testing.T) {
 	manual := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.Named("manual")}}
 	w.Create(manual)
 	w.Expect(explained(w, "node/"+manual.Name)).To(HavePrefix("node " + manual.Name + ` has no NodeClaim: no NodeClaim has its provider ID ""` + "\n"))
-	for _, argument := range []string{"pod", "pod/", "deployment/web"} {
+	out, err := runIn(w, "explain", "node", node.Name)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(out).To(Equal(explained(w, "node/"+node.Name)), "kind and name as two arguments")
+	for _, argument := range []string{"pod", "pod/", "pod/web/a", "deployment/web"} {
 		_, err := runIn(w, "explain", argument)
 		w.Expect(err).To(MatchError(fmt.Sprintf("%q is not one of pod/NAME, nodeclaim/NAME, node/NAME, nodepool/NAME, nodeclass/NAME", argument)))
 	}

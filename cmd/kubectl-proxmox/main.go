@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -37,9 +38,17 @@ func main() {
 	root := newRoot()
 	root.SetArgs(completionArgs(os.Args))
 	if err := root.ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
+		fmt.Fprintln(os.Stderr, "error:", describeError(err))
 		os.Exit(1)
 	}
+}
+
+// describeError adds the cause to the error of a kind that the API server does not have.
+func describeError(err error) error {
+	if meta.IsNoMatchError(err) {
+		return fmt.Errorf("%w; the CRDs are missing: is the controller installed?", err)
+	}
+	return err
 }
 
 // newRoot returns the command with all subcommands.
