@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	stdjson "encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -156,7 +157,23 @@ func decodeObject(source unstructured.Unstructured) (client.Object, error) {
 	if err := crds.Validate(context.Background(), kind, source.Object); err != nil {
 		return nil, err
 	}
-	return object, decodeErr
+	return object, typeError(source.Object, object, decodeErr)
+}
+
+// typeError returns the error of a value with a wrong type. That of the converter does not
+// name the field.
+func typeError(source map[string]any, object client.Object, decodeErr error) error {
+	if decodeErr == nil {
+		return nil
+	}
+	data, err := stdjson.Marshal(source)
+	if err != nil {
+		return decodeErr
+	}
+	if mismatch := (*stdjson.UnmarshalTypeError)(nil); errors.As(stdjson.Unmarshal(data, object), &mismatch) {
+		return fmt.Errorf("%s: found a %s, want a %s", mismatch.Field, mismatch.Value, mismatch.Type)
+	}
+	return decodeErr
 }
 
 // listItems returns the items of a list, and whether the object is one. Items of a list

@@ -41,6 +41,9 @@ func TestReadManifests(t *testing.T) {
 		"unknown_value": {file: "a.yaml", content: strings.Replace(class, "securityGroups:", "metadataOptions: {type: cdrm}, securityGroups:", 1),
 			err: `ProxmoxNodeClass a: spec.metadataOptions.type: Unsupported value: "cdrm": supported values: `},
 		"value_of_another_type": {file: "a.yaml", content: strings.Replace(class, "[{name: web}]", "web", 1), err: "ProxmoxNodeClass a: spec.securityGroups: Invalid value: "},
+		"number_in_secret": {file: "a.yaml", content: "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {installKubernetes: 1.36}\n",
+			err: "Secret a: stringData: found a number, want a string"},
+		"boolean_as_name": {file: "a.yaml", content: strings.Replace(class, "{name: a}", "{name: y}", 1), err: "ProxmoxNodeClass : metadata.name: found a bool, want a string"},
 		"rule_of_the_CRD": {file: "a.yaml", content: "apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1\nkind: ProxmoxUnmanagedTemplate\nmetadata: {name: a}\nspec: {region: b}\n",
 			err: "ProxmoxUnmanagedTemplate a: spec: Invalid value: set templateName, tags or both"},
 		"unknown_field_in_list": {
