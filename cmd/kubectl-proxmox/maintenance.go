@@ -171,8 +171,8 @@ func countClaims(ctx context.Context, kube client.Client) (all, draining map[inv
 	return all, draining, nil
 }
 
-// reportClaims prints how many NodeClaims are on a host, and the hosts that have some if
-// it has none: its name may be wrong.
+// reportClaims prints how many NodeClaims are on a host, and the hosts that exist or have
+// some if it has none: its name may be wrong.
 func (m *hostMaintenance) reportClaims(command *cobra.Command, arg string) error {
 	name, err := parseHost(arg)
 	if err != nil {
@@ -188,6 +188,11 @@ func (m *hostMaintenance) reportClaims(command *cobra.Command, arg string) error
 	}
 	if nodes[name] > 0 {
 		_, err = fmt.Fprintf(command.OutOrStdout(), "NodeClaims on it: %d; to see how many are left, run: kubectl proxmox maintenance list\n", nodes[name])
+		return err
+	}
+	known := slices.Compact(slices.Sorted(slices.Values(classHosts(command.Context(), kube))))
+	if len(known) > 0 && !slices.Contains(known, name.String()) {
+		_, err = fmt.Fprintf(command.OutOrStdout(), "warning: no ProxmoxNodeClass lists host %s, so its name may be wrong; hosts: %s\n", name, strings.Join(known, ", "))
 		return err
 	}
 	var others []string

@@ -45,8 +45,12 @@ func TestMaintenance(t *testing.T) {
 	pve1, pve2 := inventory.HostName{Region: testenv.Region, Host: "pve1"}.String(), inventory.HostName{Region: testenv.Region, Host: "pve2"}.String()
 	w.Expect(maintained("list")).To(Equal("no host is in maintenance\n"))
 	w.Expect(maintained("start", pve1, "--reason", "new disk")).To(And(ContainSubstring("maintenance of host "+pve1), MatchRegexp(`NodeClaims on it: [1-9]`)))
+	class = testenv.Reload(w, class)
+	class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: pve2, Reason: "offline"}, {Zone: testenv.Region + "/pve8", Reason: "offline"}}
+	w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())
 	w.Expect(maintained("start", pve2)).To(ContainSubstring("maintenance of host " + pve2))
-	w.Expect(maintained("start", testenv.Region+"/pve9")).To(And(MatchRegexp("warning: no NodeClaim is on it; hosts with NodeClaims: .*"+pve1), Not(ContainSubstring("us-east-1"))))
+	w.Expect(maintained("start", testenv.Region+"/pve8")).To(And(MatchRegexp("warning: no NodeClaim is on it; hosts with NodeClaims: .*"+pve1), Not(ContainSubstring("us-east-1"))))
+	w.Expect(maintained("start", testenv.Region+"/pve9")).To(MatchRegexp("warning: no ProxmoxNodeClass lists host region-1/pve9, so its name may be wrong; hosts: .*" + pve1 + ".*" + pve2))
 	w.Expect(usable("pve1") || usable("pve2")).To(BeFalse())
 	w.Expect(maintained("list")).To(And(MatchRegexp(testenv.Region+` +pve1 +[1-9]\d* +new disk`), MatchRegexp(testenv.Region+` +pve2 +\d`), MatchRegexp(testenv.Region+` +pve9 +0`)))
 	w.Expect(maintained("stop", pve1)).To(ContainSubstring(pve1 + " is in service"))
