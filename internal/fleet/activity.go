@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
 
@@ -48,11 +50,12 @@ func EventTime(event corev1.Event) time.Time {
 // ignoredEvents repeat for each Node while nothing happens.
 var ignoredEvents = []string{events.Unconsolidatable, events.DisruptionBlocked}
 
-// recentEvents returns the last events, the newest first.
+// recentEvents returns the last events, the newest first. It skips those that name no
+// object, as core emits them after a finalizer is removed.
 func recentEvents(all []corev1.Event) []Event {
 	out := []Event{}
 	for _, event := range all {
-		if slices.Contains(ignoredEvents, event.Reason) {
+		if slices.Contains(ignoredEvents, event.Reason) || event.InvolvedObject.Name == "" {
 			continue
 		}
 		out = append(out, Event{
@@ -153,5 +156,15 @@ func reachedLimits(pool *karpv1.NodePool) []string {
 // LimitUsage describes how much of a limit of a NodePool is used.
 func LimitUsage(pool *karpv1.NodePool, name corev1.ResourceName) string {
 	limit, used := pool.Spec.Limits[name], pool.Status.Resources[name]
-	return fmt.Sprintf("%s: %s of %s used", name, used.String(), limit.String())
+	return fmt.Sprintf("%s: %s of %s used", name, formatQuantity(used), formatQuantity(limit))
+}
+
+// formatQuantity formats a quantity. Of memory and disks, it returns GiB with one digit:
+// sums of Nodes are in KiB otherwise.
+func formatQuantity(q resource.Quantity) string {
+	const gib = 1 << 30
+	if q.Format != resource.BinarySI || q.Value() < gib {
+		return q.String()
+	}
+	return strings.TrimSuffix(strconv.FormatFloat(q.AsApproximateFloat64()/gib, 'f', 1, 64), ".0") + "Gi"
 }

@@ -277,6 +277,7 @@ func TestBuildPendingPods(t *testing.T) {
 	w.event("c-nominated", "NoHostFits", "No node can be created for this pod", 5*time.Minute)
 	w.event("c-nominated", "Nominated", "Pod should schedule on: nodeclaim/a", time.Second)
 	w.event("d-failed", "FailedScheduling", "incompatible requirements", time.Second)
+	w.event("", "Finalized", "Finalized karpenter.sh/termination", 0)
 	w.in.Objects.Pods[0].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/3 nodes are available"}}
 	m := w.build(t)
 	var reasons []string
@@ -302,14 +303,14 @@ func TestBuildProblems(t *testing.T) {
 	full := karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "full"}}
 	full.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group}
 	full.Spec.Limits = karpv1.Limits{corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("64Gi")}
-	full.Status.Resources = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("32Gi")}
+	full.Status.Resources = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("68001112Ki")}
 	static := *full.DeepCopy()
 	static.Name, static.Spec.Replicas = "static", new(int64(4))
 	w.in.Objects.NodePools = append(w.in.Objects.NodePools, full, static)
 	w.in.View.Failures = map[string]error{"home": &inventory.PollError{Region: "home", Since: now, Count: 2, Err: errors.New("connection refused")}}
 	m := w.build(t)
 	g.Expect(m.Regions).To(ConsistOf(HaveField("Problem", ContainSubstring("connection refused"))))
-	g.Expect(m.Problems).To(HaveExactElements(HavePrefix("nodeclass default is not ready"), "nodepool full has reached its limit: cpu: 8 of 8 used"))
+	g.Expect(m.Problems).To(HaveExactElements(HavePrefix("nodeclass default is not ready"), "nodepool full has reached its limit: cpu: 8 of 8 used; memory: 64.9Gi of 64Gi used"))
 	g.Expect(m.Templates).To(ConsistOf(fleet.Template{Kind: "ProxmoxTemplate", Name: "debian", Zones: []string{"home/pve1/1000"}}))
 	g.Expect(m.Hosts[0].Unusable).To(ContainSubstring("unreachable"))
 }
