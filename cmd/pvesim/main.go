@@ -14,14 +14,19 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
+// version is set by the release build.
+var version = "dev"
+
 type settings struct {
 	listen, admin, scenario, version, caOut string
+	showVersion                             bool
 	hosts                                   int
 	speed                                   float64
 	seed                                    uint64
@@ -54,6 +59,7 @@ func parse(args []string, out io.Writer) (*settings, error) {
 	flags.Float64Var(&s.speed, "speed", 0, "how many times faster than real time; 0: the scenario's speed, or 1")
 	flags.StringVar(&s.caOut, "ca-out", "", "file to write the CA certificate to; empty: one in the temporary directory")
 	flags.Uint64Var(&s.seed, "seed", 1, "seed of faults with a probability")
+	flags.BoolVar(&s.showVersion, "version", false, "print the version of the simulator and exit")
 	s.guests.addFlags(flags)
 	flags.DurationVar(&s.bootTime, "boot-time", 5*time.Second, "real time that a cloud-init guest takes to boot")
 	if err := flags.Parse(args); err != nil {
@@ -75,6 +81,10 @@ func parse(args []string, out io.Writer) (*settings, error) {
 func run(ctx context.Context, args []string, out io.Writer) error {
 	s, err := parse(args, out)
 	if err != nil {
+		return err
+	}
+	if s.showVersion {
+		_, err := fmt.Fprintf(out, "pvesim %s (%s)\n", version, runtime.Version())
 		return err
 	}
 	scenario := pvesim.DefaultScenario(s.hosts)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -29,6 +30,17 @@ func (o *output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.b.String()
+}
+
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	out := &output{}
+	if err := run(t.Context(), []string{"--version"}, out); err != nil {
+		t.Fatal(err)
+	}
+	if want := "pvesim dev (" + runtime.Version() + ")\n"; out.String() != want {
+		t.Errorf("found %q, want %q", out, want)
+	}
 }
 
 func TestFlagsInvalid(t *testing.T) {

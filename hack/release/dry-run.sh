@@ -80,7 +80,7 @@ for path in "$work"/files/*.tar.gz; do
 	case $system/$platform/$program in
 	linux/$arch/kubectl-proxmox) "$work/$program" version --client | grep -F " $VERSION" || fail "$program reports another version" ;;
 	linux/$arch/controller) cmp "$work/$program" "$work/image/controller" || fail "$program is not the one of the image" ;;
-	linux/$arch/pvesim) "$work/$program" --help > /dev/null 2>&1 ;;
+	linux/$arch/pvesim) "$work/$program" --version | grep -F " $VERSION " || fail "$program reports another version" ;;
 	esac
 	case $program in
 	kubectl-proxmox*) grep -qF "$(sha256sum "$path" | cut -d ' ' -f 1)" "$work/files/krew.yaml" || fail "krew.yaml has another checksum of $path" ;;

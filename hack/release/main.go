@@ -110,7 +110,7 @@ func (r release) build(program, system, arch string) (binary, sbom []byte, err e
 	defer func() { _ = os.RemoveAll(work) }()
 	path := filepath.Join(work, program)
 	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", path,
-		"-ldflags", "-s -w -X sigs.k8s.io/karpenter/pkg/operator.Version="+r.version, "./cmd/"+program)
+		"-ldflags", "-s -w -X sigs.k8s.io/karpenter/pkg/operator.Version="+r.version+" -X main.version="+r.version, "./cmd/"+program)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+arch)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Run(); err != nil {
