@@ -62,6 +62,11 @@ type ProxmoxNodeClassSpec struct {
 	// +required
 	InstanceTemplateRef InstanceTemplateReference `json:"instanceTemplateRef,omitzero"`
 
+	// vmSize defines the sizes that VMs can have. A change applies to new VMs only. The upstream provider does not have this
+	// field.
+	// +optional
+	VMSize VMSizing `json:"vmSize,omitzero" hash:"ignore"`
+
 	// kubeletConfiguration contains settings of the kubelet. The boot data templates pass them to the guest.
 	// +optional
 	KubeletConfiguration *KubeletConfiguration `json:"kubeletConfiguration,omitempty"`

@@ -208,12 +208,9 @@ func (c *clusters) hosts(ctx context.Context) ([]inventory.HostState, error) {
 
 // operations returns the operations on the VMs of a Kubernetes cluster.
 func (v *view) operations(kube client.Client, source boot.Source, kubeCluster string) (*operations.Operations, *instancetype.Provider, error) {
-	options := v.settings.Options
-	types, err := instancetype.New(instancetype.Deps{
-		Inventory: v.inventory, Catalog: v.settings.Catalog, Pricing: options.Pricing(), PCIResources: options.PCIResources,
-		VMMemoryOverheadPercent: options.VMMemoryOverheadPercent, VolumeAttachmentLimits: options.VolumeAttachmentLimits, Clock: clock.RealClock{},
-		CPULayouts: instancetype.CPULayouts{Roots: slices.Sorted(maps.Keys(v.roots))},
-	})
+	deps := v.settings.InstanceTypes(v.inventory)
+	deps.CPULayouts = instancetype.CPULayouts{Roots: slices.Sorted(maps.Keys(v.roots))}
+	types, err := instancetype.New(deps)
 	if err != nil {
 		return nil, nil, err
 	}

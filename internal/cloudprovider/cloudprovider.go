@@ -93,7 +93,11 @@ func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (*k
 	pool := c.nodePool(ctx, claim)
 	overlay := c.overlay(claim)
 	requested := withoutAssumedSpot(claim, pool)
-	intent, err := c.deps.Planner.Plan(ctx, requested, class, overlay)
+	fixedSize, err := c.needsFixedSize(ctx, claim, class, pool)
+	if err != nil {
+		return nil, err
+	}
+	intent, err := c.deps.Planner.Plan(ctx, requested, class, plan.Options{Overlay: overlay, FixedSize: fixedSize})
 	var insufficient *instance.InsufficientCapacityError
 	if errors.As(err, &insufficient) && pool != nil && pool.Spec.Replicas != nil {
 		// Core recreates a refused Claim of a static NodePool without delay.
@@ -261,6 +265,9 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, pool *karpv1.NodeP
 	}
 	if err != nil {
 		return nil, fmt.Errorf("resolving the NodeClass: %w", err)
+	}
+	if err := c.refreshSizes(ctx); err != nil {
+		return nil, err
 	}
 	return c.deps.Types.List(class, pool.Name), nil
 }

@@ -25,8 +25,9 @@ type variant struct {
 	price float64
 	// arch is the architecture of the Hosts; empty if all have the same.
 	arch string
-	// unused is set if the NodeClass has no Hosts of both architectures now. The variant is
-	// listed because Nodes may have its name: without it they would drift.
+	// unused is set for a variant that is listed only because Nodes may have its name:
+	// without it they would drift. It is a variant for arm64 while the NodeClass has no Hosts
+	// of both architectures, or an exact size.
 	unused bool
 }
 
@@ -40,13 +41,18 @@ func (z zone) isOf(arch string) bool {
 	return arch == "" || arch == cmp.Or(z.arch, karpv1.ArchitectureAmd64)
 }
 
-// variants returns the types of a list with these zones: first one for each type of the
-// catalog, in the same order, then those for arm64.
-func (p *Provider) variants(zones []zone) []variant {
+// variants returns the types of a list: first one for each type of the catalog, in the same
+// order, then larger ones that the NodeClass allows, then those for arm64, then the sizes of
+// existing Nodes.
+func (p *Provider) variants(params offeringParams) []variant {
+	zones, types, prices := params.zones, p.deps.Catalog.Types(), p.prices
+	for _, t := range params.sizing.largerTypes(p.deps.Catalog) {
+		types, prices = append(slices.Clip(types), t), append(slices.Clip(prices), p.deps.Pricing.Price(t, 0))
+	}
 	mixed := hasTemplateFor(zones, karpv1.ArchitectureAmd64) && hasTemplateFor(zones, karpv1.ArchitectureArm64)
 	out := make([]variant, 0, len(p.prices))
-	for n, t := range p.deps.Catalog.Types() {
-		v := variant{Type: t, price: p.prices[n]}
+	for n, t := range types {
+		v := variant{Type: t, price: prices[n]}
 		switch {
 		case !mixed:
 		case strings.HasSuffix(t.Name, arm64Suffix):
@@ -56,16 +62,14 @@ func (p *Provider) variants(zones []zone) []variant {
 		}
 		out = append(out, v)
 	}
-	if !slices.ContainsFunc(zones, func(z zone) bool { return z.arch != karpv1.ArchitectureAmd64 }) {
-		return out
-	}
-	for n, t := range p.deps.Catalog.Types() {
-		if _, listed := p.deps.Catalog.byName[t.Name+arm64Suffix]; p.deps.Catalog.hasARM64(t) && !listed {
+	hasARM64 := slices.ContainsFunc(zones, func(z zone) bool { return z.arch != karpv1.ArchitectureAmd64 })
+	for n, t := range types {
+		if _, listed := p.deps.Catalog.byName[t.Name+arm64Suffix]; hasARM64 && p.deps.Catalog.hasARM64(t) && !listed {
 			t.Name += arm64Suffix
-			out = append(out, variant{Type: t, price: p.prices[n], arch: karpv1.ArchitectureArm64, unused: !mixed})
+			out = append(out, variant{Type: t, price: prices[n], arch: karpv1.ArchitectureArm64, unused: !mixed})
 		}
 	}
-	return out
+	return p.withSizesInUse(out)
 }
 
 // architectures returns the architectures of types that are for the zones: those where a VM

@@ -59,15 +59,15 @@ func NewCatalog(types []Type) (Catalog, error) {
 // Types returns the types in order. The slice must not be modified.
 func (c Catalog) Types() []Type { return c.types }
 
-// Get returns the type with the name, which may be that of a variant for arm64. It returns
-// false if there is none.
+// Get returns the type with the name, which may be that of a variant for arm64, or of an
+// exact size that the catalog does not list. It returns false if there is none.
 func (c Catalog) Get(name string) (Type, bool) {
 	n, ok := c.byName[name]
 	if size, isVariant := strings.CutSuffix(name, arm64Suffix); !ok && isVariant {
 		n, ok = c.byName[size]
 	}
 	if !ok {
-		return Type{}, false
+		return parseSize(name)
 	}
 	t := c.types[n]
 	t.Name = name

@@ -29,6 +29,7 @@ type classInput struct {
 	affinity v1alpha1.PoolAffinity
 	cpu      placement.Layout
 	slotTag  string
+	sizing   sizing
 }
 
 func newClassInput(nodeClass *v1alpha1.ProxmoxNodeClass) classInput {
@@ -49,7 +50,7 @@ func newClassInput(nodeClass *v1alpha1.ProxmoxNodeClass) classInput {
 
 func (c classInput) equal(other classInput) bool {
 	return c.region == other.region && c.size == other.size && c.storage == other.storage && c.maxPods == other.maxPods && c.affinity == other.affinity &&
-		c.cpu == other.cpu && c.slotTag == other.slotTag &&
+		c.cpu == other.cpu && c.slotTag == other.slotTag && c.sizing == other.sizing &&
 		slices.Equal(c.selected, other.selected) && slices.EqualFunc(c.unusable, other.unusable, sameUnusableZone) &&
 		(c.network == other.network || equality.Semantic.DeepEqual(c.network, other.network))
 }
@@ -81,13 +82,14 @@ type offeringParams struct {
 	affinity  v1alpha1.PoolAffinity
 	cpu       placement.Layout
 	slotTag   string
+	sizing    sizing
 	diskBytes int64
 	maxPods   int64 // 0 = the pods of the type
 	zones     []zone
 }
 
 func (o offeringParams) equal(other offeringParams) bool {
-	return o.diskBytes == other.diskBytes && o.maxPods == other.maxPods && o.affinity == other.affinity && o.cpu == other.cpu && slices.Equal(o.zones, other.zones)
+	return o.diskBytes == other.diskBytes && o.maxPods == other.maxPods && o.affinity == other.affinity && o.cpu == other.cpu && o.sizing == other.sizing && slices.Equal(o.zones, other.zones)
 }
 
 // newOfferingParams collects every Host in the view and in the status of the NodeClass.
@@ -126,6 +128,7 @@ func newOfferingParams(view inventory.View, key listKey, c classInput) offeringP
 		affinity:  c.affinity,
 		cpu:       c.cpu,
 		slotTag:   c.slotTag,
+		sizing:    c.sizing,
 		diskBytes: c.diskBytes(),
 		maxPods:   int64(c.maxPods),
 		zones: slices.SortedFunc(maps.Values(zones), func(a, b zone) int {

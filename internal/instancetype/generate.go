@@ -61,12 +61,16 @@ func sortedSizes(sizes map[inventory.Amount]bool) []inventory.Amount {
 	return all
 }
 
-// sizedType returns a type with a name like those of the default catalog.
+// sizedType returns a type with a name like those of the default catalog, such as
+// t1.3VCPU-9GB or e1.3VCPU-4864MB.
 func sizedType(size inventory.Amount) Type {
 	family := familyOf("", size.CPUs, size.MemoryBytes)
 	t := Type{
 		Name: fmt.Sprintf("%s.%dVCPU-%dGB", family, size.CPUs, size.MemoryBytes/gib), Family: family,
 		CPUs: size.CPUs, MemoryBytes: size.MemoryBytes, Pods: defaultPods(size.MemoryBytes), EphemeralBytes: defaultEphemeralBytes,
+	}
+	if size.MemoryBytes%gib != 0 {
+		t.Name = fmt.Sprintf("%s.%dVCPU-%dMB", family, size.CPUs, size.MemoryBytes/mib)
 	}
 	if size.CPUs > 16 {
 		t.Pods = largeNodePods

@@ -29,6 +29,7 @@ type list struct {
 	input                 classInput
 	inventory             uint64
 	unavailableGeneration uint64
+	sizesGeneration       uint64
 
 	params    offeringParams
 	variants  []variant
@@ -43,8 +44,9 @@ type list struct {
 
 // currentList returns the NodeClass's list. It recomputes the list after a change.
 func (p *Provider) currentList(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool string) *list {
-	view, unavailableGeneration, c, now := p.deps.Inventory.View(), p.unavailable.expire(), newClassInput(nodeClass), p.deps.Clock.Now()
+	c, now := newClassInput(nodeClass), p.deps.Clock.Now()
 	c.cpu, c.slotTag = p.deps.CPULayouts.forClass(nodeClass)
+	c.sizing = newSizing(nodeClass.Spec.VMSize, p.deps.VMSizePolicy, int64(c.cpu.PageMiB)*mib)
 	key := listKey{nodeClass: nodeClass.Name}
 	if c.affinity != "" && c.affinity != v1alpha1.PoolAffinityNone {
 		key.nodePool = nodePool
@@ -52,16 +54,17 @@ func (p *Provider) currentList(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool st
 	p.mu.RLock()
 	l := p.lists[key]
 	p.mu.RUnlock()
-	if !l.isCurrent(view, unavailableGeneration, c, now) {
+	if !p.isCurrent(l, p.deps.Inventory.View(), c, now) {
 		l = p.refreshList(key, c)
 	}
 	l.used.Store(now.Unix())
 	return l
 }
 
-// isCurrent reports whether the list was computed from this state.
-func (l *list) isCurrent(view inventory.View, unavailableGeneration uint64, c classInput, now time.Time) bool {
-	return l != nil && l.inventory == view.Generation && l.unavailableGeneration == unavailableGeneration && l.input.equal(c) && now.UnixNano() < l.damper.next
+// isCurrent reports whether the list was computed from the current state.
+func (p *Provider) isCurrent(l *list, view inventory.View, c classInput, now time.Time) bool {
+	return l != nil && l.inventory == view.Generation && l.unavailableGeneration == p.unavailable.expire() && l.sizesGeneration == p.sizes.generation.Load() &&
+		l.input.equal(c) && now.UnixNano() < l.damper.next
 }
 
 // refreshList computes a NodeClass's list; concurrent callers share it. The state is
@@ -70,13 +73,13 @@ func (l *list) isCurrent(view inventory.View, unavailableGeneration uint64, c cl
 func (p *Provider) refreshList(key listKey, c classInput) *list {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	view, unavailableGeneration, now := p.deps.Inventory.View(), p.unavailable.expire(), p.deps.Clock.Now()
+	view, unavailableGeneration, sizesGeneration, now := p.deps.Inventory.View(), p.unavailable.expire(), p.sizes.generation.Load(), p.deps.Clock.Now()
 	before := p.lists[key]
-	if before.isCurrent(view, unavailableGeneration, c, now) {
+	if p.isCurrent(before, view, c, now) {
 		return before
 	}
 	l := p.computeList(key, before, view, c)
-	l.input, l.inventory, l.unavailableGeneration = c.clone(), view.Generation, unavailableGeneration
+	l.input, l.inventory, l.unavailableGeneration, l.sizesGeneration = c.clone(), view.Generation, unavailableGeneration, sizesGeneration
 	p.lists[key] = l
 
 	idleSince := now.Add(-listIdleTimeout).Unix()
@@ -100,20 +103,24 @@ func (p *Provider) computeList(key listKey, before *list, view inventory.View, c
 		l.damper = before.damper.carryOver(now)
 	}
 	keep := before != nil && before.params.equal(l.params)
-	same := keep
-	wasAvailable := before.wasAvailable(l.params)
+	wasAvailable, index := before.wasAvailable(l.params), before.index()
 	shared := sync.OnceValue(func() sharedRequirements { return newSharedRequirements(l.params, l.variants, p.deps.PCIResources) })
-	l.variants = p.variants(l.params.zones)
-	for n, v := range l.variants {
+	l.variants = p.variants(l.params)
+	same := keep && len(l.variants) == len(before.variants)
+	for _, v := range l.variants {
 		available := p.availability(view, l.params, v)
+		n, listed := index[v.Name]
 		for z := range available {
-			was := wasAvailable(n, z, available[z])
+			was := available[z]
+			if listed {
+				was = wasAvailable(n, z, available[z])
+			}
 			if was && !available[z] && p.isOwnFill(view, before, l.params, l.params.zones[z], v.Name) {
 				continue
 			}
 			available[z] = l.damper.isAvailable(offeringKey{l.params.zones[z].Zone, v.Name}, was, available[z], now)
 		}
-		if keep && slices.Equal(available, before.available[n]) {
+		if keep && listed && slices.Equal(available, before.available[n]) {
 			l.available = append(l.available, before.available[n])
 			l.types = append(l.types, before.types[n])
 			continue
@@ -129,18 +136,13 @@ func (p *Provider) computeList(key listKey, before *list, view inventory.View, c
 }
 
 // wasAvailable returns a function that reports whether a type was available in a zone
-// before. For a type or a zone that was not listed before it returns fits.
+// before. For a zone that was not listed before it returns fits.
 func (l *list) wasAvailable(now offeringParams) func(instanceType, zone int, fits bool) bool {
 	if l == nil {
 		return func(_, _ int, fits bool) bool { return fits }
 	}
 	if len(now.zones) == len(l.params.zones) && slices.EqualFunc(now.zones, l.params.zones, func(a, b zone) bool { return a.Zone == b.Zone }) {
-		return func(instanceType, zone int, fits bool) bool {
-			if instanceType >= len(l.available) {
-				return fits
-			}
-			return l.available[instanceType][zone]
-		}
+		return func(instanceType, zone int, _ bool) bool { return l.available[instanceType][zone] }
 	}
 	index := make(map[placement.Zone]int, len(l.params.zones))
 	for n, z := range l.params.zones {
@@ -148,16 +150,31 @@ func (l *list) wasAvailable(now offeringParams) func(instanceType, zone int, fit
 	}
 	return func(instanceType, zone int, fits bool) bool {
 		n, ok := index[now.zones[zone].Zone]
-		if !ok || instanceType >= len(l.available) {
+		if !ok {
 			return fits
 		}
 		return l.available[instanceType][n]
 	}
 }
 
+// index returns the position of each type by its name.
+func (l *list) index() map[string]int {
+	if l == nil {
+		return nil
+	}
+	index := make(map[string]int, len(l.variants))
+	for n, v := range l.variants {
+		index[v.Name] = n
+	}
+	return index
+}
+
 // availability reports for each zone whether the type can be launched there.
 func (p *Provider) availability(view inventory.View, params offeringParams, v variant) []bool {
 	available := make([]bool, len(params.zones))
+	if v.unused || params.sizing.excludedReason(v.Type) != "" {
+		return available
+	}
 	need := p.newNeed(params, v.Type)
 	for n, z := range params.zones {
 		if !v.isFor(z) {

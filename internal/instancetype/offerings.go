@@ -104,18 +104,13 @@ func (p *Provider) newInstanceType(f sharedRequirements, v variant, available []
 	for key, value := range t.labels() {
 		requirements.Add(in(key, value))
 	}
-	pods := t.Pods
-	if f.params.maxPods > 0 {
-		pods = f.params.maxPods
-	}
-	disk := max(f.params.diskBytes, t.EphemeralBytes)
 	offerings := make([]cloudprovider.Offering, len(f.zones))
 	pointers := make(cloudprovider.Offerings, len(f.zones))
 	for n := range f.zones {
 		offerings[n] = cloudprovider.Offering{Requirements: f.zones[n], Price: offeringPrice(v.price, f.params.zones[n]), Available: available[n]}
 		pointers[n] = &offerings[n]
 	}
-	capacity := t.capacity(disk, pods, p.deps.VMMemoryOverheadPercent)
+	capacity, overhead := p.resources(f.params, t)
 	for name, quantity := range shared.devices {
 		if stated, ok := capacity[name]; !ok || stated.Cmp(quantity) < 0 {
 			capacity[name] = quantity
@@ -126,7 +121,18 @@ func (p *Provider) newInstanceType(f sharedRequirements, v variant, available []
 		Requirements:           requirements,
 		Offerings:              pointers,
 		Capacity:               capacity,
-		Overhead:               t.overhead(disk),
+		Overhead:               overhead,
 		VolumeAttachmentLimits: p.deps.VolumeAttachmentLimits,
 	}
+}
+
+// resources returns the capacity of a Node of the type, without devices of the template,
+// and the part of it that is not available to pods.
+func (p *Provider) resources(params offeringParams, t Type) (corev1.ResourceList, *cloudprovider.InstanceTypeOverhead) {
+	pods := t.Pods
+	if params.maxPods > 0 {
+		pods = params.maxPods
+	}
+	disk := max(params.diskBytes, t.EphemeralBytes)
+	return t.capacity(disk, pods, p.deps.VMMemoryOverheadPercent), t.overhead(disk)
 }

@@ -35,6 +35,9 @@ type Deps struct {
 	// Catalog defaults to DefaultCatalog.
 	Catalog Catalog
 	Pricing Pricing
+	// VMSizePolicy applies to NodeClasses without a policy of their own. The default is
+	// VMSizeInstanceType.
+	VMSizePolicy v1alpha1.VMSizePolicy
 	// Devices are the PCI mappings of extended resources.
 	PCIResources Devices
 	// VolumeAttachmentLimits is the maximum number of volumes of a Node by CSI driver, until the
@@ -56,6 +59,7 @@ type Provider struct {
 	prices      []float64 // in the order of the catalog
 	unavailable *unavailableOfferings
 	cloneQueue  *placement.CloneQueue
+	sizes       *sizesInUse
 
 	mu    sync.RWMutex
 	lists map[listKey]*list
@@ -75,7 +79,7 @@ func New(deps Deps) (*Provider, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	p := &Provider{deps: deps, unavailable: newUnavailableOfferings(deps.Clock), lists: map[listKey]*list{}}
+	p := &Provider{deps: deps, unavailable: newUnavailableOfferings(deps.Clock), sizes: &sizesInUse{names: map[string]time.Time{}}, lists: map[listKey]*list{}}
 	for _, t := range deps.Catalog.Types() {
 		p.prices = append(p.prices, deps.Pricing.Price(t, deps.PCIResources.deviceCount(t)))
 	}
@@ -95,7 +99,7 @@ func (p *Provider) LimitCloneQueue(queue placement.CloneQueue) { p.cloneQueue = 
 func (p *Provider) ForView(view Viewer) *Provider {
 	deps := p.deps
 	deps.Inventory = view
-	return &Provider{deps: deps, prices: p.prices, unavailable: p.unavailable, cloneQueue: p.cloneQueue, lists: map[listKey]*list{}}
+	return &Provider{deps: deps, prices: p.prices, unavailable: p.unavailable, cloneQueue: p.cloneQueue, sizes: p.sizes, lists: map[listKey]*list{}}
 }
 
 // List returns all types with all known zones of the NodeClass. The NodePool matters if
@@ -146,6 +150,9 @@ func (p *Provider) UnavailableReasons(nodeClass *v1alpha1.ProxmoxNodeClass, inst
 // unavailableReason returns why a type of the list is unavailable in a zone; empty if it is
 // available.
 func (p *Provider) unavailableReason(l *list, v variant, z zone) string {
+	if reason := l.params.sizing.excludedReason(v.Type); reason != "" {
+		return fmt.Sprintf("instance type %s %s", v.Name, reason)
+	}
 	if reason := cmp.Or(p.unavailable.reason(OfferingSelector{z.Zone, v.Name, l.params.nodeClass}), z.blockedReason(), z.exhaustedReason); reason != "" {
 		return reason
 	}
@@ -167,7 +174,7 @@ func (p *Provider) CheckCapacity(nodeClass *v1alpha1.ProxmoxNodeClass) *placemen
 		if slices.Contains(available, true) {
 			return nil
 		}
-		if cheapest < 0 || l.variants[n].price < l.variants[cheapest].price {
+		if v := l.variants[n]; !v.unused && l.params.sizing.excludedReason(v.Type) == "" && (cheapest < 0 || v.price < l.variants[cheapest].price) {
 			cheapest = n
 		}
 	}
@@ -189,7 +196,7 @@ func (p *Provider) Get(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType string
 		// The NodeClass has no arm64 Hosts anymore; the variants have the same size.
 		var ok bool
 		if n, ok = p.deps.Catalog.byName[strings.TrimSuffix(instanceType, arm64Suffix)]; !ok {
-			return nil, false
+			return p.getSize(nodeClass, instanceType)
 		}
 	}
 	return l.types[n], true

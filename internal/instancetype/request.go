@@ -53,23 +53,40 @@ func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.N
 	}
 	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(claim.Spec.Requirements...)
 	var zoneSets [][]placement.Zone
+	var allowed []*cloudprovider.InstanceType
 	for n, it := range types {
+		v := l.variants[n]
+		if v.unused || l.params.sizing.excludedReason(v.Type) != "" {
+			continue
+		}
+		allowed = append(allowed, it)
 		if !requirements.IsCompatible(it.Requirements, scheduling.AllowUndefinedWellKnownLabels) ||
 			!resources.Fits(claim.Spec.Resources.Requests, it.Allocatable()) {
 			continue
 		}
-		v := l.variants[n]
+		exact, isExact := Type{}, false
+		if !opts.FixedSize {
+			exact, isExact = p.exactSize(l, v, it, requirements, claim.Spec.Resources.Requests)
+		}
 		for price, zones := range p.allowedZones(l, v, it, requirements, opts, request.Excluded) {
-			request.Options = append(request.Options, placement.Option{
-				InstanceType: v.Name, Need: p.newNeed(l.params, v.Type), Price: price, Zones: deduplicate(&zoneSets, zones),
-			})
+			zones = deduplicate(&zoneSets, zones)
+			request.Options = append(request.Options, placement.Option{InstanceType: v.Name, Need: p.newNeed(l.params, v.Type), Price: price, Zones: zones})
+			if isExact {
+				request.Options = append(request.Options, placement.Option{
+					InstanceType: exact.Name, Need: p.newNeed(l.params, exact), Price: price * p.priceRatio(exact, v), Zones: zones,
+				})
+			}
 		}
 	}
 	if len(request.Options) == 0 {
-		request.NoOptionsReason = noOptionsReason(types, requirements, claim)
+		request.NoOptionsReason = noOptionsReason(allowed, requirements, claim)
 	}
 	slices.SortFunc(request.Options, func(a, b placement.Option) int {
-		return cmp.Or(cmp.Compare(a.Price, b.Price), cmp.Compare(a.Need.CPUs, b.Need.CPUs), cmp.Compare(a.InstanceType, b.InstanceType))
+		return cmp.Or(cmp.Compare(a.Price, b.Price), cmp.Compare(a.Need.CPUs, b.Need.CPUs), cmp.Compare(a.Need.MemoryBytes, b.Need.MemoryBytes), cmp.Compare(a.InstanceType, b.InstanceType))
+	})
+	// Several types can have the same part that the Claim needs.
+	request.Options = slices.CompactFunc(request.Options, func(a, b placement.Option) bool {
+		return a.InstanceType == b.InstanceType && slices.Equal(a.Zones, b.Zones)
 	})
 	return request, nil
 }
@@ -105,7 +122,7 @@ func noOptionsReason(types []*cloudprovider.InstanceType, requirements schedulin
 	case !slices.ContainsFunc(types, func(it *cloudprovider.InstanceType) bool {
 		return resources.Fits(claim.Spec.Resources.Requests, it.Allocatable())
 	}):
-		return fmt.Sprintf("no instance type is large enough for %s; the largest are %s; add larger ones with --instance-types-file",
+		return fmt.Sprintf("no instance type is large enough for %s; the largest are %s; increase spec.vmSize.max, or add larger ones with --instance-types-file",
 			resources.String(claim.Spec.Resources.Requests), largestTypes(types))
 	}
 	return "no instance type satisfies all requirements together"
@@ -160,6 +177,9 @@ type RequestOptions struct {
 	// IgnoreUnavailable includes zones that are unavailable after a failure, or without
 	// a free address.
 	IgnoreUnavailable bool
+	// FixedSize gives the Claim the size of an instance type, also if the NodeClass has
+	// VMs of exact size.
+	FixedSize bool
 	// IgnoreBlocked includes zones that the NodeClass cannot use now.
 	IgnoreBlocked bool
 }

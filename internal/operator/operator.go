@@ -171,13 +171,10 @@ func (o *Operator) addMaintenance(ctx context.Context) error {
 // Karpenter's cloud provider.
 func (o *Operator) addProviders(clients map[string]proxmox.Client, roots map[string]proxmox.Root, kube kubeCluster) error {
 	opts := o.settings.Options
+	types := o.settings.InstanceTypes(o.Inventory)
+	types.Clock, types.CPULayouts, types.Registerer = o.Clock, cpuLayouts(opts.NodePolicy, roots), crmetrics.Registry
 	var err error
-	o.Types, err = instancetype.New(instancetype.Deps{
-		Inventory: o.Inventory, Catalog: o.settings.Catalog, Clock: o.Clock,
-		VMMemoryOverheadPercent: opts.VMMemoryOverheadPercent, Pricing: opts.Pricing(), PCIResources: opts.PCIResources,
-		VolumeAttachmentLimits: opts.VolumeAttachmentLimits, CPULayouts: cpuLayouts(opts.NodePolicy, roots), Registerer: crmetrics.Registry,
-	})
-	if err != nil {
+	if o.Types, err = instancetype.New(types); err != nil {
 		return err
 	}
 	o.roots = roots

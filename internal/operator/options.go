@@ -14,6 +14,7 @@ import (
 
 	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
@@ -35,6 +36,7 @@ type Options struct {
 	InstanceTypesFile string
 	NodeSettingFile   string
 	NodePolicy        string
+	VMSizePolicy      v1alpha1.VMSizePolicy
 	SystemNamespace   string
 
 	ProxmoxVMID            int
@@ -119,6 +121,8 @@ func OptionTable() []Option { //nolint:funlen // a table
 			text(func(o *Options) *string { return &o.NodeSettingFile })},
 		{"node-policy", "NODE_POLICY", "simple", "Placement of vCPUs and memory on a host for NodeClasses without spec.cpu: simple (no pinning) or static (exclusive cores, bound NUMA cells).",
 			oneOf(func(o *Options) *string { return &o.NodePolicy }, nodePolicySimple, nodePolicyStatic)},
+		{"vm-size-policy", "VM_SIZE_POLICY", vmSizeAuto, "Size of VMs for NodeClasses without spec.vmSize.policy: Exact (what the pods need), InstanceType (the cheapest instance type that is large enough), or Auto (Exact, but InstanceType if instance-types-file is set).",
+			oneOf(func(o *Options) *v1alpha1.VMSizePolicy { return &o.VMSizePolicy }, vmSizeAuto, string(v1alpha1.VMSizeExact), string(v1alpha1.VMSizeInstanceType))},
 		{"", "SYSTEM_NAMESPACE", "kube-system", "Namespace of the ConfigMaps kube-root-ca.crt, from which boot data gets the cluster's CA, and karpenter-proxmox-maintenance, which lists hosts in maintenance.",
 			text(func(o *Options) *string { return &o.SystemNamespace })},
 		{"proxmox-vmid", "PROXMOX_VMID", "20000", "Lowest VMID of the VMs that the controller creates.",

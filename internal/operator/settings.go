@@ -12,6 +12,7 @@ import (
 
 	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -50,6 +51,25 @@ func Load(args []string) (Settings, error) {
 		return Settings{}, err
 	}
 	return s, nil
+}
+
+// vmSizeAuto is the default of the setting vm-size-policy.
+const vmSizeAuto = "Auto"
+
+// InstanceTypes returns the dependencies of instance types that the settings define.
+func (s Settings) InstanceTypes(view instancetype.Viewer) instancetype.Deps {
+	o := s.Options
+	deps := instancetype.Deps{
+		Inventory: view, Catalog: s.Catalog, Pricing: o.Pricing(), PCIResources: o.PCIResources, VMSizePolicy: o.VMSizePolicy,
+		VMMemoryOverheadPercent: o.VMMemoryOverheadPercent, VolumeAttachmentLimits: o.VolumeAttachmentLimits,
+	}
+	if o.VMSizePolicy == vmSizeAuto {
+		deps.VMSizePolicy = v1alpha1.VMSizeExact
+		if o.InstanceTypesFile != "" {
+			deps.VMSizePolicy = v1alpha1.VMSizeInstanceType
+		}
+	}
+	return deps
 }
 
 func parse(args []string) (*Options, error) {

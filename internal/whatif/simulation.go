@@ -86,11 +86,7 @@ func newSimulation(ctx context.Context, settings operator.Settings, core *coreop
 	if err := hosts.Read(ctx, sim.kube); err != nil {
 		return nil, err
 	}
-	sim.types, err = instancetype.New(instancetype.Deps{
-		Inventory: sim.inventory, Catalog: settings.Catalog, Pricing: options.Pricing(), PCIResources: options.PCIResources,
-		VMMemoryOverheadPercent: options.VMMemoryOverheadPercent, VolumeAttachmentLimits: options.VolumeAttachmentLimits,
-	})
-	if err != nil {
+	if sim.types, err = instancetype.New(settings.InstanceTypes(sim.inventory)); err != nil {
 		return nil, err
 	}
 	sim.secrets = boot.Source{Reader: s.Secrets, Namespace: options.SystemNamespace, Version: boot.FixedVersion("v0.0.0")}

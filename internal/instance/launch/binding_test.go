@@ -14,6 +14,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -59,7 +60,7 @@ func planSized(w *testenv.Env, p *testenv.Process, name, instanceType string) (*
 	claim := w.Claim(name, w.NodeClass)
 	claim.Spec.Requirements[0].Values = []string{instanceType}
 	w.Expect(w.Kube.Update(w.T.Context(), claim)).To(Succeed())
-	in, err := p.Instances.Planner.Plan(w.T.Context(), claim, w.NodeClass, nil)
+	in, err := p.Instances.Planner.Plan(w.T.Context(), claim, w.NodeClass, plan.Options{})
 	if err != nil {
 		return claim, in, err
 	}

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -33,7 +34,7 @@ func TestLaunchBeforePlanReturns(t *testing.T) {
 			return nil
 		},
 	})))
-	_, err := p.Instances.Planner.Plan(t.Context(), claim, w.NodeClass, nil)
+	_, err := p.Instances.Planner.Plan(t.Context(), claim, w.NodeClass, plan.Options{})
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(launched).To(BeTrue())
 	w.Expect(w.Sim.CountRequests("GET", "/nodes/{node}/qemu/{vmid}/config")).To(Equal(1), "to verify the owner after the clone")

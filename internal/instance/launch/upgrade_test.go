@@ -12,6 +12,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -34,7 +35,7 @@ func TestLaunchOlderIntent(t *testing.T) {
 			w := testenv.NewFake(t, testenv.Hosts(2))
 			p := w.StartProcess()
 			claim := w.ClaimWithIntent("pool-abc", intent(olderIntent(w)))
-			planned, err := p.Instances.Planner.Plan(t.Context(), claim, w.NodeClass, nil)
+			planned, err := p.Instances.Planner.Plan(t.Context(), claim, w.NodeClass, plan.Options{})
 			w.Expect(err).NotTo(HaveOccurred())
 			w.Expect(planned.VMID).To(Equal(20123), "an existing plan is kept")
 			w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed())
@@ -52,7 +53,7 @@ func TestLaunchNewerIntent(t *testing.T) {
 	claim := w.ClaimWithIntent("pool-abc", testenv.NewerIntent)
 	p.Instances.Planner.RestoreReservation(*claim)
 	w.Sim.ResetRequests()
-	_, err := p.Instances.Planner.Plan(t.Context(), claim, w.NodeClass, nil)
+	_, err := p.Instances.Planner.Plan(t.Context(), claim, w.NodeClass, plan.Options{})
 	w.Expect(err).To(MatchError(instance.ErrNewerVersion), "another VMID would be a second VM")
 	err = p.Launch(claim, w.NodeClass)
 	w.Expect(err).To(MatchError(instance.ErrNewerVersion))

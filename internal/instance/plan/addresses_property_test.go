@@ -20,6 +20,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -115,7 +116,7 @@ func TestPlanAddressesConcurrently(t *testing.T) {
 	}
 	for i := range 121 {
 		claim := w.Claim(fmt.Sprintf("second-%d", i), w.NodeClass)
-		_, err := p.Instances.Planner.Plan(t.Context(), claim, classes[0], nil)
+		_, err := p.Instances.Planner.Plan(t.Context(), claim, classes[0], plan.Options{})
 		if i < 120 {
 			w.Expect(err).NotTo(HaveOccurred(), "address %d of 120 was lost", i+1)
 			continue
@@ -134,7 +135,7 @@ func planAll(w *testenv.Env, p *testenv.Process, claims []*karpv1.NodeClaim, cla
 		all.Go(func() {
 			number, err := strconv.Atoi(strings.TrimPrefix(claim.Name, "c-"))
 			if err == nil {
-				_, err = p.Instances.Planner.Plan(w.T.Context(), claim, classes[number%len(classes)], nil)
+				_, err = p.Instances.Planner.Plan(w.T.Context(), claim, classes[number%len(classes)], plan.Options{})
 			}
 			mu.Lock()
 			defer mu.Unlock()

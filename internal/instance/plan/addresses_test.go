@@ -18,6 +18,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -44,7 +45,7 @@ func address(w *testenv.Env, claim *karpv1.NodeClaim) netip.Addr {
 func planOnce(w *testenv.Env, p *testenv.Process, name string) error {
 	w.T.Helper()
 	claim := w.Claim(name, w.NodeClass)
-	_, err := p.Instances.Planner.Plan(w.T.Context(), claim, w.NodeClass, nil)
+	_, err := p.Instances.Planner.Plan(w.T.Context(), claim, w.NodeClass, plan.Options{})
 	if err != nil {
 		w.Expect(w.Kube.Delete(w.T.Context(), claim)).To(Succeed())
 	}
@@ -203,7 +204,7 @@ func TestPlanAddressOverlappingPools(t *testing.T) {
 	for i := range claims {
 		claim := w.Claim(fmt.Sprintf("default-%d", i), w.NodeClass)
 		all.Go(func() {
-			if _, err := p.Instances.Planner.Plan(t.Context(), claim, classes[i%2], nil); err == nil {
+			if _, err := p.Instances.Planner.Plan(t.Context(), claim, classes[i%2], plan.Options{}); err == nil {
 				claims[i] = claim
 			} else if !strings.Contains(err.Error(), "are taken") {
 				t.Errorf("claim %s: %v", claim.Name, err)

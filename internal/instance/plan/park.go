@@ -28,9 +28,9 @@ func (p *Planner) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1al
 	}
 	// Hosts that are avoided after a failure are allowed: they become available again. If
 	// the Claim has no other, so are those that the class cannot use.
-	request, err := p.types.Request(class, claim, instancetype.RequestOptions{Overlay: overlay, IgnoreUnavailable: true})
+	request, err := p.types.Request(class, claim, instancetype.RequestOptions{Overlay: overlay, FixedSize: true, IgnoreUnavailable: true})
 	if err == nil && len(request.Options) == 0 {
-		request, err = p.types.Request(class, claim, instancetype.RequestOptions{Overlay: overlay, IgnoreUnavailable: true, IgnoreBlocked: true})
+		request, err = p.types.Request(class, claim, instancetype.RequestOptions{Overlay: overlay, FixedSize: true, IgnoreUnavailable: true, IgnoreBlocked: true})
 	}
 	if err != nil {
 		return instance.Intent{}, err

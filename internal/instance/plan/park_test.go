@@ -15,6 +15,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -59,7 +60,7 @@ func TestUnparkWithCapacity(t *testing.T) {
 		full = append(full, p.Planned(fmt.Sprintf("pool-%d", i), w.NodeClass))
 	}
 	waiting := w.Claim("pool-waiting", w.NodeClass)
-	_, err := p.Instances.Planner.Plan(t.Context(), waiting, w.NodeClass, nil)
+	_, err := p.Instances.Planner.Plan(t.Context(), waiting, w.NodeClass, plan.Options{})
 	var insufficient *instance.InsufficientCapacityError
 	w.Expect(errors.As(err, &insufficient)).To(BeTrue(), "%v", err)
 	waiting, in := parked(w, p, waiting)
@@ -185,7 +186,7 @@ func TestParkOnAvoidedHost(t *testing.T) {
 	p := w.StartProcess()
 	p.Types.MarkUnavailable(instancetype.OfferingSelector{Zone: placement.Zone{Region: testenv.Region, Host: "pve1"}}, "no bridge", time.Hour)
 	claim := w.Claim("pool-abc", w.NodeClass)
-	_, err := p.Instances.Planner.Plan(t.Context(), claim, w.NodeClass, nil)
+	_, err := p.Instances.Planner.Plan(t.Context(), claim, w.NodeClass, plan.Options{})
 	w.Expect(err).To(HaveOccurred())
 	_, err = p.Instances.Planner.Park(t.Context(), claim, w.NodeClass, nil)
 	w.Expect(err).NotTo(HaveOccurred())

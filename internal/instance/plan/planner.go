@@ -49,6 +49,14 @@ func New(deps instance.Deps, types *instancetype.Provider, reader client.Reader,
 // Overlay applies a NodePool's NodeOverlays to instance types; nil changes nothing.
 type Overlay func([]*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error)
 
+// Options modify what a Claim may get.
+type Options struct {
+	Overlay Overlay
+	// FixedSize gives the VM the size of an instance type, also if the NodeClass has VMs of
+	// exact size.
+	FixedSize bool
+}
+
 // decideUnderLock chooses a VM from a View. It runs under the ledger's lock, so it must
 // not send requests or wait.
 type decideUnderLock func(inventory.View) (instance.Intent, error)
@@ -56,7 +64,7 @@ type decideUnderLock func(inventory.View) (instance.Intent, error)
 // Plan decides which VM a Claim gets and on which Host, reserves it, and writes the
 // intent to the Claim. A Claim that has an intent keeps it. Plan returns an
 // *instance.InsufficientCapacityError if no VM that the Claim allows fits.
-func (p *Planner) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, overlay Overlay) (instance.Intent, error) {
+func (p *Planner) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, opts Options) (instance.Intent, error) {
 	in, ok, err := instance.ReadIntent(claim)
 	if err != nil {
 		return instance.Intent{}, err
@@ -73,7 +81,7 @@ func (p *Planner) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1al
 	if err != nil {
 		return instance.Intent{}, err
 	}
-	request, err := p.types.Request(class, claim, instancetype.RequestOptions{Overlay: overlay})
+	request, err := p.types.Request(class, claim, instancetype.RequestOptions{Overlay: opts.Overlay, FixedSize: opts.FixedSize})
 	if err != nil {
 		return instance.Intent{}, err
 	}

@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
@@ -22,7 +23,7 @@ func TestPlanInsufficientCapacity(t *testing.T) {
 	launched := 0
 	var refusal error
 	for i := range 40 {
-		_, err := p.Instances.Planner.Plan(t.Context(), w.Claim(fmt.Sprintf("pool-%d", i), w.NodeClass), w.NodeClass, nil)
+		_, err := p.Instances.Planner.Plan(t.Context(), w.Claim(fmt.Sprintf("pool-%d", i), w.NodeClass), w.NodeClass, plan.Options{})
 		if err != nil {
 			refusal = err
 			break
@@ -58,7 +59,7 @@ func TestPlanNoFreeVMID(t *testing.T) {
 	p := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.VMIDs = placement.Range{From: 20000, To: 20001} }))
 	p.Planned("pool-a", w.NodeClass)
 	p.Planned("pool-b", w.NodeClass)
-	_, err := p.Instances.Planner.Plan(t.Context(), w.Claim("pool-c", w.NodeClass), w.NodeClass, nil)
+	_, err := p.Instances.Planner.Plan(t.Context(), w.Claim("pool-c", w.NodeClass), w.NodeClass, plan.Options{})
 	w.Expect(err).To(MatchError(placement.ErrRangeFull))
 	for _, it := range p.Types.List(w.NodeClass, "") {
 		w.Expect(it.Offerings.Available()).To(BeEmpty(), it.Name)

@@ -9,6 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -24,7 +25,7 @@ func TestPlanAfterRestart(t *testing.T) {
 	claim := p.Planned("pool-first", w.NodeClass)
 
 	p = w.StartProcess(testenv.NoPolling())
-	_, err := p.Instances.Planner.Plan(t.Context(), w.Claim("pool-second", w.NodeClass), w.NodeClass, nil)
+	_, err := p.Instances.Planner.Plan(t.Context(), w.Claim("pool-second", w.NodeClass), w.NodeClass, plan.Options{})
 	var insufficient *instance.InsufficientCapacityError
 	w.Expect(err).To(BeAssignableToTypeOf(insufficient), "the capacity of the first VM was planned twice")
 

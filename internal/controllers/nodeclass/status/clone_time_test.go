@@ -13,6 +13,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -48,7 +49,7 @@ func TestReconcileSlowClones(t *testing.T) {
 	w.Expect(class.Status.SelectedZones).To(Equal([]string{"region-1/pve2/9001"}))
 	w.Expect(class.Status.UnusableZones).To(ConsistOf(And(HaveField("Zone", "region-1/pve1"), HaveField("Reason", ContainSubstring("link clones")))))
 	w.Expect(class.StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()).To(BeTrue(), "there is another host")
-	_, err := w.Instances.Planner.Plan(t.Context(), w.Claim("c", class, onFirst), class, nil)
+	_, err := w.Instances.Planner.Plan(t.Context(), w.Claim("c", class, onFirst), class, plan.Options{})
 	w.Expect(err).To(MatchError(ContainSubstring("pve1")))
 	w.Expect(w.Intent(w.Planned("d", class)).Host).To(Equal("pve2"))
 

@@ -1,0 +1,163 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/utils/resources"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+)
+
+func newExactProvider(t testing.TB, v instancetype.Viewer) *instancetype.Provider {
+	t.Helper()
+	p, err := instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), VMMemoryOverheadPercent: 0.075, VMSizePolicy: v1alpha1.VMSizeExact})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestExactSize(t *testing.T) {
+	t.Parallel()
+	sized := func(sizing v1alpha1.VMSizing) *v1alpha1.ProxmoxNodeClass {
+		class := newNodeClassWithAllHosts()
+		class.Spec.VMSize = sizing
+		return class
+	}
+	overlaid := func(types []*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error) {
+		var out []*cloudprovider.InstanceType
+		for _, it := range types {
+			copied := *it
+			copied.ApplyCapacityOverlay(corev1.ResourceList{"example.com/device": resource.MustParse("1")})
+			out = append(out, &copied)
+		}
+		return out, nil
+	}
+	for name, c := range map[string]struct {
+		sizing      v1alpha1.VMSizing
+		cpu, memory string
+		requires    []karpv1.NodeSelectorRequirementWithMinValues
+		options     instancetype.RequestOptions
+		want        string
+	}{
+		"small":           {cpu: "100m", memory: "100Mi", want: "e1.1VCPU-1GB"},
+		"CPU":             {cpu: "2500m", memory: "3Gi", want: "e1.3VCPU-4GB"},
+		"memory":          {cpu: "500m", memory: "10Gi", want: "e1.1VCPU-12GB"},
+		"reserved_CPU":    {cpu: "2", memory: "1Gi", want: "e1.3VCPU-1792MB"},
+		"whole_type":      {cpu: "900m", memory: "1300Mi", want: "c1.1VCPU-2GB"},
+		"minimum":         {sizing: v1alpha1.VMSizing{Min: v1alpha1.VMSize{CPU: 2, Memory: "3Gi"}}, cpu: "100m", memory: "100Mi", want: "e1.2VCPU-3GB"},
+		"maximum":         {sizing: v1alpha1.VMSizing{Max: v1alpha1.VMSize{CPU: 2}}, cpu: "3", memory: "1Gi", want: ""},
+		"steps":           {sizing: v1alpha1.VMSizing{Step: v1alpha1.VMSize{CPU: 2, Memory: "2Gi"}}, cpu: "2500m", memory: "3Gi", want: "e1.4VCPU-4GB"},
+		"least_memory":    {sizing: v1alpha1.VMSizing{MemoryPerCPU: v1alpha1.MemoryRange{Min: "3Gi"}}, cpu: "2500m", memory: "1Gi", want: "t1.3VCPU-9GB"},
+		"most_memory":     {sizing: v1alpha1.VMSizing{MemoryPerCPU: v1alpha1.MemoryRange{Max: "4Gi"}}, cpu: "100m", memory: "9Gi", want: "e1.3VCPU-11008MB"},
+		"headroom":        {sizing: v1alpha1.VMSizing{HeadroomPercent: 50}, cpu: "2500m", memory: "4Gi", want: "e1.4VCPU-7680MB"},
+		"by_class":        {sizing: v1alpha1.VMSizing{Policy: v1alpha1.VMSizeInstanceType}, cpu: "2500m", memory: "3Gi", want: "c1.4VCPU-8GB"},
+		"fixed":           {options: instancetype.RequestOptions{FixedSize: true}, cpu: "2500m", memory: "3Gi", want: "c1.4VCPU-8GB"},
+		"overlay":         {options: instancetype.RequestOptions{Overlay: overlaid}, cpu: "2500m", memory: "3Gi", want: "c1.4VCPU-8GB"},
+		"listed_types":    {requires: []karpv1.NodeSelectorRequirementWithMinValues{requirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "s1.4VCPU-16GB")}, cpu: "2500m", memory: "3Gi", want: "e1.3VCPU-4GB"},
+		"CPU_requirement": {requires: []karpv1.NodeSelectorRequirementWithMinValues{requirement(v1alpha1.LabelInstanceCPU, corev1.NodeSelectorOpIn, "4", "8")}, cpu: "2500m", memory: "3Gi", want: "c1.4VCPU-8GB"},
+		"family":          {requires: []karpv1.NodeSelectorRequirementWithMinValues{requirement(v1alpha1.LabelInstanceFamily, corev1.NodeSelectorOpIn, "t1")}, cpu: "2500m", memory: "3Gi", want: "t1.4VCPU-12GB"},
+		"beyond_catalog":  {sizing: v1alpha1.VMSizing{Max: v1alpha1.VMSize{CPU: 40, Memory: "256Gi"}}, cpu: "30", memory: "30Gi", want: "e1.31VCPU-35072MB"},
+	} {
+		p := newExactProvider(t, newViewer())
+		claim := newClaim(c.cpu, c.memory, c.requires...)
+		got := ""
+		if request := must(p.Request(sized(c.sizing), claim, c.options)); len(request.Options) > 0 {
+			got = request.Options[0].InstanceType
+		}
+		if got != c.want {
+			t.Errorf("%s: %s CPUs and %s memory become a %q, want %q", name, c.cpu, c.memory, got, c.want)
+		}
+	}
+}
+
+// TestExactSizeHoldsRequests checks that the VM of exact size holds what the Claim requests,
+// that a smaller one does not, and that no instance type is cheaper.
+func TestExactSizeHoldsRequests(t *testing.T) {
+	t.Parallel()
+	p, class := newExactProvider(t, newViewer()), newNodeClassWithAllHosts()
+	random := rand.New(rand.NewPCG(18, 18))
+	for range 300 {
+		claim := newClaim(fmt.Sprintf("%dm", 1+random.IntN(15000)), fmt.Sprintf("%dMi", 1+random.IntN(100000)))
+		claim.Spec.Resources.Requests[corev1.ResourcePods] = *resource.NewQuantity(int64(1+random.IntN(100)), resource.DecimalSI)
+		requests := claim.Spec.Resources.Requests
+		request := must(p.Request(class, claim, instancetype.RequestOptions{}))
+		exact := request.Options[0]
+		it, ok := p.Get(class, exact.InstanceType)
+		if !ok {
+			t.Fatalf("no instance type %s", exact.InstanceType)
+		}
+		if !resources.Fits(requests, it.Allocatable()) {
+			t.Errorf("%s has %s for pods, want %s", it.Name, resources.String(it.Allocatable()), resources.String(requests))
+		}
+		if it.Capacity.Cpu().Value() != int64(exact.Need.CPUs) {
+			t.Errorf("%s reports %s CPUs, the VM has %d", it.Name, it.Capacity.Cpu(), exact.Need.CPUs)
+		}
+		for _, smaller := range []string{sizeName(exact.Need.CPUs-1, exact.Need.MemoryBytes), sizeName(exact.Need.CPUs, exact.Need.MemoryBytes-gib/4)} {
+			other, ok := p.Get(class, smaller)
+			if ok && exact.Need.MemoryBytes > gib && resources.Fits(requests, other.Allocatable()) {
+				t.Errorf("a %s would hold %s, found %s", smaller, resources.String(requests), it.Name)
+			}
+		}
+	}
+}
+
+// sizeName returns a name with the family for sizes that are not whole GiB per vCPU, or
+// that of a size in the catalog; only the former is checked.
+func sizeName(cpus int, memory int64) string { return fmt.Sprintf("e1.%dVCPU-%dMB", cpus, memory>>20) }
+
+// TestSizesInUse checks that the sizes of existing Nodes are listed with a price, but not
+// offered, and that the other types keep their objects.
+func TestSizesInUse(t *testing.T) {
+	t.Parallel()
+	const name = "e1.3VCPU-4352MB"
+	p, class := newExactProvider(t, newViewer()), newNodeClassWithAllHosts()
+	before := p.List(class, "")
+	if err := p.RefreshSizes(func() ([]string, error) { return []string{name, "c1.1VCPU-2GB", "m5.large", "e1.2VCPU-4GB"}, nil }); err != nil {
+		t.Fatal(err)
+	}
+	after := p.List(class, "")
+	if len(after) != len(before)+1 || !slices.Equal(before, after[:len(before)]) {
+		t.Errorf("%d types of %d are unchanged after one size was added", len(after), len(before))
+	}
+	it := find(t, after, name)
+	for _, o := range it.Offerings {
+		if o.Available || o.Price <= 0 {
+			t.Errorf("%s in %s: available %v with price %g, want an unavailable offering with a price", name, o.Zone(), o.Available, o.Price)
+		}
+	}
+	if got := it.Capacity.Cpu().Value(); got != 3 {
+		t.Errorf("%s has %d CPUs", name, got)
+	}
+}
+
+func TestExcludedTypes(t *testing.T) {
+	t.Parallel()
+	p, class := newExactProvider(t, newViewer()), newNodeClassWithAllHosts()
+	class.Spec.VMSize = v1alpha1.VMSizing{Min: v1alpha1.VMSize{CPU: 2}, Max: v1alpha1.VMSize{Memory: "16Gi"}, MemoryPerCPU: v1alpha1.MemoryRange{Max: "4Gi"}}
+	var offered []string
+	for _, it := range p.List(class, "") {
+		if len(it.Offerings.Available()) > 0 {
+			offered = append(offered, it.Name)
+		}
+	}
+	if got, want := strings.Join(offered, " "), "c1.2VCPU-4GB t1.2VCPU-6GB s1.2VCPU-8GB c1.4VCPU-8GB t1.4VCPU-12GB s1.4VCPU-16GB c1.8VCPU-16GB"; got != want {
+		t.Errorf("offered: %s, want %s", got, want)
+	}
+	reason := p.UnavailableReasons(class, "m1.2VCPU-16GB")[zone("east", "pve1")]
+	if want := "instance type m1.2VCPU-16GB has 8Gi memory for each CPU, and spec.vmSize.memoryPerCPU.max is 4Gi"; reason != want {
+		t.Errorf("reason %q, want %q", reason, want)
+	}
+}
