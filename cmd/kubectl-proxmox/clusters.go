@@ -219,7 +219,7 @@ func (v *view) operations(kube client.Client, source boot.Source, kubeCluster st
 		clients[c.Region()] = c
 	}
 	return operations.New(instance.Deps{
-		Clients: clients, Inventory: v.inventory, Kube: kube, Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: options.InstanceSettings(),
+		Clients: clients, Inventory: v.inventory, Kube: kube, Clock: clock.RealClock{}, KubeCluster: kubeCluster, Settings: v.settings.Options.InstanceSettings(),
 	}, types, source, instance.Metrics{}), types, nil
 }
 

@@ -39,9 +39,9 @@ func TestExactSize(t *testing.T) {
 	overlaid := func(types []*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error) {
 		var out []*cloudprovider.InstanceType
 		for _, it := range types {
-			copied := *it
-			copied.ApplyCapacityOverlay(corev1.ResourceList{"example.com/device": resource.MustParse("1")})
-			out = append(out, &copied)
+			changed := &cloudprovider.InstanceType{Name: it.Name, Requirements: it.Requirements, Offerings: it.Offerings, Capacity: it.Capacity.DeepCopy(), Overhead: it.Overhead}
+			changed.ApplyCapacityOverlay(corev1.ResourceList{"example.com/device": resource.MustParse("1")})
+			out = append(out, changed)
 		}
 		return out, nil
 	}

@@ -56,7 +56,7 @@ func newFleet(t *testing.T, hosts int, catalog instancetype.Catalog) (*fleet, *i
 		zones = append(zones, fmt.Sprintf("r/%s/%d", name, vmid))
 	}
 	h.publish()
-	provider, err := instancetype.New(instancetype.Deps{Inventory: h, Pricing: operator.DefaultOptions().Pricing(), Catalog: catalog})
+	provider, err := instancetype.New(instancetype.Deps{Inventory: h, Pricing: operator.DefaultOptions().Pricing(), Catalog: catalog, VMMemoryOverheadPercent: operator.DefaultOptions().VMMemoryOverheadPercent})
 	testenv.Must(t, err)
 	var classes []*v1alpha1.ProxmoxNodeClass
 	for n := range 5 {

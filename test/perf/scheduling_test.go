@@ -27,7 +27,6 @@ import (
 	corescheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -42,35 +41,6 @@ func TestScheduling(t *testing.T) {
 		checkTime(t, fmt.Sprintf("scheduling with %d hosts over core's benchmark", hosts), took/baseline)
 	}
 }
-
-// TestPacking schedules pods with core's scheduler, places the NodeClaims, and compares what the
-// pods request with the size of the VMs.
-func TestPacking(t *testing.T) {
-	h, provider, classes := newFleet(t, 100, instancetype.DefaultCatalog())
-	pods := simplePods(rand.New(rand.NewPCG(1, 2)), 1000, "packed")
-	results := solve(t, provider.List(classes[0], poolName), pods)
-	var used, allocated amount
-	for _, pod := range pods {
-		requests := pod.Spec.Containers[0].Resources.Requests
-		used.cpus += requests.Cpu().AsApproximateFloat64()
-		used.memory += requests.Memory().AsApproximateFloat64()
-	}
-	for _, node := range results.NewNodeClaims {
-		node.FinalizeScheduling()
-		request, err := provider.Request(classes[0], node.ToNodeClaim(), instancetype.RequestOptions{})
-		testenv.Must(t, err)
-		placed, err := placement.Choose(h.View(), request)
-		testenv.Must(t, err)
-		vm, _ := instancetype.DefaultCatalog().Get(placed.InstanceType)
-		allocated.cpus += float64(vm.CPUs)
-		allocated.memory += float64(vm.MemoryBytes)
-	}
-	t.Logf("%d pods on %d nodes", len(pods), len(results.NewNodeClaims))
-	checkCount(t, "vCPUs requested of allocated", used.cpus/allocated.cpus)
-	checkCount(t, "memory requested of allocated", used.memory/allocated.memory)
-}
-
-type amount struct{ cpus, memory float64 }
 
 const poolName = "pool"
 
@@ -87,8 +57,8 @@ func timeSolve(t *testing.T, types []*cloudprovider.InstanceType, pods []*corev1
 	return shortest.Seconds()
 }
 
-// solve runs core's scheduler in an empty cluster.
-func solve(t *testing.T, types []*cloudprovider.InstanceType, pods []*corev1.Pod) scheduling.Results {
+// solve runs core's scheduler in an empty cluster with the DaemonSets.
+func solve(t *testing.T, types []*cloudprovider.InstanceType, pods []*corev1.Pod, daemons ...*corev1.Pod) scheduling.Results {
 	t.Helper()
 	ctx := coreoptions.ToContext(injection.WithControllerName(context.Background(), "provisioner"), &coreoptions.Options{
 		CPURequests: 1000, IgnoreDRARequests: true,
@@ -101,7 +71,7 @@ func solve(t *testing.T, types []*cloudprovider.InstanceType, pods []*corev1.Pod
 	cluster := state.NewCluster(clk, kube, nil)
 	topology, err := scheduling.NewTopology(ctx, kube, cluster, nil, pools, byPool, pods)
 	testenv.Must(t, err)
-	scheduler := scheduling.NewScheduler(ctx, kube, pools, cluster, nil, topology, byPool, nil,
+	scheduler := scheduling.NewScheduler(ctx, kube, pools, cluster, nil, topology, byPool, daemons,
 		events.NewRecorder(&record.FakeRecorder{}), clk, nil, nil, scheduling.NumConcurrentReconciles(5))
 	results, err := scheduler.Solve(ctx, pods)
 	testenv.Must(t, err)

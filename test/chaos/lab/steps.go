@@ -16,6 +16,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 )
 
 // job is one controller's work on one NodeClaim. Controllers work on a NodeClaim concurrently,
@@ -151,7 +152,7 @@ func (p *Process) startJob(controller string, claim *karpv1.NodeClaim, do func(c
 
 // create does what core does with the result of Create.
 func (p *Process) create(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	in, err := p.Instances.Planner.Plan(ctx, claim, p.classOf(ctx, claim), nil)
+	in, err := p.Instances.Planner.Plan(ctx, claim, p.classOf(ctx, claim), plan.Options{})
 	if _, insufficient := errors.AsType[*instance.InsufficientCapacityError](err); insufficient {
 		return reconcile.Result{}, client.IgnoreNotFound(p.kube.Delete(ctx, claim))
 	}
