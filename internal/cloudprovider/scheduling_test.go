@@ -53,11 +53,16 @@ func newKarpenter(t *testing.T, options ...testenv.Option) *karpenter {
 }
 
 // readyPool creates a NodePool that is Ready, and returns its class.
-func (k *karpenter) readyPool() *v1alpha1.ProxmoxNodeClass {
+func (k *karpenter) readyPool(changes ...func(*v1alpha1.ProxmoxNodeClass, *karpv1.NodePool)) *v1alpha1.ProxmoxNodeClass {
 	k.T.Helper()
-	class := k.Class()
+	template := &karpv1.NodePool{}
+	class := k.Class(func(class *v1alpha1.ProxmoxNodeClass) {
+		for _, change := range changes {
+			change(class, template)
+		}
+	})
 	pool := k.Pool(class, func(p *karpv1.NodePool) {
-		p.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
+		p.Spec.Template.Spec.Requirements = append([]karpv1.NodeSelectorRequirementWithMinValues{}, template.Spec.Template.Spec.Requirements...)
 	})
 	pool.StatusConditions().SetTrue(karpv1.ConditionTypeValidationSucceeded)
 	pool.StatusConditions().SetTrue(karpv1.ConditionTypeNodeClassReady)

@@ -1,0 +1,87 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cloudprovider_test
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/disruption"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+)
+
+func withExactSizes(class *v1alpha1.ProxmoxNodeClass, _ *karpv1.NodePool) {
+	class.Spec.VMSize.Policy = v1alpha1.VMSizeExact
+}
+
+// TestScheduleExactSize lets core's scheduler select instance types for pods, and checks the size
+// of the VM that they get.
+func TestScheduleExactSize(t *testing.T) {
+	t.Parallel()
+	const exact = "e1.3VCPU-1GB"
+	for name, c := range map[string]struct {
+		requires []karpv1.NodeSelectorRequirementWithMinValues
+		pod      func(*corev1.Pod)
+		want     string
+		cpus     int
+	}{
+		"what_the_pod_needs": {want: exact, cpus: 3},
+		"pod_names_a_type": {
+			pod: func(p *corev1.Pod) {
+				p.Spec.NodeSelector = map[string]string{corev1.LabelInstanceTypeStable: "c1.8VCPU-16GB"}
+			},
+			want: "c1.8VCPU-16GB", cpus: 8,
+		},
+		"NodePool_names_types": {
+			requires: []karpv1.NodeSelectorRequirementWithMinValues{
+				{Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpIn, Values: []string{"c1.4VCPU-8GB", "c1.8VCPU-16GB"}},
+			},
+			want: "c1.4VCPU-8GB", cpus: 4,
+		},
+		"NodePool_needs_a_choice_of_types": {
+			requires: []karpv1.NodeSelectorRequirementWithMinValues{
+				{Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpExists, MinValues: new(4)},
+			},
+			want: exact, cpus: 3,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := newKarpenter(t, testenv.NoPolling())
+			k.readyPool(withExactSizes, func(_ *v1alpha1.ProxmoxNodeClass, p *karpv1.NodePool) { p.Spec.Template.Spec.Requirements = c.requires })
+			k.pending("pod", "2500m", func(p *corev1.Pod) {
+				if c.pod != nil {
+					c.pod(p)
+				}
+			})
+			claims := k.launchPending()
+			k.Expect(claims).To(HaveLen(1))
+			k.Expect(claims[0].Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, c.want))
+			k.Expect(k.Intent(claims[0]).Cores).To(Equal(c.cpus))
+			k.Expect(claims[0].Status.Capacity.Cpu().Value()).To(BeEquivalentTo(c.cpus))
+		})
+	}
+}
+
+// TestExactSizeAfterRestart checks that core's drift controller finds the instance type of a Node of exact
+// size after a restart, and after the class changed to the sizes of the catalog.
+func TestExactSizeAfterRestart(t *testing.T) {
+	t.Parallel()
+	k := newKarpenter(t, testenv.NoPolling())
+	class := k.readyPool(withExactSizes)
+	k.pending("pod", "2500m")
+	claim := k.launchPending()[0]
+	class.Spec.VMSize.Policy = v1alpha1.VMSizeInstanceType
+	k.Expect(k.Kube.Update(k.ctx, class)).To(Succeed())
+	k.Restart(true)
+	k.Clock.Advance(2 * time.Hour) // core checks the instance types of Nodes that are older than an hour
+	_, err := disruption.NewController(k.Clock, k.Kube, provider(k.Env)).Reconcile(k.ctx, claim)
+	k.Expect(err).NotTo(HaveOccurred())
+	k.Expect(testenv.Reload(k.Env, claim).StatusConditions().Get(karpv1.ConditionTypeDrifted)).To(BeNil())
+}
