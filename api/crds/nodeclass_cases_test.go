@@ -257,6 +257,33 @@ network: {dnsServers: [dns.example.com]}`,
 			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, placementStrategy: {poolAffinity: SameCell}}`,
 			refusal: "poolAffinity SameCell needs VMs that are bound to NUMA cells",
 		}, {
+			name: "VM_sizes",
+			spec: `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, vmSize: {policy: Exact, min: {cpu: 2, memory: 1024Mi}, max: {cpu: 32, memory: 1Gi}, step: {cpu: 2, memory: 512Mi}, memoryPerCPU: {min: 512Mi, max: 8Gi}, headroomPercent: 20}}`,
+		}, {
+			name:    "minimum_of_CPUs_above_maximum",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, vmSize: {min: {cpu: 8}, max: {cpu: 4}}}`,
+			refusal: "min.cpu must not be greater than max.cpu",
+		}, {
+			name:    "minimum_of_memory_above_maximum",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, vmSize: {min: {memory: 2Gi}, max: {memory: 1024Mi}}}`,
+			refusal: "min.memory must not be greater than max.memory",
+		}, {
+			name:    "minimum_ratio_above_maximum",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, vmSize: {memoryPerCPU: {min: 2Gi, max: 1Gi}}}`,
+			refusal: "memoryPerCPU.min must not be greater than memoryPerCPU.max",
+		}, {
+			name:    "step_of_zero_CPUs",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, vmSize: {step: {cpu: 0}}}`,
+			refusal: "spec.vmSize.step.cpu: Invalid value: 0: spec.vmSize.step.cpu in body should be greater than or equal to 1",
+		}, {
+			name:    "step_of_zero_memory",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, vmSize: {step: {memory: 0Mi}}}`,
+			refusal: "spec.vmSize.step.memory: Invalid value",
+		}, {
+			name:    "unknown_size_policy",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, vmSize: {policy: Small}}`,
+			refusal: `supported values: "Exact", "InstanceType"`,
+		}, {
 			name:    "unknown_template_kind",
 			spec:    `{instanceTemplateRef: {kind: Image, name: default}}`,
 			refusal: `supported values: "ProxmoxTemplate", "ProxmoxUnmanagedTemplate"`,

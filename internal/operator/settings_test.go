@@ -13,6 +13,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
@@ -70,6 +71,8 @@ func settingCases() map[string]settingCase {
 	return map[string]settingCase{
 		"SYSTEM_NAMESPACE": {value: "infra", want: "infra", get: func(o *operator.Options) any { return o.SystemNamespace }},
 		"NODE_POLICY":      {value: "simple", want: "simple", get: func(o *operator.Options) any { return o.NodePolicy }, bad: map[string]string{"clever": "want one of simple"}},
+		"VM_SIZE_POLICY": {value: "InstanceType", want: v1alpha1.VMSizeInstanceType, get: func(o *operator.Options) any { return o.VMSizePolicy },
+			bad: map[string]string{"exact": "want one of Auto, Exact, InstanceType"}},
 		"PROXMOX_VMID":     {value: "30000", want: 30000, get: func(o *operator.Options) any { return o.ProxmoxVMID }, bad: vmid},
 		"PROXMOX_VMID_MAX": {value: "40000", want: 40000, get: func(o *operator.Options) any { return o.ProxmoxVMIDMax }, bad: vmid},
 		"PROXMOX_EXCLUDED_VMIDS": {value: "9999, 30555", want: []int{9999, 30555}, get: func(o *operator.Options) any { return o.ProxmoxExcludedVMIDs },
@@ -307,7 +310,7 @@ func TestLoadFiles(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		_, ok := settings.Catalog.Get("big")
 		g.Expect(ok).To(BeTrue())
-		_, ok = settings.Catalog.Get("t1.2VCPU-6GB")
-		g.Expect(ok).To(BeFalse())
+		g.Expect(settings.Catalog.Types()).NotTo(ContainElement(HaveField("Name", "t1.2VCPU-6GB")))
+		g.Expect(settings.InstanceTypes(nil).VMSizePolicy).To(Equal(v1alpha1.VMSizeInstanceType))
 	})
 }

@@ -17,6 +17,10 @@
 - name: NODE_POLICY
   value: {{ include "karpenter.plain" .Values.settings.nodePolicy | quote }}
 {{- end }}
+{{- if not (kindIs "invalid" .Values.settings.vmSizePolicy) }}
+- name: VM_SIZE_POLICY
+  value: {{ include "karpenter.plain" .Values.settings.vmSizePolicy | quote }}
+{{- end }}
 {{- if not (kindIs "invalid" .Values.settings.systemNamespace) }}
 - name: SYSTEM_NAMESPACE
   value: {{ include "karpenter.plain" .Values.settings.systemNamespace | quote }}
