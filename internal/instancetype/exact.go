@@ -76,17 +76,17 @@ func (s sizing) excludedReason(t Type) string {
 	perCPU := t.MemoryBytes / int64(t.CPUs)
 	switch {
 	case t.CPUs < s.min.CPUs:
-		return fmt.Sprintf("has %d CPUs, and spec.vmSize.min.cpu is %d", t.CPUs, s.min.CPUs)
+		return fmt.Sprintf("has fewer CPUs than spec.vmSize.min.cpu (%d)", s.min.CPUs)
 	case t.MemoryBytes < s.min.MemoryBytes:
-		return fmt.Sprintf("has %s memory, and spec.vmSize.min.memory is %s", quantity(t.MemoryBytes), quantity(s.min.MemoryBytes))
+		return fmt.Sprintf("has less memory than spec.vmSize.min.memory (%s)", quantity(s.min.MemoryBytes))
 	case s.max.CPUs > 0 && t.CPUs > s.max.CPUs:
-		return fmt.Sprintf("has %d CPUs, and spec.vmSize.max.cpu is %d", t.CPUs, s.max.CPUs)
+		return fmt.Sprintf("has more CPUs than spec.vmSize.max.cpu (%d)", s.max.CPUs)
 	case s.max.MemoryBytes > 0 && t.MemoryBytes > s.max.MemoryBytes:
-		return fmt.Sprintf("has %s memory, and spec.vmSize.max.memory is %s", quantity(t.MemoryBytes), quantity(s.max.MemoryBytes))
+		return fmt.Sprintf("has more memory than spec.vmSize.max.memory (%s)", quantity(s.max.MemoryBytes))
 	case s.minPerCPU > 0 && perCPU < s.minPerCPU:
-		return fmt.Sprintf("has %s memory for each CPU, and spec.vmSize.memoryPerCPU.min is %s", quantity(perCPU), quantity(s.minPerCPU))
+		return fmt.Sprintf("has less memory for each CPU than spec.vmSize.memoryPerCPU.min (%s)", quantity(s.minPerCPU))
 	case s.maxPerCPU > 0 && perCPU > s.maxPerCPU:
-		return fmt.Sprintf("has %s memory for each CPU, and spec.vmSize.memoryPerCPU.max is %s", quantity(perCPU), quantity(s.maxPerCPU))
+		return fmt.Sprintf("has more memory for each CPU than spec.vmSize.memoryPerCPU.max (%s)", quantity(s.maxPerCPU))
 	}
 	return ""
 }

@@ -157,7 +157,11 @@ func TestExcludedTypes(t *testing.T) {
 		t.Errorf("offered: %s, want %s", got, want)
 	}
 	reason := p.UnavailableReasons(class, "m1.2VCPU-16GB")[zone("east", "pve1")]
-	if want := "instance type m1.2VCPU-16GB has 8Gi memory for each CPU, and spec.vmSize.memoryPerCPU.max is 4Gi"; reason != want {
+	if want := "instance type m1.2VCPU-16GB has more memory for each CPU than spec.vmSize.memoryPerCPU.max (4Gi)"; reason != want {
 		t.Errorf("reason %q, want %q", reason, want)
+	}
+	class.Spec.VMSize = v1alpha1.VMSizing{Min: v1alpha1.VMSize{CPU: 64}}
+	if err := p.CheckCapacity(class); err == nil || !strings.Contains(err.Error(), "instance type c1.1VCPU-2GB has fewer CPUs than spec.vmSize.min.cpu (64)") {
+		t.Errorf("no type is allowed: %v", err)
 	}
 }

@@ -174,7 +174,7 @@ func (p *Provider) CheckCapacity(nodeClass *v1alpha1.ProxmoxNodeClass) *placemen
 		if slices.Contains(available, true) {
 			return nil
 		}
-		if v := l.variants[n]; !v.unused && l.params.sizing.excludedReason(v.Type) == "" && (cheapest < 0 || v.price < l.variants[cheapest].price) {
+		if !l.variants[n].unused && (cheapest < 0 || l.isPreferred(n, cheapest)) {
 			cheapest = n
 		}
 	}
@@ -185,6 +185,17 @@ func (p *Provider) CheckCapacity(nodeClass *v1alpha1.ProxmoxNodeClass) *placemen
 		e.Hosts = append(e.Hosts, placement.HostReason{Zone: z.Zone, Reason: strings.TrimPrefix(reason, z.Host+": ")})
 	}
 	return e
+}
+
+// isPreferred reports whether type n explains better than another why nothing is available: it is
+// cheaper, and spec.vmSize does not exclude it.
+func (l *list) isPreferred(n, other int) bool {
+	a, b := l.variants[n], l.variants[other]
+	excludedA, excludedB := l.params.sizing.excludedReason(a.Type) != "", l.params.sizing.excludedReason(b.Type) != ""
+	if excludedA != excludedB {
+		return excludedB
+	}
+	return a.price < b.price
 }
 
 // Get returns Karpenter's object of a type for the NodeClass. It returns false if the
