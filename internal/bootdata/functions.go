@@ -51,6 +51,7 @@ func Functions() []Function {
 		{`hasTag .Metadata.Tags "t"`, "whether the list has t", hasTag},
 		{`getValue "a=1;b=2" "b"`, "2", getValue},
 		{`omit x "key1" "key2"`, "x, an object or a map, without these keys", omit},
+		{`setDefault "a.b" value x`, "x, an object or a map, with the value at key b of key a, unless x has one", setDefault},
 
 		{`toJson x`, "x as JSON in one line", toJSON},
 		{`toPrettyJson x`, "x as JSON, indented", toPrettyJSON},
@@ -148,6 +149,43 @@ func mapValue(function string, m any, key string) (reflect.Value, error) {
 // omit converts the object to JSON, so keys have their JSON names: apiVersion, not
 // APIVersion.
 func omit(object any, keys ...string) (map[string]any, error) {
+	fields, err := toMap("omit", object)
+	for _, key := range keys {
+		delete(fields, key)
+	}
+	return fields, err
+}
+
+// setDefault takes the object last, so it can be piped into it. Keys have their JSON
+// names, as in omit.
+func setDefault(path string, value, object any) (map[string]any, error) {
+	fields, err := toMap("setDefault", object)
+	if err != nil {
+		return nil, err
+	}
+	if fields == nil {
+		fields = map[string]any{}
+	}
+	inner, keys := fields, strings.Split(path, ".")
+	for _, key := range keys[:len(keys)-1] {
+		next, ok := inner[key].(map[string]any)
+		if inner[key] != nil && !ok {
+			return fields, nil // it has another value
+		}
+		if !ok {
+			next = map[string]any{}
+			inner[key] = next
+		}
+		inner = next
+	}
+	if last := keys[len(keys)-1]; inner[last] == nil {
+		inner[last] = value
+	}
+	return fields, nil
+}
+
+// toMap returns a copy of an object with its JSON names.
+func toMap(function string, object any) (map[string]any, error) {
 	raw, err := json.Marshal(object)
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode a %T", object)
@@ -156,10 +194,7 @@ func omit(object any, keys ...string) (map[string]any, error) {
 	decoder.UseNumber() // as a float64, a number of bytes would print as 6.442450944e+09
 	var fields map[string]any
 	if err := decoder.Decode(&fields); err != nil {
-		return nil, fmt.Errorf("omit needs an object or a map, found %T", object)
-	}
-	for _, key := range keys {
-		delete(fields, key)
+		return nil, fmt.Errorf("%s needs an object or a map, found %T", function, object)
 	}
 	return fields, nil
 }
