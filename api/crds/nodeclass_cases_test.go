@@ -55,6 +55,21 @@ network:
     address4: {cidr: 203.0.113.5/32, gateway: 172.31.1.1}
     address6: {method: None}`,
 		}, {
+			name: "all_kubelet_fields",
+			spec: `
+instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+kubeletConfiguration:
+  maxPods: math.least(110, cpu * 30)
+  podsPerCore: 10
+  kubeReserved: {cpu: 100m, memory: memory / 20}
+  systemReserved: {ephemeral-storage: 1Gi}
+  evictionHard: {memory.available: 5%}
+  evictionSoft: {memory.available: 10%}
+  evictionSoftGracePeriod: {memory.available: 1m30s}
+  logging: {format: json, flushFrequency: 5s}
+  registryPullQPS: 0
+  featureGates: {MemoryQoS: true}`,
+		}, {
 			name: "templatesRef_without_cdrom",
 			spec: `
 instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
@@ -367,6 +382,14 @@ kubeletConfiguration: {shutdownGracePeriod: 1 day}`,
 			name:    "too_few_pods",
 			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, kubeletConfiguration: {maxPods: 5}}`,
 			refusal: "spec.kubeletConfiguration.maxPods",
+		}, {
+			name:    "pods_without_number",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, kubeletConfiguration: {maxPods: true}}`,
+			refusal: "spec.kubeletConfiguration.maxPods",
+		}, {
+			name:    "reservation_as_number",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, kubeletConfiguration: {kubeReserved: {cpu: 1}}}`,
+			refusal: "spec.kubeletConfiguration.kubeReserved.cpu",
 		},
 	}
 }

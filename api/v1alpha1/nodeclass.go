@@ -67,7 +67,10 @@ type ProxmoxNodeClassSpec struct {
 	// +optional
 	VMSize VMSizing `json:"vmSize,omitzero" hash:"ignore"`
 
-	// kubeletConfiguration contains settings of the kubelet. The boot data templates pass them to the guest.
+	// kubeletConfiguration contains fields of the kubelet's configuration file (kubelet.config.k8s.io/v1beta1). All of them are
+	// accepted, also those that are not listed here, except for providerID, registerWithTaints and registerNode, which the
+	// provider sets. The condition KubeletConfigurationValid reports fields that the kubelet does not have, and invalid values.
+	// The boot data templates pass the fields to the guest.
 	// +optional
 	KubeletConfiguration *KubeletConfiguration `json:"kubeletConfiguration,omitempty"`
 

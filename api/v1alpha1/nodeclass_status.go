@@ -33,6 +33,8 @@ const (
 	ConditionResourcePoolReady = "ResourcePoolReady"
 	// ConditionCPULayoutReady is true when at least one Host supports spec.cpu: NUMA cells, cores, hugepages.
 	ConditionCPULayoutReady = "CPULayoutReady"
+	// ConditionKubeletConfigurationValid is true when spec.kubeletConfiguration has only fields and values that a kubelet accepts.
+	ConditionKubeletConfigurationValid = "KubeletConfigurationValid"
 )
 
 // ConditionLaunchesHealthy is false while launches of the class keep failing, or while clones take nearly as long as
@@ -86,6 +88,9 @@ const (
 	ReasonCPULayoutUnsupported = "CPULayoutUnsupported"
 	// ReasonResourcePoolNotFound means that the resource pool does not exist.
 	ReasonResourcePoolNotFound = "ResourcePoolNotFound"
+	// ReasonKubeletConfigurationInvalid means that a kubelet would not start with spec.kubeletConfiguration. The message names
+	// the field, its value and what is allowed. Nodes are not replaced because of such a change.
+	ReasonKubeletConfigurationInvalid = "KubeletConfigurationInvalid"
 )
 
 // Reasons of conditions that are false or unknown because of the state of a Proxmox cluster.
@@ -169,6 +174,7 @@ func (in *ProxmoxNodeClass) StatusConditions(opts ...status.ForOption) status.Co
 		ConditionResourcePoolReady,
 		ConditionInstanceMetadataOptionsReady,
 		ConditionCPULayoutReady,
+		ConditionKubeletConfigurationValid,
 	).For(in, opts...)
 }
 

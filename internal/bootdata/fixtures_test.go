@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/examples"
@@ -34,10 +34,7 @@ func newData(t *testing.T) bootdata.Data {
 		KubeReserved:   resources("100m", "384Mi"),
 		SystemReserved: resources("10m", "64Mi"),
 		EvictionHard:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100Mi")},
-		Settings: bootdata.KubeletSettings{
-			MaxPods:             ptr.To[int32](64),
-			ShutdownGracePeriod: &metav1.Duration{Duration: 30 * time.Second},
-		},
+		Config:         kubeletconfig.KubeletConfiguration{MaxPods: 64, ShutdownGracePeriod: metav1.Duration{Duration: 30 * time.Second}},
 	})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return bootdata.Data{

@@ -8,9 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 )
@@ -21,139 +23,88 @@ type KubeletConfiguration struct {
 	kubeletconfig.KubeletConfiguration
 }
 
-// KubeletSettings has the same fields as spec.kubeletConfiguration of a NodeClass.
-type KubeletSettings struct {
-	CPUManagerPolicy            string
-	CPUCFSQuota                 *bool
-	CPUCFSQuotaPeriod           *metav1.Duration
-	TopologyManagerPolicy       string
-	TopologyManagerScope        string
-	ImageGCHighThresholdPercent *int32
-	ImageGCLowThresholdPercent  *int32
-	ShutdownGracePeriod         *metav1.Duration
-	AllowedUnsafeSysctls        []string
-	ClusterDNS                  []string
-	MaxPods                     *int32
-	FailSwapOn                  *bool
-}
-
 // KubeletInput is the input of NewKubeletConfiguration.
 type KubeletInput struct {
+	// Config contains the fields that the NodeClass sets. They must be valid.
+	Config kubeletconfig.KubeletConfiguration
 	// ProviderID must equal that of the Claim: Karpenter finds the Node by it.
 	ProviderID string
 	// Taints are the taints to register with, see RegistrationTaints.
 	Taints Taints
-	// KubeReserved, SystemReserved and EvictionHard are those of the instance type. Only
-	// memory is used from EvictionHard.
+	// KubeReserved, SystemReserved and EvictionHard are those of the instance type. Values
+	// of Config take precedence. Only memory is used from EvictionHard.
 	KubeReserved, SystemReserved, EvictionHard corev1.ResourceList
-	Settings                                   KubeletSettings
 }
 
-// Defaults of the kubelet. They are repeated where setting one value would reset others,
-// or where a value is validated against another that is not set.
 const (
-	defaultImageGCHigh    = 85
-	defaultImageGCLow     = 80
+	// defaultCFSQuotaPeriod and defaultEvictionMemory are defaults of the kubelet.
 	defaultCFSQuotaPeriod = 100 * time.Millisecond
 	defaultEvictionMemory = "100Mi"
+
+	signalMemory = "memory.available"
 )
 
-// NewKubeletConfiguration returns the config file for the kubelet of one VM. It fails for
-// settings that a kubelet rejects at start: the Node would not join, which is detected
-// only after 15 minutes.
+// NewKubeletConfiguration returns the config file for the kubelet of one VM. It fails if
+// the kubelet would not start: the Node would not join, which is detected only after 15
+// minutes.
 func NewKubeletConfiguration(in KubeletInput) (KubeletConfiguration, error) {
-	if err := in.validate(); err != nil {
-		return KubeletConfiguration{}, err
-	}
-	s := in.Settings
-	out := kubeletconfig.KubeletConfiguration{
-		TypeMeta: metav1.TypeMeta{
-			APIVersion: kubeletconfig.SchemeGroupVersion.String(),
-			Kind:       "KubeletConfiguration",
-		},
-		ProviderID:                  in.ProviderID,
-		RegisterWithTaints:          in.Taints.toAPI(),
-		KubeReserved:                quantities(in.KubeReserved),
-		SystemReserved:              quantities(in.SystemReserved),
-		EvictionHard:                evictionHard(in.EvictionHard),
-		CPUManagerPolicy:            s.CPUManagerPolicy,
-		CPUCFSQuota:                 s.CPUCFSQuota,
-		TopologyManagerPolicy:       s.TopologyManagerPolicy,
-		TopologyManagerScope:        s.TopologyManagerScope,
-		ImageGCHighThresholdPercent: s.ImageGCHighThresholdPercent,
-		ImageGCLowThresholdPercent:  s.ImageGCLowThresholdPercent,
-		AllowedUnsafeSysctls:        s.AllowedUnsafeSysctls,
-		ClusterDNS:                  s.ClusterDNS,
-		FailSwapOn:                  s.FailSwapOn,
-	}
-	if s.MaxPods != nil {
-		out.MaxPods = *s.MaxPods
-	}
-	if s.ShutdownGracePeriod != nil {
-		out.ShutdownGracePeriod = *s.ShutdownGracePeriod
-	}
-	if s.CPUCFSQuotaPeriod != nil {
-		out.CPUCFSQuotaPeriod = s.CPUCFSQuotaPeriod
-		if s.CPUCFSQuotaPeriod.Duration != defaultCFSQuotaPeriod {
-			// Other periods need a feature gate that is off by default.
-			out.FeatureGates = map[string]bool{"CustomCPUCFSQuotaPeriod": true}
+	out := *in.Config.DeepCopy()
+	out.TypeMeta = metav1.TypeMeta{APIVersion: kubeletconfig.SchemeGroupVersion.String(), Kind: "KubeletConfiguration"}
+	out.ProviderID = in.ProviderID
+	out.RegisterWithTaints = in.Taints.toAPI()
+	out.KubeReserved = reserved(in.KubeReserved, in.Config.KubeReserved)
+	out.SystemReserved = reserved(in.SystemReserved, in.Config.SystemReserved)
+	out.EvictionHard = evictionHard(in)
+	if period := out.CPUCFSQuotaPeriod; period != nil && period.Duration != defaultCFSQuotaPeriod {
+		// Other periods need a feature gate that is off by default.
+		const gate = "CustomCPUCFSQuotaPeriod"
+		if _, ok := out.FeatureGates[gate]; !ok {
+			gates := map[string]bool{gate: true}
+			maps.Copy(gates, out.FeatureGates)
+			out.FeatureGates = gates
 		}
+	}
+	if out.CPUManagerPolicy == "static" && out.ReservedSystemCPUs == "" && !reservesCPU(out.KubeReserved) && !reservesCPU(out.SystemReserved) {
+		return KubeletConfiguration{}, errors.New("kubeletConfiguration.cpuManagerPolicy: found static, which needs CPU in kubeReserved or systemReserved " +
+			"of the NodeClass or of the instance type, found none")
 	}
 	return KubeletConfiguration{out}, nil
 }
 
-// validate checks rules of the kubelet that involve several fields, which the CRD schema
-// does not check.
-func (in KubeletInput) validate() error {
-	s := in.Settings
-	var errs []error
-	high, low := int32(defaultImageGCHigh), int32(defaultImageGCLow)
-	if s.ImageGCHighThresholdPercent != nil {
-		high = *s.ImageGCHighThresholdPercent
-	}
-	if s.ImageGCLowThresholdPercent != nil {
-		low = *s.ImageGCLowThresholdPercent
-	}
-	if low >= high {
-		errs = append(errs, fmt.Errorf("kubeletConfiguration.imageGCLowThresholdPercent: %d must be less than imageGCHighThresholdPercent, %d (defaults: %d and %d)",
-			low, high, defaultImageGCLow, defaultImageGCHigh))
-	}
-	if p := s.CPUCFSQuotaPeriod; p != nil && (p.Duration < time.Millisecond || p.Duration > time.Second) {
-		errs = append(errs, fmt.Errorf("kubeletConfiguration.cpuCFSQuotaPeriod: %s must be between 1ms and 1s", p.Duration))
-	}
-	if p := s.ShutdownGracePeriod; p != nil && p.Duration != 0 && p.Duration < time.Second {
-		errs = append(errs, fmt.Errorf("kubeletConfiguration.shutdownGracePeriod: %s must be 0 or at least 1s", p.Duration))
-	}
-	if s.CPUManagerPolicy == "static" && in.KubeReserved.Cpu().IsZero() && in.SystemReserved.Cpu().IsZero() {
-		errs = append(errs, errors.New("kubeletConfiguration.cpuManagerPolicy: static needs CPU in the instance type's KubeReserved or SystemReserved overhead, found none"))
-	}
-	return errors.Join(errs...)
+func reservesCPU(reserved map[string]string) bool {
+	quantity, err := resource.ParseQuantity(reserved[string(corev1.ResourceCPU)])
+	return err == nil && !quantity.IsZero()
 }
 
 // evictionHard includes the kubelet's default disk thresholds, because setting one hard
 // threshold disables all that are not set.
-func evictionHard(thresholds corev1.ResourceList) map[string]string {
+func evictionHard(in KubeletInput) map[string]string {
 	out := map[string]string{
-		"memory.available":   defaultEvictionMemory,
+		signalMemory:         defaultEvictionMemory,
 		"nodefs.available":   "10%",
 		"nodefs.inodesFree":  "5%",
 		"imagefs.available":  "15%",
 		"imagefs.inodesFree": "5%",
 	}
-	if memory, ok := thresholds[corev1.ResourceMemory]; ok {
-		out["memory.available"] = memory.String()
+	// The threshold of the instance type includes the soft one, if there is one.
+	_, hasSoft := in.Config.EvictionSoft[signalMemory]
+	if memory, ok := in.EvictionHard[corev1.ResourceMemory]; ok && !hasSoft {
+		out[signalMemory] = memory.String()
 	}
+	maps.Copy(out, in.Config.EvictionHard)
 	return out
 }
 
-func quantities(list corev1.ResourceList) map[string]string {
-	if len(list) == 0 {
+// reserved returns what the instance type reserves, with the values of the NodeClass.
+func reserved(list corev1.ResourceList, class map[string]string) map[string]string {
+	if len(list) == 0 && len(class) == 0 {
 		return nil
 	}
 	out := make(map[string]string, len(list))
 	for name, quantity := range list {
 		out[string(name)] = quantity.String()
 	}
+	maps.Copy(out, class)
 	return out
 }
 

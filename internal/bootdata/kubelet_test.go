@@ -51,12 +51,16 @@ func TestKubeletConfiguration(t *testing.T) {
 		Taints:         bootdata.RegistrationTaints(corev1.Taint{Key: "a", Value: "b", Effect: corev1.TaintEffectNoSchedule, TimeAdded: &startedAt}),
 		KubeReserved:   resources("100m", "384Mi"),
 		SystemReserved: resources("10m", "64Mi"),
-		Settings: bootdata.KubeletSettings{
+		EvictionHard:   resources("0", "500Mi"),
+		Config: kubeletconfig.KubeletConfiguration{
 			CPUManagerPolicy: "static", CPUCFSQuota: new(false), CPUCFSQuotaPeriod: &metav1.Duration{Duration: 5 * time.Millisecond},
 			TopologyManagerPolicy: "restricted", TopologyManagerScope: "pod",
 			ImageGCHighThresholdPercent: ptr.To[int32](70), ImageGCLowThresholdPercent: ptr.To[int32](0),
-			ShutdownGracePeriod: &metav1.Duration{Duration: 90 * time.Second}, AllowedUnsafeSysctls: []string{"net.*"},
-			ClusterDNS: []string{"10.96.0.10"}, MaxPods: ptr.To[int32](42), FailSwapOn: new(false),
+			ShutdownGracePeriod: metav1.Duration{Duration: 90 * time.Second}, AllowedUnsafeSysctls: []string{"net.*"},
+			ClusterDNS: []string{"10.96.0.10"}, MaxPods: 42, FailSwapOn: new(false), FeatureGates: map[string]bool{"MemoryQoS": true},
+			KubeReserved: map[string]string{"memory": "1Gi", "pid": "1000"}, EvictionHard: map[string]string{"nodefs.available": "5%"},
+			// The instance type's threshold is that of evictionSoft.
+			EvictionSoft: map[string]string{"memory.available": "500Mi"}, EvictionSoftGracePeriod: map[string]string{"memory.available": "1m"},
 		},
 	}
 
@@ -69,14 +73,15 @@ func TestKubeletConfiguration(t *testing.T) {
 			{Key: "karpenter.sh/unregistered", Effect: corev1.TaintEffectNoExecute},
 			{Key: "a", Value: "b", Effect: corev1.TaintEffectNoSchedule},
 		},
-		KubeReserved:   map[string]string{"cpu": "100m", "memory": "384Mi"},
+		KubeReserved:   map[string]string{"cpu": "100m", "memory": "1Gi", "pid": "1000"},
 		SystemReserved: map[string]string{"cpu": "10m", "memory": "64Mi"},
 		EvictionHard: map[string]string{
-			"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%",
+			"memory.available": "100Mi", "nodefs.available": "5%", "nodefs.inodesFree": "5%",
 			"imagefs.available": "15%", "imagefs.inodesFree": "5%",
 		},
 		CPUManagerPolicy: "static", CPUCFSQuota: new(false), CPUCFSQuotaPeriod: &metav1.Duration{Duration: 5 * time.Millisecond},
-		FeatureGates:          map[string]bool{"CustomCPUCFSQuotaPeriod": true},
+		FeatureGates: map[string]bool{"CustomCPUCFSQuotaPeriod": true, "MemoryQoS": true},
+		EvictionSoft: map[string]string{"memory.available": "500Mi"}, EvictionSoftGracePeriod: map[string]string{"memory.available": "1m"},
 		TopologyManagerPolicy: "restricted", TopologyManagerScope: "pod",
 		ImageGCHighThresholdPercent: ptr.To[int32](70), ImageGCLowThresholdPercent: ptr.To[int32](0),
 		ShutdownGracePeriod: metav1.Duration{Duration: 90 * time.Second}, AllowedUnsafeSysctls: []string{"net.*"},
@@ -97,27 +102,15 @@ func TestKubeletConfigurationOmitsUnsetFields(t *testing.T) {
 	parseKubeletConfig(t, text)
 }
 
-func TestKubeletConfigurationInvalidSettings(t *testing.T) {
+func TestKubeletConfigurationStaticPolicy(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
-		settings bootdata.KubeletSettings
-		want     string
-	}{
-		"GC_thresholds": {bootdata.KubeletSettings{ImageGCHighThresholdPercent: ptr.To[int32](75)},
-			"imageGCLowThresholdPercent: 80 must be less than imageGCHighThresholdPercent, 75 (defaults: 80 and 85)"},
-		"quota_period": {bootdata.KubeletSettings{CPUCFSQuotaPeriod: &metav1.Duration{Duration: 2 * time.Second}},
-			"cpuCFSQuotaPeriod: 2s must be between 1ms and 1s"},
-		"grace_period": {bootdata.KubeletSettings{ShutdownGracePeriod: &metav1.Duration{Duration: time.Millisecond}},
-			"shutdownGracePeriod: 1ms must be 0 or at least 1s"},
-		"static_CPUs": {bootdata.KubeletSettings{CPUManagerPolicy: "static"},
-			"cpuManagerPolicy: static needs CPU in the instance type's KubeReserved or SystemReserved overhead"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, err := bootdata.NewKubeletConfiguration(bootdata.KubeletInput{Settings: test.settings})
-			NewWithT(t).Expect(err).To(MatchError(ContainSubstring("kubeletConfiguration." + test.want)))
-		})
-	}
+	g := NewWithT(t)
+	static := kubeletconfig.KubeletConfiguration{CPUManagerPolicy: "static"}
+	_, err := bootdata.NewKubeletConfiguration(bootdata.KubeletInput{Config: static})
+	g.Expect(err).To(MatchError(ContainSubstring("kubeletConfiguration.cpuManagerPolicy: found static, which needs CPU in kubeReserved or systemReserved")))
+	static.KubeReserved = map[string]string{"cpu": "100m"}
+	_, err = bootdata.NewKubeletConfiguration(bootdata.KubeletInput{Config: static})
+	g.Expect(err).NotTo(HaveOccurred())
 }
 
 func TestRegistrationTaintsUnique(t *testing.T) {

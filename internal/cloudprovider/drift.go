@@ -35,9 +35,7 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 		// Its VM could not be deleted, and its Host may be in service.
 		return "", nil
 	}
-	created, current := claim.Annotations[v1alpha1.AnnotationNodeClassHash], class.Hash()
-	// Hashes of two versions are not comparable: a new release must not replace every Node.
-	if claim.Annotations[v1alpha1.AnnotationNodeClassHashVersion] == v1alpha1.HashVersion && created != "" && created != current {
+	if c.hasNodeClassChanged(claim, class) {
 		return v1alpha1.DriftNodeClass, nil
 	}
 	image, known := c.deps.VMs.CurrentImage(claim, class)
@@ -51,6 +49,20 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 		return v1alpha1.DriftHostChanged, nil
 	}
 	return c.hostDrift(claim), nil
+}
+
+// hasNodeClassChanged reports whether the Claim was launched with another NodeClass. It
+// returns false while no Node can be launched with its kubelet configuration: Karpenter
+// deletes drifted Nodes without a replacement if they are empty or if their pods fit on
+// other Nodes.
+func (c *CloudProvider) hasNodeClassChanged(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) bool {
+	created, current := claim.Annotations[v1alpha1.AnnotationNodeClassHash], class.Hash()
+	// Hashes of two versions are not comparable: a new release must not replace every Node.
+	if claim.Annotations[v1alpha1.AnnotationNodeClassHashVersion] != v1alpha1.HashVersion || created == "" || created == current {
+		return false
+	}
+	// The condition may be that of the last generation.
+	return c.deps.Types.CheckKubelet(class) == nil && !class.StatusConditions().Get(v1alpha1.ConditionKubeletConfigurationValid).IsFalse()
 }
 
 // hasBootDataChanged reports whether the boot data of a Claim's class changed since its

@@ -22,7 +22,6 @@ type classInput struct {
 	region   string
 	size     v1alpha1.DiskSize
 	storage  string
-	maxPods  int32
 	selected []string
 	unusable []v1alpha1.UnusableZone
 	network  *v1alpha1.Network
@@ -30,10 +29,12 @@ type classInput struct {
 	cpu      placement.Layout
 	slotTag  string
 	sizing   sizing
+	// kubelet is the same object while the kubelet configuration is the same.
+	kubelet *kubeletOverhead
 }
 
 func newClassInput(nodeClass *v1alpha1.ProxmoxNodeClass) classInput {
-	c := classInput{
+	return classInput{
 		region:   nodeClass.Spec.Region,
 		size:     nodeClass.Spec.BootDevice.Size,
 		storage:  nodeClass.Spec.BootDevice.Storage,
@@ -42,14 +43,10 @@ func newClassInput(nodeClass *v1alpha1.ProxmoxNodeClass) classInput {
 		network:  nodeClass.Spec.Network,
 		affinity: nodeClass.Spec.PlacementStrategy.PoolAffinity,
 	}
-	if kubelet := nodeClass.Spec.KubeletConfiguration; kubelet != nil && kubelet.MaxPods != nil {
-		c.maxPods = *kubelet.MaxPods
-	}
-	return c
 }
 
 func (c classInput) equal(other classInput) bool {
-	return c.region == other.region && c.size == other.size && c.storage == other.storage && c.maxPods == other.maxPods && c.affinity == other.affinity &&
+	return c.region == other.region && c.size == other.size && c.storage == other.storage && c.kubelet == other.kubelet && c.affinity == other.affinity &&
 		c.cpu == other.cpu && c.slotTag == other.slotTag && c.sizing == other.sizing &&
 		slices.Equal(c.selected, other.selected) && slices.EqualFunc(c.unusable, other.unusable, sameUnusableZone) &&
 		(c.network == other.network || equality.Semantic.DeepEqual(c.network, other.network))
@@ -84,12 +81,12 @@ type offeringParams struct {
 	slotTag   string
 	sizing    sizing
 	diskBytes int64
-	maxPods   int64 // 0 = the pods of the type
+	kubelet   *kubeletOverhead
 	zones     []zone
 }
 
 func (o offeringParams) equal(other offeringParams) bool {
-	return o.diskBytes == other.diskBytes && o.maxPods == other.maxPods && o.affinity == other.affinity && o.cpu == other.cpu && o.sizing == other.sizing && slices.Equal(o.zones, other.zones)
+	return o.diskBytes == other.diskBytes && o.kubelet == other.kubelet && o.affinity == other.affinity && o.cpu == other.cpu && o.sizing == other.sizing && slices.Equal(o.zones, other.zones)
 }
 
 // newOfferingParams collects every Host in the view and in the status of the NodeClass.
@@ -130,7 +127,7 @@ func newOfferingParams(view inventory.View, key listKey, c classInput) offeringP
 		slotTag:   c.slotTag,
 		sizing:    c.sizing,
 		diskBytes: c.diskBytes(),
-		maxPods:   int64(c.maxPods),
+		kubelet:   c.kubelet,
 		zones: slices.SortedFunc(maps.Values(zones), func(a, b zone) int {
 			return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Host, b.Host))
 		}),

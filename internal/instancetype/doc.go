@@ -24,4 +24,5 @@
 //	eviction               = 100 MiB memory, 10 % of the disk
 //
 // A type from a file may specify its own overhead; omitted parts are computed as above.
+// The kubelet configuration of a NodeClass takes precedence over both, see kubelet.go.
 package instancetype

@@ -47,6 +47,7 @@ func (p *Provider) currentList(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool st
 	c, now := newClassInput(nodeClass), p.deps.Clock.Now()
 	c.cpu, c.slotTag = p.deps.CPULayouts.forClass(nodeClass)
 	c.sizing = newSizing(nodeClass.Spec.VMSize, p.deps.VMSizePolicy, int64(c.cpu.PageMiB)*mib)
+	c.kubelet = p.kubelets.get(nodeClass)
 	key := listKey{nodeClass: nodeClass.Name}
 	if c.affinity != "" && c.affinity != v1alpha1.PoolAffinityNone {
 		key.nodePool = nodePool
@@ -172,7 +173,7 @@ func (l *list) index() map[string]int {
 // availability reports for each zone whether the type can be launched there.
 func (p *Provider) availability(view inventory.View, params offeringParams, v variant) []bool {
 	available := make([]bool, len(params.zones))
-	if v.unused || params.sizing.excludedReason(v.Type) != "" {
+	if v.unused || params.sizing.excludedReason(v.Type) != "" || p.checkKubeletSize(params.kubelet, params.diskBytes, v.Type) != nil {
 		return available
 	}
 	need := p.newNeed(params, v.Type)

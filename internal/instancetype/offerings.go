@@ -129,10 +129,7 @@ func (p *Provider) newInstanceType(f sharedRequirements, v variant, available []
 // resources returns the capacity of a Node of the type, without devices of the template,
 // and the part of it that is not available to pods.
 func (p *Provider) resources(params offeringParams, t Type) (corev1.ResourceList, *cloudprovider.InstanceTypeOverhead) {
-	pods := t.Pods
-	if params.maxPods > 0 {
-		pods = params.maxPods
-	}
-	disk := max(params.diskBytes, t.EphemeralBytes)
-	return t.capacity(disk, pods, p.deps.VMMemoryOverheadPercent), t.overhead(disk)
+	kubelet, disk := params.kubelet.For(t.CPUs, t.MemoryBytes), max(params.diskBytes, t.EphemeralBytes)
+	capacity := t.capacity(disk, kubelet.pods(t.Pods, t.CPUs), p.deps.VMMemoryOverheadPercent)
+	return capacity, kubelet.overhead(t.overhead(disk), capacity)
 }

@@ -60,6 +60,7 @@ type Provider struct {
 	unavailable *unavailableOfferings
 	cloneQueue  *placement.CloneQueue
 	sizes       *sizesInUse
+	kubelets    *kubeletOverheads
 
 	mu    sync.RWMutex
 	lists map[listKey]*list
@@ -79,7 +80,10 @@ func New(deps Deps) (*Provider, error) {
 	if deps.Clock == nil {
 		deps.Clock = clock.RealClock{}
 	}
-	p := &Provider{deps: deps, unavailable: newUnavailableOfferings(deps.Clock), sizes: &sizesInUse{names: map[string]time.Time{}}, lists: map[listKey]*list{}}
+	p := &Provider{
+		deps: deps, unavailable: newUnavailableOfferings(deps.Clock), lists: map[listKey]*list{},
+		sizes: &sizesInUse{names: map[string]time.Time{}}, kubelets: &kubeletOverheads{byClass: map[string]*kubeletOverhead{}},
+	}
 	for _, t := range deps.Catalog.Types() {
 		p.prices = append(p.prices, deps.Pricing.Price(t, deps.PCIResources.deviceCount(t)))
 	}
@@ -99,7 +103,7 @@ func (p *Provider) LimitCloneQueue(queue placement.CloneQueue) { p.cloneQueue = 
 func (p *Provider) ForView(view Viewer) *Provider {
 	deps := p.deps
 	deps.Inventory = view
-	return &Provider{deps: deps, prices: p.prices, unavailable: p.unavailable, cloneQueue: p.cloneQueue, sizes: p.sizes, lists: map[listKey]*list{}}
+	return &Provider{deps: deps, prices: p.prices, unavailable: p.unavailable, cloneQueue: p.cloneQueue, sizes: p.sizes, kubelets: p.kubelets, lists: map[listKey]*list{}}
 }
 
 // List returns all types with all known zones of the NodeClass. The NodePool matters if
@@ -155,6 +159,9 @@ func (p *Provider) unavailableReason(l *list, v variant, z zone) string {
 	}
 	if reason := cmp.Or(p.unavailable.reason(OfferingSelector{z.Zone, v.Name, l.params.nodeClass}), z.blockedReason(), z.exhaustedReason); reason != "" {
 		return reason
+	}
+	if err := p.checkKubeletSize(l.params.kubelet, l.params.diskBytes, v.Type); err != nil {
+		return err.Error()
 	}
 	if other := l.variantIn(v, z); other.Name != v.Name {
 		return fmt.Sprintf("hosts of architecture %s have the instance type %s instead", cmp.Or(z.arch, karpv1.ArchitectureAmd64), other.Name)

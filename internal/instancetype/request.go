@@ -64,6 +64,9 @@ func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.N
 			!resources.Fits(claim.Spec.Resources.Requests, it.Allocatable()) {
 			continue
 		}
+		if p.checkKubeletSize(l.params.kubelet, l.params.diskBytes, v.Type) != nil {
+			continue
+		}
 		exact, isExact := Type{}, false
 		if !opts.FixedSize {
 			exact, isExact = p.exactSize(l, v, it, requirements, claim.Spec.Resources.Requests)

@@ -71,13 +71,9 @@ func ignition(files bootdata.Files) ([]byte, error) {
 // render renders the templates with all data that they can refer to.
 func (s Source) render(ctx context.Context, r Request, source templates, token, rootCA string) (bootdata.Files, error) {
 	taints := bootdata.RegistrationTaints(append(slices.Clone(r.Claim.Spec.Taints), r.Claim.Spec.StartupTaints...)...)
-	kubelet, err := bootdata.NewKubeletConfiguration(bootdata.KubeletInput{
-		ProviderID: r.Intent.ProviderID(), Taints: taints,
-		KubeReserved: r.Overhead.KubeReserved, SystemReserved: r.Overhead.SystemReserved, EvictionHard: r.Overhead.EvictionThreshold,
-		Settings: withPinning(kubeletSettings(r.Class.Spec.KubeletConfiguration), r.Intent, r.Overhead),
-	})
+	kubelet, err := newKubeletConfiguration(r, taints)
 	if err != nil {
-		return bootdata.Files{}, fmt.Errorf("creating the kubelet's configuration: %w", err)
+		return bootdata.Files{}, fmt.Errorf("creating the kubelet's configuration from NodeClass %s: %w", r.Class.Name, err)
 	}
 	return source.render(bootdata.Data{
 		Metadata: bootdata.Metadata{
@@ -106,30 +102,4 @@ func guestShares(shares []v1alpha1.Share) []bootdata.Share {
 		out = append(out, share)
 	}
 	return out
-}
-
-func kubeletSettings(k *v1alpha1.KubeletConfiguration) bootdata.KubeletSettings {
-	if k == nil {
-		return bootdata.KubeletSettings{}
-	}
-	return bootdata.KubeletSettings(*k)
-}
-
-// withPinning makes the kubelet assign whole CPUs to pods that request them if the VM
-// is pinned to cores: exclusive cores would have no effect if the kubelet shared them.
-// Settings of the NodeClass take precedence. The CPUs that stay with the system are
-// those of the overhead, rounded up by the kubelet itself: setting them would change the
-// Node's allocatable CPUs, which the scheduler already has.
-func withPinning(settings bootdata.KubeletSettings, in instance.Intent, overhead cloudprovider.InstanceTypeOverhead) bootdata.KubeletSettings {
-	reserved := !overhead.KubeReserved.Cpu().IsZero() || !overhead.SystemReserved.Cpu().IsZero()
-	if in.Binding == nil || in.Binding.CPUs == "" || !reserved {
-		return settings
-	}
-	if settings.CPUManagerPolicy == "" {
-		settings.CPUManagerPolicy = "static"
-	}
-	if settings.TopologyManagerPolicy == "" {
-		settings.TopologyManagerPolicy = "best-effort"
-	}
-	return settings
 }

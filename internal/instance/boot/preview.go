@@ -53,8 +53,11 @@ func (s Source) Preview(ctx context.Context, class *v1alpha1.ProxmoxNodeClass, c
 	}, source, sampleToken, rootCA)
 }
 
+// sampleInstanceType is the instance type of sample VMs.
+const sampleInstanceType = "sample"
+
 func sampleIntent(region, host string) instance.Intent {
-	return instance.Intent{Region: region, Host: host, VMID: v1alpha1.MinVMID, InstanceType: "sample", Cores: 1, MemoryMiB: 1024}
+	return instance.Intent{Region: region, Host: host, VMID: v1alpha1.MinVMID, InstanceType: sampleInstanceType, Cores: 1, MemoryMiB: 1024}
 }
 
 func sampleClaim(class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {

@@ -67,7 +67,12 @@ func (c *Checker) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) e
 	c.setClustersReachable(class, view)
 	e := evaluate(zones)
 	e.setConditions(class, unread, c.deps.Clock.Now())
-	c.setBootDataReady(ctx, class)
+	if c.setKubeletConfigurationValid(ctx, class) {
+		c.setBootDataReady(ctx, class)
+	} else {
+		class.StatusConditions().SetUnknownWithReason(v1alpha1.ConditionInstanceMetadataOptionsReady, v1alpha1.ReasonNotChecked,
+			"not checked until condition "+v1alpha1.ConditionKubeletConfigurationValid+" is true")
+	}
 	c.endBackoffAfterGrant(class, view, e.lacking)
 	c.setLaunchesHealthy(class, zones)
 	if err := c.setAddressConditions(ctx, class); err != nil {

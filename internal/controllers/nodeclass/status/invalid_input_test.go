@@ -43,6 +43,14 @@ func invalidNetwork(class func(*v1alpha1.ProxmoxNodeClass), want string) invalid
 	}
 }
 
+// invalidKubelet is reported with the field, its value and what is allowed.
+func invalidKubelet(k v1alpha1.KubeletConfiguration, want string) invalidInput {
+	return invalidInput{
+		class:     func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.KubeletConfiguration = &k },
+		condition: v1alpha1.ConditionKubeletConfigurationValid, reason: v1alpha1.ReasonKubeletConfigurationInvalid, want: "spec.kubeletConfiguration." + want,
+	}
+}
+
 func withSubnets(cidrs ...string) func(*v1alpha1.ProxmoxNodeClass) {
 	return func(c *v1alpha1.ProxmoxNodeClass) {
 		c.Spec.Network = &v1alpha1.Network{}
@@ -78,6 +86,14 @@ func TestReconcileInvalidInput(t *testing.T) {
 		"Butane_unknown_key":       invalidUserData("variant: fcos\nversion: 1.6.0\nstorage:\n  fils: []\n", `user-data: line 4, column 3: Butane: there is no key "fils" here`),
 		"Butane_invalid_value":     invalidUserData("variant: fcos\nversion: 1.6.0\nstorage:\n  files:\n    - path: relative\n", `user-data: line 5, column 13: Butane, at $.storage.files.0.path: path not absolute`),
 		"Ignition_unknown_version": invalidUserData(`{"ignition": {"version": "9.9.9"}}`, `user-data: Ignition: unsupported config version`),
+		"unknown_kubelet_field": invalidKubelet(v1alpha1.KubeletConfiguration{Fields: map[string]string{"maxPod": "50"}},
+			`maxPod: found 50; the kubelet's configuration (kubelet.config.k8s.io/v1beta1, Kubernetes 1.36) has no such field; did you mean maxPods?`),
+		"invalid_kubelet_duration": invalidKubelet(v1alpha1.KubeletConfiguration{Fields: map[string]string{"syncFrequency": `"10x"`}},
+			`syncFrequency: found "10x"; want a duration such as "10s" or "1m30s" (time: unknown unit "x" in duration "10x")`),
+		"kubelet_expression_syntax": invalidKubelet(v1alpha1.KubeletConfiguration{Fields: map[string]string{"maxPods": `"cpus * 10"`}},
+			`maxPods: found "cpus * 10"; want a number from 10 to 250, or a CEL expression over cpu (vCPUs) and memory (bytes), such as math.least(110, cpu * 30): 1:1: undeclared reference to 'cpus' (in container '')`),
+		"kubelet_expression_negative": invalidKubelet(v1alpha1.KubeletConfiguration{KubeReserved: map[string]string{"memory": "memory - 300 * Gi"}},
+			`kubeReserved.memory: found "memory - 300 * Gi"; it is -319975063552: want 0 or more for a VM with 1 vCPUs and 2Gi of memory; want a quantity such as 100m or 512Mi, or a CEL expression over cpu (vCPUs) and memory (bytes), such as 256 * Mi + memory / 50`),
 		"unknown_storage": {
 			class:     func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.BootDevice.Storage = "nas" },
 			condition: v1alpha1.ConditionStorageReady, reason: v1alpha1.ReasonStorageUnsuitable,
@@ -144,7 +160,7 @@ func (c invalidInput) check(t *testing.T) {
 	w.Expect(got.Message).To(Equal(want))
 	w.Expect(got.Reason).To(Equal(c.reason))
 	w.Expect(conditionMessage(class, operatorstatus.ConditionReady)).To(Equal(c.condition + ": " + want))
-	inZone := c.condition != v1alpha1.ConditionInstanceMetadataOptionsReady
+	inZone := c.condition != v1alpha1.ConditionInstanceMetadataOptionsReady && c.condition != v1alpha1.ConditionKubeletConfigurationValid
 	w.Expect(len(class.Status.UnusableZones) == 1).To(Equal(inZone), "boot data does not depend on hosts")
 	w.Expect(len(class.Status.SelectedZones) == 0).To(Equal(inZone))
 }

@@ -1,0 +1,217 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/kubelet"
+)
+
+// kubeletOverhead computes what the kubelet configuration of a NodeClass changes in the
+// capacity and overhead of VMs. nil changes nothing.
+type kubeletOverhead struct {
+	spec   *v1alpha1.KubeletConfiguration
+	config *kubelet.Config
+	// err is why the configuration is invalid.
+	err error
+
+	mu    sync.Mutex
+	sizes map[kubelet.VM]kubeletSize
+}
+
+// kubeletSize is the kubelet configuration of a VM of one size.
+type kubeletSize struct {
+	config kubeletconfig.KubeletConfiguration
+	err    error
+}
+
+// maxKubeletSizes limits the cache of a NodeClass.
+const maxKubeletSizes = 10_000
+
+func newKubeletOverhead(spec *v1alpha1.KubeletConfiguration) *kubeletOverhead {
+	k := &kubeletOverhead{spec: spec.DeepCopy(), sizes: map[kubelet.VM]kubeletSize{}}
+	k.config, k.err = kubelet.New(spec)
+	return k
+}
+
+// For returns the kubelet configuration of a VM. An invalid one has no fields.
+func (k *kubeletOverhead) For(cpus int, memoryBytes int64) kubeletSize {
+	if k == nil {
+		return kubeletSize{}
+	}
+	if k.err != nil {
+		return kubeletSize{err: k.err}
+	}
+	vm := kubelet.VM{CPUs: cpus, MemoryBytes: memoryBytes}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	size, ok := k.sizes[vm]
+	if !ok {
+		size.config, size.err = k.config.For(vm)
+		if len(k.sizes) >= maxKubeletSizes {
+			clear(k.sizes)
+		}
+		k.sizes[vm] = size
+	}
+	return size
+}
+
+// pods returns the pods of a Node whose instance type allows pods.
+func (s kubeletSize) pods(pods int64, cpus int) int64 {
+	if s.config.MaxPods > 0 {
+		pods = int64(s.config.MaxPods)
+	}
+	if s.config.PodsPerCore > 0 {
+		pods = min(pods, int64(s.config.PodsPerCore)*int64(cpus))
+	}
+	return pods
+}
+
+// overhead returns the overhead of an instance type with the values of the NodeClass.
+func (s kubeletSize) overhead(of *cloudprovider.InstanceTypeOverhead, capacity corev1.ResourceList) *cloudprovider.InstanceTypeOverhead {
+	out := &cloudprovider.InstanceTypeOverhead{
+		KubeReserved:      withReserved(of.KubeReserved, s.config.KubeReserved),
+		SystemReserved:    withReserved(of.SystemReserved, s.config.SystemReserved),
+		EvictionThreshold: maps.Clone(of.EvictionThreshold),
+	}
+	if cpus, err := kubelet.ReservedCPUs(s.config); err == nil && cpus.Size() > 0 {
+		out.KubeReserved, out.SystemReserved = maps.Clone(out.KubeReserved), maps.Clone(out.SystemReserved)
+		delete(out.KubeReserved, corev1.ResourceCPU)
+		out.SystemReserved[corev1.ResourceCPU] = *resource.NewQuantity(int64(cpus.Size()), resource.DecimalSI)
+	}
+	for signal, name := range map[string]corev1.ResourceName{kubelet.SignalMemory: corev1.ResourceMemory, kubelet.SignalNodeFS: corev1.ResourceEphemeralStorage} {
+		if hard, ok := s.config.EvictionHard[signal]; ok {
+			out.EvictionThreshold[name] = threshold(hard, capacity[name])
+		}
+		// Pods that use all of their requests are evicted at the soft threshold already.
+		if soft, ok := s.config.EvictionSoft[signal]; ok {
+			if quantity := threshold(soft, capacity[name]); quantity.Cmp(out.EvictionThreshold[name]) > 0 {
+				out.EvictionThreshold[name] = quantity
+			}
+		}
+	}
+	return out
+}
+
+// withReserved returns a reservation with the values of the NodeClass. Process IDs are
+// no resource of Nodes.
+func withReserved(list corev1.ResourceList, class map[string]string) corev1.ResourceList {
+	if len(class) == 0 {
+		return list
+	}
+	out := maps.Clone(list)
+	if out == nil {
+		out = corev1.ResourceList{}
+	}
+	for name, text := range class {
+		if quantity, err := resource.ParseQuantity(text); err == nil && name != "pid" {
+			out[corev1.ResourceName(name)] = quantity
+		}
+	}
+	return out
+}
+
+// threshold returns the quantity of an eviction threshold. The kubelet ignores 0 % and
+// 100 %.
+func threshold(text string, capacity resource.Quantity) resource.Quantity {
+	number, isPercentage := strings.CutSuffix(text, "%")
+	if !isPercentage {
+		quantity, err := resource.ParseQuantity(text)
+		if err != nil {
+			return resource.Quantity{}
+		}
+		return quantity
+	}
+	share, err := strconv.ParseFloat(number, 64)
+	if err != nil || share == 100 {
+		share = 0
+	}
+	return *resource.NewQuantity(int64(float64(capacity.Value())*share/100), resource.BinarySI)
+}
+
+// kubeletOverheads caches the parsed kubelet configurations of NodeClasses by name.
+type kubeletOverheads struct {
+	mu      sync.Mutex
+	byClass map[string]*kubeletOverhead
+}
+
+// get returns the same object while the kubelet configuration of the NodeClass is the
+// same; nil if it has none.
+func (k *kubeletOverheads) get(nodeClass *v1alpha1.ProxmoxNodeClass) *kubeletOverhead {
+	spec := nodeClass.Spec.KubeletConfiguration
+	if spec == nil {
+		return nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	known := k.byClass[nodeClass.Name]
+	if known == nil || !equality.Semantic.DeepEqual(known.spec, spec) {
+		known = newKubeletOverhead(spec)
+		k.byClass[nodeClass.Name] = known
+	}
+	return known
+}
+
+// CheckKubelet returns an error if the kubelet configuration of the NodeClass is invalid
+// for VMs of the instance types, or leaves nothing for pods on any of them.
+func (p *Provider) CheckKubelet(nodeClass *v1alpha1.ProxmoxNodeClass) error {
+	k := p.kubelets.get(nodeClass)
+	if k == nil {
+		return nil
+	}
+	disk := newClassInput(nodeClass).diskBytes()
+	var unusable error
+	usable := false
+	for _, t := range p.deps.Catalog.Types() {
+		if size := k.For(t.CPUs, t.MemoryBytes); size.err != nil {
+			return size.err
+		}
+		if err := p.checkKubeletSize(k, disk, t); err != nil {
+			unusable = err
+		} else {
+			usable = true
+		}
+	}
+	if usable {
+		return nil
+	}
+	return unusable
+}
+
+// checkKubeletSize returns an error if the kubelet of a VM of the type would not start
+// because it reserves too much or too little. It returns nil for an invalid configuration:
+// its NodeClass is not ready, and capacity is available.
+func (p *Provider) checkKubeletSize(k *kubeletOverhead, diskBytes int64, t Type) error {
+	size := k.For(t.CPUs, t.MemoryBytes)
+	if k == nil || size.err != nil {
+		return nil
+	}
+	disk := max(diskBytes, t.EphemeralBytes)
+	capacity := t.capacity(disk, t.Pods, p.deps.VMMemoryOverheadPercent)
+	overhead := size.overhead(t.overhead(disk), capacity)
+	total := overhead.Total()
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
+		if has, takes := capacity[name], total[name]; takes.Cmp(has) >= 0 {
+			return fmt.Errorf("spec.kubeletConfiguration: found %s %s in kubeReserved, systemReserved and eviction thresholds of instance type %s; want less than its %s, which leaves nothing for pods",
+				takes.String(), name, t.Name, has.String())
+		}
+	}
+	if size.config.CPUManagerPolicy == "static" && total.Cpu().IsZero() {
+		return errors.New("spec.kubeletConfiguration.cpuManagerPolicy: found static; want cpu in kubeReserved or systemReserved, which reserve none")
+	}
+	return nil
+}
