@@ -196,6 +196,13 @@ func (in *KubeletConfiguration) UnmarshalJSON(raw []byte) error {
 		in.Fields = other
 	}
 
+	// Empty maps are not written, so they must not change the hash.
+	for _, values := range []*map[string]string{&in.KubeReserved, &in.SystemReserved, &in.EvictionHard, &in.EvictionSoft, &in.EvictionSoftGracePeriod} {
+		if len(*values) == 0 {
+			*values = nil
+		}
+	}
+
 	return nil
 }
 

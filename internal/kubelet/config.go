@@ -140,6 +140,9 @@ func (c *Config) checkGracePeriods() []string {
 	return problems
 }
 
+// quantityFields are decoded to quantities, which are not checked otherwise.
+var quantityFields = []string{"logging", "reservedMemory"}
+
 // hugeExponent matches numbers that the parser of quantities processes for minutes.
 var hugeExponent = regexp.MustCompile(`[0-9.][eE][+-]?[0-9]{3,}`)
 
@@ -150,7 +153,7 @@ func (c *Config) decode(name string, raw json.RawMessage) []string {
 		return []string{problem(name, string(raw), fmt.Sprintf("the kubelet's configuration (%s, Kubernetes %s) has no such field%s",
 			kubeletconfig.SchemeGroupVersion, Version, suggestion(name)))}
 	}
-	if name == "reservedMemory" && hugeExponent.Match(raw) {
+	if slices.Contains(quantityFields, name) && hugeExponent.Match(raw) {
 		return []string{problem(name, string(raw), "want quantities without large exponents, such as 512Mi")}
 	}
 	object, err := json.Marshal(map[string]json.RawMessage{name: raw})

@@ -106,6 +106,7 @@ func TestNewInvalid(t *testing.T) {
 		`{hairpinMode: off}`:                                               `hairpinMode: found`,
 		`{maxParallelImagePulls: 5}`:                                       `maxParallelImagePulls: found 5; more than 1 needs serializeImagePulls: false`,
 		`{reservedSystemCPUs: a-b}`:                                        `reservedSystemCPUs: found "a-b"; want a list of CPUs such as 0-1,3`,
+		`{logging: {options: {json: {infoBufferSize: 1e999999999}}}}`:      `want quantities without large exponents`,
 		`{reservedMemory: [{numaNode: 0, limits: {memory: 1e999999999}}]}`: `want quantities without large exponents`,
 		`{podPidsLimit: 100000000000000000000}`:                            `podPidsLimit: found 100000000000000000000; want an integer of 64 bits`,
 	} {
