@@ -41,6 +41,11 @@
 // the sum. Afterwards only the VM counts. The Reservation remains until it is released: it
 // keeps the VMID and addresses taken and records the VM's NodePool.
 //
+// # Failover
+//
+// Failover reports whether the guests of any one Host would fit on the others. It is computed
+// from the allocations above, for each region and architecture.
+//
 // # Allocatable capacity of a Host
 //
 // Allocatable = (CPUs - reserved CPUs) x CPU ratio, and the same for memory. HostSettings

@@ -26,6 +26,7 @@ type index struct {
 	lastReserved map[string]time.Time
 	// reservedAddresses are claim UIDs by address.
 	reservedAddresses map[netip.Addr]string
+	failovers         map[failoverKey]func() *Failover
 }
 
 // hostAccount is the state of a Host with its settings.
@@ -61,6 +62,7 @@ func newIndex(v View, settings Settings) *index {
 		queuedClones:      map[diskKey]int{},
 		lastReserved:      map[string]time.Time{},
 		reservedAddresses: map[netip.Addr]string{},
+		failovers:         map[failoverKey]func() *Failover{},
 	}
 	for region, snapshot := range v.Snapshots {
 		x.hosts[region] = make(map[string]*hostAccount, len(snapshot.Hosts))
@@ -76,6 +78,7 @@ func newIndex(v View, settings Settings) *index {
 	}
 	x.addDevices(v)
 	x.addCells(v)
+	x.addFailovers(v)
 	return x
 }
 
