@@ -272,6 +272,13 @@ network: {dnsServers: [dns.example.com]}`,
 			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, placementStrategy: {poolAffinity: SameCell}}`,
 			refusal: "poolAffinity SameCell needs VMs that are bound to NUMA cells",
 		}, {
+			name: "reserve",
+			spec: `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, placementStrategy: {reserve: LargestHost}}`,
+		}, {
+			name:    "unknown_reserve",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, placementStrategy: {reserve: AllHosts}}`,
+			refusal: `supported values: "None", "LargestHost"`,
+		}, {
 			name: "VM_sizes",
 			spec: `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, vmSize: {policy: Exact, min: {cpu: 2, memory: 1024Mi}, max: {cpu: 32, memory: 1Gi}, step: {cpu: 2, memory: 512Mi}, memoryPerCPU: {min: 512Mi, max: 8Gi}, headroomPercent: 20}}`,
 		}, {

@@ -196,6 +196,17 @@ const (
 	PoolAffinitySeparateHosts PoolAffinity = "SeparateHosts"
 )
 
+// Reserve is the capacity that new VMs leave free.
+// +kubebuilder:validation:Enum=None;LargestHost
+type Reserve string
+
+const (
+	// ReserveNone leaves no capacity free.
+	ReserveNone Reserve = "None"
+	// ReserveLargestHost leaves free what the largest Host holds.
+	ReserveLargestHost Reserve = "LargestHost"
+)
+
 // PlacementStrategy defines how VMs are distributed over Hosts.
 type PlacementStrategy struct {
 	// zoneBalance is Balanced (prefer the host with the most free capacity), AvailabilityFirst (prefer the host with the
@@ -212,6 +223,13 @@ type PlacementStrategy struct {
 	// +kubebuilder:default=None
 	// +optional
 	PoolAffinity PoolAffinity `json:"poolAffinity,omitempty"`
+
+	// reserve is the capacity of the Proxmox cluster that new VMs leave free. LargestHost leaves free what the largest host
+	// holds, so the guests of any one host fit on the others if it fails. A VM is not created if they would not fit. While a
+	// host is offline or in maintenance, new VMs can use the reserve. The condition ReserveAvailable reports whether the guests
+	// fit. The default is None. The upstream provider does not have this field.
+	// +optional
+	Reserve Reserve `json:"reserve,omitempty"`
 }
 
 // InstanceTemplateReference names a ProxmoxTemplate or a ProxmoxUnmanagedTemplate.

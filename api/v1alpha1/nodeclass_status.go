@@ -60,6 +60,14 @@ const ReasonSubnetsOverlap = "SubnetsOverlap"
 // reason of each Host. It does not affect Ready because capacity changes all the time.
 const ConditionCapacityAvailable = "CapacityAvailable"
 
+// ConditionReserveAvailable is false while the guests of a Host would not fit on the other Hosts if it failed. Its message
+// lists the Host, what its guests have, what the other Hosts have free, and what is missing. It does not affect Ready because
+// existing Nodes are not affected. It is not set on classes without a reserve.
+const ConditionReserveAvailable = "ReserveAvailable"
+
+// ReasonInsufficientReserve means that the guests of a Host would not fit on the other Hosts if it failed.
+const ReasonInsufficientReserve = "InsufficientReserve"
+
 // Reasons of conditions that upstream uses as well.
 const (
 	// ReasonTemplatesNotFound means that no Host has the Template.

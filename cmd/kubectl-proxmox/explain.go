@@ -142,7 +142,7 @@ func conditionText(c status.Condition) string {
 var positiveConditions = append([]string{
 	karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized,
 	karpv1.ConditionTypeValidationSucceeded, karpv1.ConditionTypeNodeClassReady, karpv1.ConditionTypeNodeRegistrationHealthy,
-	v1alpha1.ConditionLaunchesHealthy, v1alpha1.ConditionCapacityAvailable, v1alpha1.ConditionAddressesAvailable, v1alpha1.ConditionAddressPoolsConsistent,
+	v1alpha1.ConditionLaunchesHealthy, v1alpha1.ConditionCapacityAvailable, v1alpha1.ConditionReserveAvailable, v1alpha1.ConditionAddressesAvailable, v1alpha1.ConditionAddressPoolsConsistent,
 }, classConditions()...)
 
 func classConditions() []string {

@@ -26,6 +26,7 @@ type classInput struct {
 	unusable []v1alpha1.UnusableZone
 	network  *v1alpha1.Network
 	affinity v1alpha1.PoolAffinity
+	reserve  v1alpha1.Reserve
 	cpu      placement.Layout
 	slotTag  string
 	sizing   sizing
@@ -42,11 +43,12 @@ func newClassInput(nodeClass *v1alpha1.ProxmoxNodeClass) classInput {
 		unusable: nodeClass.Status.UnusableZones,
 		network:  nodeClass.Spec.Network,
 		affinity: nodeClass.Spec.PlacementStrategy.PoolAffinity,
+		reserve:  nodeClass.Spec.PlacementStrategy.Reserve,
 	}
 }
 
 func (c classInput) equal(other classInput) bool {
-	return c.region == other.region && c.size == other.size && c.storage == other.storage && c.kubelet == other.kubelet && c.affinity == other.affinity &&
+	return c.region == other.region && c.size == other.size && c.storage == other.storage && c.kubelet == other.kubelet && c.affinity == other.affinity && c.reserve == other.reserve &&
 		c.cpu == other.cpu && c.slotTag == other.slotTag && c.sizing == other.sizing &&
 		slices.Equal(c.selected, other.selected) && slices.EqualFunc(c.unusable, other.unusable, sameUnusableZone) &&
 		(c.network == other.network || equality.Semantic.DeepEqual(c.network, other.network))
@@ -77,6 +79,7 @@ func (c classInput) diskBytes() int64 {
 type offeringParams struct {
 	listKey
 	affinity  v1alpha1.PoolAffinity
+	reserve   v1alpha1.Reserve // only for availability
 	cpu       placement.Layout
 	slotTag   string
 	sizing    sizing
@@ -123,6 +126,7 @@ func newOfferingParams(view inventory.View, key listKey, c classInput) offeringP
 	return offeringParams{
 		listKey:   key,
 		affinity:  c.affinity,
+		reserve:   c.reserve,
 		cpu:       c.cpu,
 		slotTag:   c.slotTag,
 		sizing:    c.sizing,

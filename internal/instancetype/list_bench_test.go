@@ -91,9 +91,34 @@ func BenchmarkListRefresh(b *testing.B) {
 	}
 }
 
+// BenchmarkListReserve measures a new View that changes no offering of NodeClasses with a reserve.
+func BenchmarkListReserve(b *testing.B) {
+	p, v, classes := newBigProvider(b)
+	v.change(func(r map[string]*proxmox.Resources) {
+		for h := range 4 * benchHosts {
+			r["east"].Guests = append(r["east"].Guests, proxmox.GuestRow{
+				VMID: 10_000 + h, Kind: proxmox.KindQEMU, Host: fmt.Sprintf("pve%d", h%benchHosts), Status: "running", CPUs: 2, MemoryBytes: 8 * gib,
+			})
+		}
+	})
+	for _, class := range classes {
+		class.Spec.PlacementStrategy.Reserve = v1alpha1.ReserveLargestHost
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		b.StopTimer()
+		v.publish()
+		b.StartTimer()
+		for _, class := range classes {
+			p.List(class, "")
+		}
+	}
+}
+
 func TestListUnchangedDoesNotAllocate(t *testing.T) {
 	p, _ := newProvider(t, newViewer())
 	class := newNodeClassWithAllHosts()
+	class.Spec.PlacementStrategy.Reserve = v1alpha1.ReserveLargestHost
 	p.List(class, "")
 	if allocs := testing.AllocsPerRun(100, func() { p.List(class, "") }); allocs > 0 {
 		t.Errorf("%g allocations, want none", allocs)

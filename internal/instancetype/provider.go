@@ -194,6 +194,18 @@ func (p *Provider) CheckCapacity(nodeClass *v1alpha1.ProxmoxNodeClass) *placemen
 	return e
 }
 
+// CheckReserve reports whether the NodeClass or the settings of its Hosts keep a reserve, and
+// what violates it; empty if nothing does.
+func (p *Provider) CheckReserve(nodeClass *v1alpha1.ProxmoxNodeClass) (kept bool, violation string) {
+	var zones []placement.Zone
+	for _, z := range p.currentList(nodeClass, "").params.zones {
+		if z.template != 0 {
+			zones = append(zones, z.Zone)
+		}
+	}
+	return placement.CheckReserve(p.deps.Inventory.View(), zones, nodeClass.Spec.PlacementStrategy.Reserve == v1alpha1.ReserveLargestHost)
+}
+
 // isPreferred reports whether type n explains better than another why nothing is available: it is
 // cheaper, and spec.vmSize does not exclude it.
 func (l *list) isPreferred(n, other int) bool {

@@ -231,7 +231,7 @@ func (p *Provider) newNeed(params offeringParams, t Type) placement.Need {
 	return placement.Need{
 		CPUs: t.CPUs, MemoryBytes: t.MemoryBytes, DiskBytes: max(params.diskBytes, t.EphemeralBytes),
 		Devices: p.deps.PCIResources.deviceNeeds(t), NodePool: params.nodePool, Affinity: params.affinity, Layout: params.cpu,
-		CloneQueue: p.cloneQueue,
+		CloneQueue: p.cloneQueue, KeepReserve: params.reserve == v1alpha1.ReserveLargestHost,
 	}
 }
 

@@ -96,6 +96,7 @@ func newHostState(region string, host Host, limits HostSettings, failure error) 
 		OfflineSince:      host.OfflineSince,
 		Maintenance:       maintenanceReason(host.HostRow, limits),
 		Unusable:          unusableReason(host.HostRow, limits, failure),
+		KeepsReserve:      limits.KeepsReserve,
 	}
 	state.Free = state.Allocatable.Minus(state.Allocated)
 	return state

@@ -50,6 +50,8 @@ type HostSettings struct {
 	// PriceFactor multiplies the price of VMs on the Host. Hosts with a lower factor are
 	// filled first.
 	PriceFactor float64
+	// KeepsReserve makes VMs on the Host leave free what the largest Host of the region holds.
+	KeepsReserve bool
 	// Topology as configured; Proxmox's API does not report it.
 	Topology Topology
 }

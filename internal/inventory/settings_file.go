@@ -130,6 +130,7 @@ var settingFields = map[string]func(json.RawMessage) (setter, error){
 	"storagehighwater":  ratioField(1, func(s *HostSettings, r float64) { s.StorageHighWater = r }),
 	"storagethinfactor": ratioField(1, func(s *HostSettings, r float64) { s.StorageThinFactor = r }),
 	"pricefactor":       ratioField(maxPriceFactor, func(s *HostSettings, r float64) { s.PriceFactor = r }),
+	"reserve":           parseReserve,
 }
 
 func countField(set func(*HostSettings, int)) func(json.RawMessage) (setter, error) {
@@ -150,6 +151,16 @@ func ratioField(largest float64, set func(*HostSettings, float64)) func(json.Raw
 		}
 		return func(s *HostSettings) { set(s, r) }, nil
 	}
+}
+
+// parseReserve parses the values that the field of NodeClasses has, too.
+func parseReserve(raw json.RawMessage) (setter, error) {
+	const none, largestHost = "None", "LargestHost"
+	var reserve string
+	if err := json.Unmarshal(raw, &reserve); err != nil || (reserve != none && reserve != largestHost) {
+		return nil, fmt.Errorf("want %q or %q", none, largestHost)
+	}
+	return func(s *HostSettings) { s.KeepsReserve = reserve == largestHost }, nil
 }
 
 func parseReservedCPUs(raw json.RawMessage) (setter, error) {

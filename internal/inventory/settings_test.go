@@ -102,6 +102,8 @@ func TestParseSettingsInvalid(t *testing.T) {
 		"zero_ratio":           {`{"a": {"b": {"cpuratio": 0}}}`, `field "cpuratio": found 0, want a number above 0 and up to 64`},
 		"ratio_too_large":      {`{"a": {"b": {"memoryratio": 150}}}`, `want a number above 0 and up to 64`},
 		"high_water_too_large": {`{"a": {"b": {"storagehighwater": 90}}}`, `want a number above 0 and up to 1`},
+		"reserve":              {`{"a": {"b": {"reserve": "largest"}}}`, `region "a", host "b": field "reserve": found "largest", want "None" or "LargestHost"`},
+		"reserve_as_boolean":   {`{"a": {"b": {"reserve": true}}}`, `field "reserve": found true, want "None" or "LargestHost"`},
 		"excluded":             {`{"a": {"b": {"excluded": "yes"}}}`, `field "excluded": found "yes", want true or false`},
 		"fraction":             {`{"a": {"b": {"cores": 1.5}}}`, `field "cores": found 1.5, want a whole number`},
 		"cell_name":            {`{"a": {"b": {"nodes": {"x": {}}}}}`, `cell "x" is not a number`},

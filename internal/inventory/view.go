@@ -75,6 +75,9 @@ type HostState struct {
 	MaintenanceUnknown bool
 	// Unusable describes why the Host accepts no new VMs; empty if it accepts them.
 	Unusable string
+	// KeepsReserve is true if a VM on the Host must leave free what the largest Host holds; see
+	// Failover.
+	KeepsReserve bool
 }
 
 // StorageState is a storage of a Host with its free capacity.

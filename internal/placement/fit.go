@@ -41,6 +41,8 @@ type Need struct {
 	PinningSupport PinningSupport
 	// CloneQueue limits the wait for the clone; nil does not.
 	CloneQueue *CloneQueue
+	// KeepReserve makes the VM leave free what the largest Host of its region holds.
+	KeepReserve bool
 	// singleCell restricts the VM to one NUMA cell, allowedCells to the listed ones.
 	singleCell   bool
 	allowedCells []int
@@ -60,7 +62,7 @@ func Fit(view inventory.View, zone Zone, need Need) (ok bool, reason string) {
 	return true, ""
 }
 
-// Fits is Fit without the reason. It does not allocate.
+// Fits is Fit without the reason. Without a reserve, it does not allocate.
 func Fits(view inventory.View, zone Zone, need Need) bool {
 	s := newZoneState(view, zone, need.Storage, need.Inherited, need.PinningSupport)
 	return s.check(&need, nil)
@@ -122,7 +124,9 @@ func (s *zoneState) check(need *Need, addReason reasonFunc) bool {
 	fits = checkAffinity(s, need, addReason) && fits
 	fits = checkCells(s, need, addReason) && fits
 	fits = checkQueue(s, need, addReason) && fits
-	return checkStorage(s, need, addReason) && fits
+	fits = checkStorage(s, need, addReason) && fits
+	// The reserve is the most expensive check, and no reason if the VM does not fit anyway.
+	return fits && checkReserve(s, need, addReason)
 }
 
 func checkCPUs(s *zoneState, need *Need, addReason reasonFunc) bool {

@@ -81,6 +81,28 @@ func TestUnparkWithCapacity(t *testing.T) {
 	next.Delete(launched)
 }
 
+// A claim of a static NodePool does not use the reserve. It waits until another VM is deleted.
+func TestUnparkReserve(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t, testenv.Hosts(2))
+	w.NodeClass.Spec.PlacementStrategy.Reserve = v1alpha1.ReserveLargestHost
+	p := w.StartProcess()
+	// Two hosts with 16 CPUs, of which a guest has two each: a host can hold eight.
+	var full []*karpv1.NodeClaim
+	for i := range 6 {
+		full = append(full, p.Planned(fmt.Sprintf("pool-%d", i), w.NodeClass))
+	}
+	waiting := w.Claim("pool-waiting", w.NodeClass)
+	_, err := p.Instances.Planner.Plan(t.Context(), waiting, w.NodeClass, plan.Options{})
+	w.Expect(err).To(MatchError(ContainSubstring("insufficient reserve")))
+	waiting, _ = parked(w, p, waiting)
+	err = p.Launch(waiting, w.NodeClass)
+	w.Expect(err).To(MatchError(instance.ErrParked))
+	w.Expect(err).To(MatchError(ContainSubstring("insufficient reserve")))
+	p.Delete(full[0])
+	w.Expect(p.Launch(waiting, w.NodeClass)).To(Succeed())
+}
+
 func TestUnparkTimeout(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)

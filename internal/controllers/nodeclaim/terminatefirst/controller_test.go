@@ -46,10 +46,12 @@ type drifted struct {
 	pod   *corev1.Pod
 }
 
-// options are what differs in a test: the cores of the Host, of which two are not
-// available, and changes of the objects.
+// options are what differs in a test: the cores of the Hosts, of which two are not
+// available, the number of Hosts, and changes of the objects.
 type options struct {
 	cores int
+	hosts int
+	class func(*v1alpha1.ProxmoxNodeClass)
 	pool  func(*karpv1.NodePool)
 	node  func(*corev1.Node)
 	pod   func(*corev1.Pod)
@@ -60,11 +62,19 @@ func newFullEnv(t *testing.T, o options) *fullEnv {
 	if o.cores == 0 {
 		o.cores = 4
 	}
-	w := &fullEnv{Env: testenv.New(t, testenv.NoPolling(), testenv.Scenario(func(s *pvesim.Scenario) { s.Hosts[0].Cores = o.cores }))}
+	w := &fullEnv{Env: testenv.New(t, testenv.NoPolling(), testenv.Hosts(max(1, o.hosts)), testenv.Scenario(func(s *pvesim.Scenario) {
+		for n := range s.Hosts {
+			s.Hosts[n].Cores = o.cores
+		}
+	}))}
 	w.ctx = coreoptions.ToContext(t.Context(), &coreoptions.Options{
 		PreferencePolicy: coreoptions.PreferencePolicyRespect, MinValuesPolicy: coreoptions.MinValuesPolicyStrict, IgnoreDRARequests: true,
 	})
-	w.class = w.Class()
+	w.class = w.Class(func(class *v1alpha1.ProxmoxNodeClass) {
+		if o.class != nil {
+			o.class(class)
+		}
+	})
 	pool := w.Pool(w.class, func(p *karpv1.NodePool) {
 		p.Annotations = map[string]string{v1alpha1.AnnotationDriftTerminateFirst: "true"}
 		p.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "1"}}
@@ -173,6 +183,33 @@ func TestReconcileFullHost(t *testing.T) {
 	w.Expect(w.Events.Reasons(n.claim)).To(ContainElement(v1alpha1.EventDriftTerminatingFirst))
 	w.Expect(w.Events.Reasons(n.node)).To(ContainElement(v1alpha1.EventDriftTerminatingFirst))
 	w.Expect(testenv.Reload(w.Env, n.node).Spec.Taints).To(ContainElement(karpv1.DisruptedNoScheduleTaint), "no new pods are scheduled to it")
+}
+
+// The hosts have capacity, but it is the reserve for a failed host.
+func TestReconcileReserve(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		violated string // settings that violate the reserve also without the Node
+		want     bool
+	}{
+		"fits_after_the_deletion": {want: true},
+		"violated_anyway":         {violated: `{"*": {"pve1": {"reservedmemory": "63Gi"}}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newFullEnv(t, options{hosts: 2, cores: 6, class: func(class *v1alpha1.ProxmoxNodeClass) {
+				class.Spec.PlacementStrategy.Reserve = v1alpha1.ReserveLargestHost
+			}})
+			n := w.addNode("a", 2*time.Minute, options{})
+			if c.violated != "" {
+				settings, err := inventory.ParseSettings([]byte(c.violated))
+				w.Expect(err).NotTo(HaveOccurred())
+				w.Inventory.SetSettings(settings)
+			}
+			w.reconcile()
+			w.Expect(w.IsDeleted(n.claim)).To(Equal(c.want))
+		})
+	}
 }
 
 func TestReconcileNotTerminated(t *testing.T) {

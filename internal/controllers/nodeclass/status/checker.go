@@ -79,6 +79,7 @@ func (c *Checker) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) e
 		return err
 	}
 	c.setCapacityAvailable(class)
+	c.setReserveAvailable(class, unread)
 	readiness.SetCause(class)
 	for region, facts := range e.staleFacts {
 		c.inventory.Invalidate(region, facts...)
