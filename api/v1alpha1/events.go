@@ -15,6 +15,9 @@ const (
 	EventRegistrationInvalid = "RegistrationInvalid"
 	// EventCloudControllerManagerMissing means that the kubelet waits for a cloud controller manager, and there is none.
 	EventCloudControllerManagerMissing = "CloudControllerManagerMissing"
+	// EventNodeCapacityIgnored means that the Node reports a capacity that new Nodes will not have, so it is not used for their
+	// estimate. The message contains the reason.
+	EventNodeCapacityIgnored = "NodeCapacityIgnored"
 )
 
 // Events of a Claim whose launch failed. They decide for how long and how widely the offering is avoided.

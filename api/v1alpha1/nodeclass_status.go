@@ -151,6 +151,16 @@ type ProxmoxNodeClassStatus struct {
 	// +listMapKey=zone
 	// +optional
 	UnusableZones []UnusableZone `json:"unusableZones,omitempty"`
+
+	// memoryOverhead is the memory that Nodes of this class do not report, as observed. It corrects the estimate in the capacity of
+	// instance types. Remove an entry to learn it again. The upstream provider does not have this field.
+	// +kubebuilder:validation:MaxItems=32
+	// +listType=map
+	// +listMapKey=image
+	// +listMapKey=bios
+	// +listMapKey=machine
+	// +optional
+	MemoryOverhead []MemoryOverhead `json:"memoryOverhead,omitempty"`
 }
 
 // UnusableZone is a Host that a NodeClass cannot use.

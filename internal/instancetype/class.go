@@ -32,6 +32,8 @@ type classInput struct {
 	sizing   sizing
 	// kubelet is the same object while the kubelet configuration is the same.
 	kubelet *kubeletOverhead
+	// observed is what Nodes reported.
+	observed []v1alpha1.MemoryOverhead
 }
 
 func newClassInput(nodeClass *v1alpha1.ProxmoxNodeClass) classInput {
@@ -44,6 +46,7 @@ func newClassInput(nodeClass *v1alpha1.ProxmoxNodeClass) classInput {
 		network:  nodeClass.Spec.Network,
 		affinity: nodeClass.Spec.PlacementStrategy.PoolAffinity,
 		reserve:  nodeClass.Spec.PlacementStrategy.Reserve,
+		observed: nodeClass.Status.MemoryOverhead,
 	}
 }
 
@@ -51,6 +54,7 @@ func (c classInput) equal(other classInput) bool {
 	return c.region == other.region && c.size == other.size && c.storage == other.storage && c.kubelet == other.kubelet && c.affinity == other.affinity && c.reserve == other.reserve &&
 		c.cpu == other.cpu && c.slotTag == other.slotTag && c.sizing == other.sizing &&
 		slices.Equal(c.selected, other.selected) && slices.EqualFunc(c.unusable, other.unusable, sameUnusableZone) &&
+		slices.EqualFunc(c.observed, other.observed, sameMemoryOverhead) &&
 		(c.network == other.network || equality.Semantic.DeepEqual(c.network, other.network))
 }
 
@@ -62,6 +66,7 @@ func sameUnusableZone(a, b v1alpha1.UnusableZone) bool {
 // clone returns a copy that shares no memory with the NodeClass.
 func (c classInput) clone() classInput {
 	c.selected, c.unusable, c.network = slices.Clone(c.selected), slices.Clone(c.unusable), c.network.DeepCopy()
+	c.observed = (&v1alpha1.ProxmoxNodeClassStatus{MemoryOverhead: c.observed}).DeepCopy().MemoryOverhead
 	return c
 }
 
@@ -85,11 +90,13 @@ type offeringParams struct {
 	sizing    sizing
 	diskBytes int64
 	kubelet   *kubeletOverhead
+	memory    memoryModel
 	zones     []zone
 }
 
 func (o offeringParams) equal(other offeringParams) bool {
-	return o.diskBytes == other.diskBytes && o.kubelet == other.kubelet && o.affinity == other.affinity && o.cpu == other.cpu && o.sizing == other.sizing && slices.Equal(o.zones, other.zones)
+	return o.diskBytes == other.diskBytes && o.kubelet == other.kubelet && o.affinity == other.affinity && o.cpu == other.cpu && o.sizing == other.sizing && o.memory.equal(other.memory) &&
+		slices.Equal(o.zones, other.zones)
 }
 
 // newOfferingParams collects every Host in the view and in the status of the NodeClass.
@@ -123,6 +130,9 @@ func newOfferingParams(view inventory.View, key listKey, c classInput) offeringP
 	}
 	maps.DeleteFunc(zones, func(key placement.Zone, _ zone) bool { return c.region != "" && key.Region != c.region })
 	unifyPriceFactors(zones)
+	sorted := slices.SortedFunc(maps.Values(zones), func(a, b zone) int {
+		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Host, b.Host))
+	})
 	return offeringParams{
 		listKey:   key,
 		affinity:  c.affinity,
@@ -132,8 +142,7 @@ func newOfferingParams(view inventory.View, key listKey, c classInput) offeringP
 		sizing:    c.sizing,
 		diskBytes: c.diskBytes(),
 		kubelet:   c.kubelet,
-		zones: slices.SortedFunc(maps.Values(zones), func(a, b zone) int {
-			return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Host, b.Host))
-		}),
+		memory:    newMemoryModel(sorted, c.observed),
+		zones:     sorted,
 	}
 }

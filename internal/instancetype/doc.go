@@ -13,8 +13,8 @@
 //
 // # Capacity and overhead
 //
-//	capacity      memory   = VM memory x (1 - overhead), rounded down to MiB: firmware
-//	                         and kernel of the guest use the rest
+//	capacity      memory   = VM memory - overhead, rounded down to MiB: firmware and
+//	                         kernel of the guest use the overhead, see memory.go
 //	              disk     = 93 % of the boot disk: partitions and file system
 //	kube reserved CPU      = 6 % of the first core, 1 % of the second, 0.5 % of the
 //	                         next two, 0.25 % of all others

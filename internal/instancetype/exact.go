@@ -221,7 +221,7 @@ func (p *Provider) exactSize(l *list, v variant, it *cloudprovider.InstanceType,
 		}
 		return (&cloudprovider.InstanceType{Capacity: capacity, Overhead: overhead}).Allocatable()
 	})
-	if !ok || l.params.kubelet.For(t.CPUs, t.MemoryBytes).err != nil || p.checkKubeletSize(l.params.kubelet, l.params.diskBytes, t) != nil {
+	if !ok || l.params.kubelet.For(t.CPUs, t.MemoryBytes).err != nil || p.checkKubeletSize(l.params, t) != nil {
 		return Type{}, false
 	}
 	labels := t.labels()

@@ -22,7 +22,7 @@ import (
 
 func newExactProvider(t testing.TB, v instancetype.Viewer) *instancetype.Provider {
 	t.Helper()
-	p, err := instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), VMMemoryOverheadPercent: 0.075, VMSizePolicy: v1alpha1.VMSizeExact})
+	p, err := instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), VMMemoryOverheadPercent: new(0.075), VMSizePolicy: v1alpha1.VMSizeExact})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -173,14 +173,14 @@ func (p *Provider) CheckKubelet(nodeClass *v1alpha1.ProxmoxNodeClass) error {
 	if k == nil {
 		return nil
 	}
-	disk := newClassInput(nodeClass).diskBytes()
+	params := offeringParams{kubelet: k, diskBytes: newClassInput(nodeClass).diskBytes()}
 	var unusable error
 	usable := false
 	for _, t := range p.deps.Catalog.Types() {
 		if size := k.For(t.CPUs, t.MemoryBytes); size.err != nil {
 			return size.err
 		}
-		if err := p.checkKubeletSize(k, disk, t); err != nil {
+		if err := p.checkKubeletSize(params, t); err != nil {
 			unusable = err
 		} else {
 			usable = true
@@ -195,14 +195,12 @@ func (p *Provider) CheckKubelet(nodeClass *v1alpha1.ProxmoxNodeClass) error {
 // checkKubeletSize returns an error if the kubelet of a VM of the type would not start
 // because it reserves too much or too little. It returns nil for an invalid configuration:
 // its NodeClass is not ready, and capacity is available.
-func (p *Provider) checkKubeletSize(k *kubeletOverhead, diskBytes int64, t Type) error {
-	size := k.For(t.CPUs, t.MemoryBytes)
-	if k == nil || size.err != nil {
+func (p *Provider) checkKubeletSize(params offeringParams, t Type) error {
+	size := params.kubelet.For(t.CPUs, t.MemoryBytes)
+	if params.kubelet == nil || size.err != nil {
 		return nil
 	}
-	disk := max(diskBytes, t.EphemeralBytes)
-	capacity := t.capacity(disk, t.Pods, p.deps.VMMemoryOverheadPercent)
-	overhead := size.overhead(t.overhead(disk), capacity)
+	capacity, overhead := p.resources(params, t)
 	total := overhead.Total()
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
 		if has, takes := capacity[name], total[name]; takes.Cmp(has) >= 0 {

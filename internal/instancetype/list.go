@@ -173,7 +173,7 @@ func (l *list) index() map[string]int {
 // availability reports for each zone whether the type can be launched there.
 func (p *Provider) availability(view inventory.View, params offeringParams, v variant) []bool {
 	available := make([]bool, len(params.zones))
-	if v.unused || params.sizing.excludedReason(v.Type) != "" || p.checkKubeletSize(params.kubelet, params.diskBytes, v.Type) != nil {
+	if v.unused || params.sizing.excludedReason(v.Type) != "" || p.checkKubeletSize(params, v.Type) != nil {
 		return available
 	}
 	need := p.newNeed(params, v.Type)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -45,6 +46,13 @@ func newBigProvider(b *testing.B) (*instancetype.Provider, *viewer, []*v1alpha1.
 	for n := range benchClasses {
 		class := newNodeClass(selected...)
 		class.Name = fmt.Sprint("class", n)
+		for h := range v1alpha1.MaxMemoryOverheads {
+			learned := v1alpha1.MemoryOverhead{Image: ownership.ImageID(900+h, *v.configs[900+h]), BIOS: "seabios", Machine: "pc"}
+			for size := range int64(30) {
+				learned.Sizes = append(learned.Sizes, v1alpha1.MemoryOverheadSize{MemoryMiB: 1024 * (1 + size), OverheadMiB: 100 + 20*size})
+			}
+			class.Status.MemoryOverhead = append(class.Status.MemoryOverhead, learned)
+		}
 		classes = append(classes, class)
 	}
 	return p, v, classes

@@ -25,8 +25,8 @@ const (
 )
 
 // capacity returns the capacity that a Node of the type reports.
-func (t Type) capacity(diskBytes, pods int64, memoryOverhead float64) corev1.ResourceList {
-	memory := int64(float64(t.MemoryBytes)*(1-memoryOverhead)) / mib * mib
+func (t Type) capacity(diskBytes, pods, memoryOverhead int64) corev1.ResourceList {
+	memory := (t.MemoryBytes - memoryOverhead) / mib * mib
 	list := corev1.ResourceList{
 		corev1.ResourceCPU:              *resource.NewQuantity(int64(t.CPUs), resource.DecimalSI),
 		corev1.ResourceMemory:           *resource.NewQuantity(memory, resource.BinarySI),

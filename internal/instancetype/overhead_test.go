@@ -96,7 +96,7 @@ func TestOverheadFromFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := instancetype.New(instancetype.Deps{Inventory: newViewer(), Pricing: pricing(), Catalog: catalog})
+	p, err := instancetype.New(instancetype.Deps{Inventory: newViewer(), Pricing: pricing(), Catalog: catalog, VMMemoryOverheadPercent: new(0.0)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestOverheadFromFile(t *testing.T) {
 
 func TestNewInvalidDeps(t *testing.T) {
 	t.Parallel()
-	for _, deps := range []instancetype.Deps{{}, {Inventory: newViewer(), VMMemoryOverheadPercent: 7.5}, {Inventory: newViewer(), VMMemoryOverheadPercent: -1}} {
+	for _, deps := range []instancetype.Deps{{}, {Inventory: newViewer(), VMMemoryOverheadPercent: new(7.5)}, {Inventory: newViewer(), VMMemoryOverheadPercent: new(-1.0)}} {
 		if _, err := instancetype.New(deps); err == nil {
 			t.Errorf("%+v was accepted", deps)
 		}

@@ -45,9 +45,9 @@ type Deps struct {
 	VolumeAttachmentLimits map[string]int
 	CPULayouts             CPULayouts
 	// VMMemoryOverheadPercent is the fraction of a VM's memory that firmware and kernel use, so
-	// the Node does not report it. Karpenter rejects a Node with less than 90 % of its
-	// claim's capacity.
-	VMMemoryOverheadPercent float64
+	// the Node does not report it, until Nodes report their memory. The default depends on the
+	// size. Karpenter rejects a Node with less than 90 % of its claim's capacity.
+	VMMemoryOverheadPercent *float64
 	Clock                   clock.Clock
 	// Registerer registers the metrics; nil disables them.
 	Registerer prometheus.Registerer
@@ -61,6 +61,7 @@ type Provider struct {
 	cloneQueue  *placement.CloneQueue
 	sizes       *sizesInUse
 	kubelets    *kubeletOverheads
+	estimate    memoryEstimate
 
 	mu    sync.RWMutex
 	lists map[listKey]*list
@@ -71,8 +72,8 @@ func New(deps Deps) (*Provider, error) {
 	if deps.Inventory == nil {
 		return nil, errors.New("creating instance type provider: no inventory")
 	}
-	if deps.VMMemoryOverheadPercent < 0 || deps.VMMemoryOverheadPercent >= 1 {
-		return nil, fmt.Errorf("creating instance type provider: found VM memory overhead %g, want a fraction of at least 0 and below 1, such as 0.075", deps.VMMemoryOverheadPercent)
+	if percent := deps.VMMemoryOverheadPercent; percent != nil && (*percent < 0 || *percent >= 1) {
+		return nil, fmt.Errorf("creating instance type provider: found VM memory overhead %g, want a fraction of at least 0 and below 1, such as 0.075", *percent)
 	}
 	if len(deps.Catalog.types) == 0 {
 		deps.Catalog = DefaultCatalog()
@@ -83,6 +84,7 @@ func New(deps Deps) (*Provider, error) {
 	p := &Provider{
 		deps: deps, unavailable: newUnavailableOfferings(deps.Clock), lists: map[listKey]*list{},
 		sizes: &sizesInUse{names: map[string]time.Time{}}, kubelets: &kubeletOverheads{byClass: map[string]*kubeletOverhead{}},
+		estimate: memoryEstimate{percent: deps.VMMemoryOverheadPercent},
 	}
 	for _, t := range deps.Catalog.Types() {
 		p.prices = append(p.prices, deps.Pricing.Price(t, deps.PCIResources.deviceCount(t)))
@@ -103,7 +105,7 @@ func (p *Provider) LimitCloneQueue(queue placement.CloneQueue) { p.cloneQueue = 
 func (p *Provider) ForView(view Viewer) *Provider {
 	deps := p.deps
 	deps.Inventory = view
-	return &Provider{deps: deps, prices: p.prices, unavailable: p.unavailable, cloneQueue: p.cloneQueue, sizes: p.sizes, kubelets: p.kubelets, lists: map[listKey]*list{}}
+	return &Provider{deps: deps, prices: p.prices, unavailable: p.unavailable, cloneQueue: p.cloneQueue, sizes: p.sizes, kubelets: p.kubelets, estimate: p.estimate, lists: map[listKey]*list{}}
 }
 
 // List returns all types with all known zones of the NodeClass. The NodePool matters if
@@ -160,7 +162,7 @@ func (p *Provider) unavailableReason(l *list, v variant, z zone) string {
 	if reason := cmp.Or(p.unavailable.reason(OfferingSelector{z.Zone, v.Name, l.params.nodeClass}), z.blockedReason(), z.exhaustedReason); reason != "" {
 		return reason
 	}
-	if err := p.checkKubeletSize(l.params.kubelet, l.params.diskBytes, v.Type); err != nil {
+	if err := p.checkKubeletSize(l.params, v.Type); err != nil {
 		return err.Error()
 	}
 	if other := l.variantIn(v, z); other.Name != v.Name {

@@ -64,7 +64,7 @@ func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.N
 			!resources.Fits(claim.Spec.Resources.Requests, it.Allocatable()) {
 			continue
 		}
-		if p.checkKubeletSize(l.params.kubelet, l.params.diskBytes, v.Type) != nil {
+		if p.checkKubeletSize(l.params, v.Type) != nil {
 			continue
 		}
 		exact, isExact := Type{}, false

@@ -181,11 +181,11 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-func must(request placement.Request, err error) placement.Request {
+func must[T any](value T, err error) T {
 	if err != nil {
 		panic(err)
 	}
-	return request
+	return value
 }
 
 // TestRequestWithOverlay checks that a type planned with an overlay can be launched: the

@@ -105,7 +105,7 @@ func newNodeClassWithAllHosts() *v1alpha1.ProxmoxNodeClass {
 func newProvider(t testing.TB, v instancetype.Viewer) (*instancetype.Provider, *testclock.FakeClock) {
 	t.Helper()
 	clock := testclock.NewFakeClock(start)
-	p, err := instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), VMMemoryOverheadPercent: 0.075, Clock: clock})
+	p, err := instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), VMMemoryOverheadPercent: new(0.075), Clock: clock})
 	if err != nil {
 		t.Fatal(err)
 	}

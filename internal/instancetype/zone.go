@@ -31,6 +31,8 @@ type zone struct {
 	// cpuType and image of the template; empty until its configuration was read.
 	cpuType string
 	image   string
+	// guest is the key of VMs in status.memoryOverhead; zero until it is known.
+	guest guestKey
 	// storage of the boot disk; empty until it is known.
 	storage string
 	// excludedReason is why the NodeClass excludes the Host.
@@ -65,6 +67,7 @@ func (z zone) withTemplate(vmid int, view inventory.View, c classInput) zone {
 	z.ready = true
 	z.cpuType = cpuTypeOf(*guest.Config)
 	z.image = ownership.ImageLabel(z.template, *guest.Config)
+	z.guest = templateKey(z.template, *guest.Config)
 	z.os = osOf(*guest.Config)
 	z.devices = templateDevices(*guest.Config)
 	if guest.Config.Options["arch"] == "aarch64" {
@@ -85,14 +88,20 @@ func osOf(config proxmox.VMConfig) string {
 	return string(corev1.Linux)
 }
 
-// cpuTypeOf parses "host", "host,flags=+aes" and "cputype=host,flags=+aes".
+// cpuTypeOf returns the CPU type of a VM.
 func cpuTypeOf(config proxmox.VMConfig) string {
-	for _, property := range proxmox.ParseProperties(config.Options["cpu"]) {
-		if property.Bare || property.Key == "cputype" {
+	return bareProperty(config.Options["cpu"], "cputype", defaultCPUType)
+}
+
+// bareProperty returns the property whose key may be omitted: "host", "host,flags=+aes" and
+// "cputype=host,flags=+aes" have the same cputype.
+func bareProperty(option, key, fallback string) string {
+	for _, property := range proxmox.ParseProperties(option) {
+		if property.Bare || property.Key == key {
 			return property.Value
 		}
 	}
-	return defaultCPUType
+	return fallback
 }
 
 // blockedReason returns why the class cannot have a VM in the zone, regardless of

@@ -36,6 +36,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/consolidation"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/offline"
+	nodecapacity "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/node/capacity"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/node/registration"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/adoption"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/bootstrapcleanup"
@@ -241,6 +242,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		}),
 		offline.NewController(kube, o.Instances.VMs, o.Inventory, o.EventRecorder),
 		registration.NewController(kube, o.EventRecorder, o.Clock),
+		nodecapacity.NewController(kube, o.Types, o.Inventory, o.EventRecorder),
 		driftevents.NewController(kube, o.Instances.Planner, o.EventRecorder, clock.RealClock{}, o.CloudProvider.DescribeDrift),
 		terminatefirst.NewController(terminatefirst.Deps{
 			Kube: kube, Cluster: cluster, Inventory: o.Inventory, Types: o.Types, Recorder: o.EventRecorder, Clock: o.Clock,

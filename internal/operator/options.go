@@ -47,7 +47,8 @@ type Options struct {
 	TemplateBuilds         int
 	TemplateGracePeriod    time.Duration
 
-	VMMemoryOverheadPercent float64
+	// VMMemoryOverheadPercent is nil if it is not set.
+	VMMemoryOverheadPercent *float64
 	PCIResources            instancetype.Devices
 	PricePerVCPU            float64
 	PricePerGB              float64
@@ -139,8 +140,8 @@ func OptionTable() []Option { //nolint:funlen // a table
 			number(func(o *Options) *int { return &o.TemplateBuilds }, 1, 1000)},
 		{"template-grace-period", "TEMPLATE_GRACE_PERIOD", "1m", "How long a template of an older generation, or an image, must be unused before it is deleted.",
 			duration(func(o *Options) *time.Duration { return &o.TemplateGracePeriod }, time.Second)},
-		{"vm-memory-overhead-percent", "VM_MEMORY_OVERHEAD_PERCENT", "0.075", "Fraction of a VM's memory that its firmware and kernel use, between 0 and 1.",
-			fraction(func(o *Options) *float64 { return &o.VMMemoryOverheadPercent })},
+		{"vm-memory-overhead-percent", "VM_MEMORY_OVERHEAD_PERCENT", "", "Fraction of a VM's memory that its firmware and kernel use, between 0 and 1, for example 0.075. It applies until Nodes have reported their memory. If empty, it depends on the size of the VM.",
+			parsed(func(o *Options) **float64 { return &o.VMMemoryOverheadPercent }, parseOptionalFraction)},
 		{"pci-resources", "PCI_RESOURCES", "", "PCI resource mappings and the extended resources that they provide, for example gpu-a100=nvidia.com/gpu,gpu-t4=nvidia.com/gpu.",
 			parsed(func(o *Options) *instancetype.Devices { return &o.PCIResources }, instancetype.ParseDevices)},
 		{"price-per-vcpu", "PRICE_PER_VCPU", "0.025", "Price of a vCPU. Prices have no currency: Karpenter only compares them.",

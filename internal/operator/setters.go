@@ -42,15 +42,25 @@ func number(field func(*Options) *int, low, high int) func(*Options, string) err
 }
 
 func fraction(field func(*Options) *float64) func(*Options, string) error {
-	return func(o *Options, v string) error {
-		f, err := strconv.ParseFloat(v, 64)
-		// The negated comparison would accept NaN.
-		if inside := f >= 0 && f < 1; err != nil || !inside {
-			return fmt.Errorf("found %q, want a number from 0 to 1, for example 0.075", v)
-		}
-		*field(o) = f
-		return nil
+	return parsed(field, parseFraction)
+}
+
+func parseFraction(v string) (float64, error) {
+	f, err := strconv.ParseFloat(v, 64)
+	// The negated comparison would accept NaN.
+	if inside := f >= 0 && f < 1; err != nil || !inside {
+		return 0, fmt.Errorf("found %q, want a number from 0 to 1, for example 0.075", v)
 	}
+	return f, nil
+}
+
+// parseOptionalFraction returns nil if the value is empty.
+func parseOptionalFraction(v string) (*float64, error) {
+	if v == "" {
+		return nil, nil
+	}
+	f, err := parseFraction(v)
+	return &f, err
 }
 
 func price(field func(*Options) *float64) func(*Options, string) error {

@@ -77,7 +77,7 @@ func settingCases() map[string]settingCase {
 		"PROXMOX_VMID_MAX": {value: "40000", want: 40000, get: func(o *operator.Options) any { return o.ProxmoxVMIDMax }, bad: vmid},
 		"PROXMOX_EXCLUDED_VMIDS": {value: "9999, 30555", want: []int{9999, 30555}, get: func(o *operator.Options) any { return o.ProxmoxExcludedVMIDs },
 			bad: map[string]string{"csi": "want VMIDs from 100 to 999999999", "99": "want VMIDs from 100"}},
-		"VM_MEMORY_OVERHEAD_PERCENT": {value: "0.1", want: 0.1, get: func(o *operator.Options) any { return o.VMMemoryOverheadPercent },
+		"VM_MEMORY_OVERHEAD_PERCENT": {value: "0.1", want: new(0.1), get: func(o *operator.Options) any { return o.VMMemoryOverheadPercent },
 			bad: map[string]string{"7.5": "0.075", "-0.1": "0.075", "NaN": "0.075", "some": "0.075"}},
 		"PROXMOX_TEMPLATE_VMID":     {value: "3000", want: 3000, get: func(o *operator.Options) any { return o.ProxmoxTemplateVMID }, bad: vmid},
 		"PROXMOX_TEMPLATE_VMID_MAX": {value: "4000", want: 4000, get: func(o *operator.Options) any { return o.ProxmoxTemplateVMIDMax }, bad: vmid},

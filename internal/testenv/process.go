@@ -40,7 +40,7 @@ func NewComponents(t testing.TB, deps instance.Deps, source boot.Source, polls i
 	inv, err := inventory.New(slices.Collect(maps.Values(deps.Clients)), polls)
 	Must(t, err)
 	types, err := instancetype.New(instancetype.Deps{
-		Inventory: inv, Pricing: pricing, Clock: deps.Clock, CPULayouts: instancetype.CPULayouts{Roots: slices.Sorted(maps.Keys(deps.RootClients))},
+		Inventory: inv, Pricing: pricing, VMMemoryOverheadPercent: new(0.0), Clock: deps.Clock, CPULayouts: instancetype.CPULayouts{Roots: slices.Sorted(maps.Keys(deps.RootClients))},
 	})
 	Must(t, err)
 	deps.Inventory = inv

@@ -134,8 +134,7 @@ func TestAllocatable(t *testing.T) {
 	capacity := k.capacity()
 	free := allocatable(capacity, k.settings.config)
 
-	// 4096 MiB minus 3% and 64 MiB.
-	g.Expect(capacity.Memory().Value() / mebibyte).To(BeNumerically("~", 3909, 1))
+	g.Expect(capacity.Memory().Value() / mebibyte).To(BeEquivalentTo(3914))
 	g.Expect(free.Cpu().MilliValue()).To(BeEquivalentTo(1890))
 	g.Expect(capacity.Memory().Value() - free.Memory().Value()).To(BeEquivalentTo((384 + 64 + 100) * mebibyte))
 	g.Expect(free.Pods().Value()).To(BeEquivalentTo(25))

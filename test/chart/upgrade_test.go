@@ -26,12 +26,13 @@ import (
 const upstreamDir = "testdata/upstream-0.4.9"
 
 // TestUpstreamValues renders the chart with all values of the chart that it replaces, as
-// "helm get values --all" prints them, except for the image.
+// "helm get values --all" prints them, except for the image, and for the memory overhead, whose
+// default is another one.
 func TestUpstreamValues(t *testing.T) {
 	t.Parallel()
 	content, err := os.ReadFile(upstreamDir + "/values.yaml")
 	check(t, err)
-	values := strings.Replace(string(content), "  repository: ghcr.io/sergelogvinov/karpenter-provider-proxmox\n", "", 1)
+	values := strings.NewReplacer("  repository: ghcr.io/sergelogvinov/karpenter-provider-proxmox\n", "", "  vmMemoryOverheadPercent: 0.075\n", "").Replace(string(content))
 	rendered, err := render(t, values)
 	check(t, err)
 	defaults, err := render(t, "")

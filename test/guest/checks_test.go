@@ -63,7 +63,7 @@ func (n *node) checkNode(t testing.TB) {
 }
 
 // maxExtraMemory is how much more memory a Node may have than promised: the rest could not be used for pods.
-const maxExtraMemory = 0.05
+const maxExtraMemory = 0.03
 
 // checkCapacity compares what the Node has with what the NodeClaim promised to Karpenter's scheduler.
 func (n *node) checkCapacity(t testing.TB) {
