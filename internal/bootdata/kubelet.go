@@ -34,12 +34,16 @@ type KubeletInput struct {
 	// KubeReserved, SystemReserved and EvictionHard are those of the instance type. Values
 	// of Config take precedence. Only memory is used from EvictionHard.
 	KubeReserved, SystemReserved, EvictionHard corev1.ResourceList
+	// MaxPods is the number of pods of the instance type; 0 if it is unknown. That of Config
+	// takes precedence.
+	MaxPods int32
 }
 
 const (
-	// defaultCFSQuotaPeriod and defaultEvictionMemory are defaults of the kubelet.
+	// Defaults of the kubelet.
 	defaultCFSQuotaPeriod = 100 * time.Millisecond
 	defaultEvictionMemory = "100Mi"
+	defaultMaxPods        = 110
 
 	signalMemory = "memory.available"
 )
@@ -55,6 +59,10 @@ func NewKubeletConfiguration(in KubeletInput) (KubeletConfiguration, error) {
 	out.KubeReserved = reserved(in.KubeReserved, in.Config.KubeReserved)
 	out.SystemReserved = reserved(in.SystemReserved, in.Config.SystemReserved)
 	out.EvictionHard = evictionHard(in)
+	// The default is not written: templates of users may contain maxPods, too.
+	if out.MaxPods == 0 && in.MaxPods != defaultMaxPods {
+		out.MaxPods = in.MaxPods
+	}
 	if period := out.CPUCFSQuotaPeriod; period != nil && period.Duration != defaultCFSQuotaPeriod {
 		// Other periods need a feature gate that is off by default.
 		const gate = "CustomCPUCFSQuotaPeriod"

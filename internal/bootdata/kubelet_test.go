@@ -52,6 +52,7 @@ func TestKubeletConfiguration(t *testing.T) {
 		KubeReserved:   resources("100m", "384Mi"),
 		SystemReserved: resources("10m", "64Mi"),
 		EvictionHard:   resources("0", "500Mi"),
+		MaxPods:        64,
 		Config: kubeletconfig.KubeletConfiguration{
 			CPUManagerPolicy: "static", CPUCFSQuota: new(false), CPUCFSQuotaPeriod: &metav1.Duration{Duration: 5 * time.Millisecond},
 			TopologyManagerPolicy: "restricted", TopologyManagerScope: "pod",

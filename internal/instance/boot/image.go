@@ -24,6 +24,8 @@ type Request struct {
 	Claim    *karpv1.NodeClaim
 	Intent   instance.Intent
 	Overhead cloudprovider.InstanceTypeOverhead
+	// Pods is how many pods the Node may have; 0 if it is unknown.
+	Pods int64
 	// Bridges returns a bridge of the Host by name; nil if they are unknown.
 	Bridges func(name string) proxmox.Bridge
 }

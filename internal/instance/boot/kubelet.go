@@ -4,6 +4,8 @@
 package boot
 
 import (
+	"math"
+
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
@@ -30,6 +32,7 @@ func newKubeletConfiguration(r Request, taints bootdata.Taints) (bootdata.Kubele
 	return bootdata.NewKubeletConfiguration(bootdata.KubeletInput{
 		Config: withPinning(config, r.Intent, r.Overhead), ProviderID: r.Intent.ProviderID(), Taints: taints,
 		KubeReserved: r.Overhead.KubeReserved, SystemReserved: r.Overhead.SystemReserved, EvictionHard: r.Overhead.EvictionThreshold,
+		MaxPods: int32(min(r.Pods, math.MaxInt32)),
 	})
 }
 

@@ -50,6 +50,7 @@ func (s Source) Preview(ctx context.Context, class *v1alpha1.ProxmoxNodeClass, c
 		Class: class, Claim: claim, Intent: intent,
 		// Every instance type has reserved CPUs: some settings of the kubelet need them.
 		Overhead: cloudprovider.InstanceTypeOverhead{KubeReserved: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}},
+		Pods:     claim.Status.Capacity.Pods().Value(),
 	}, source, sampleToken, rootCA)
 }
 

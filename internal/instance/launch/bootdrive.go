@@ -22,8 +22,9 @@ func (a *attempt) ensureBootDrive(ctx context.Context) error {
 	if a.intent.ISOStorage == "" {
 		return nil
 	}
+	overhead, pods := a.kubeletResources()
 	image, hash, err := a.boot.Image(ctx, boot.Request{
-		Class: a.class, Claim: a.claim, Intent: a.intent, Overhead: a.overhead(),
+		Class: a.class, Claim: a.claim, Intent: a.intent, Overhead: overhead, Pods: pods,
 		Bridges: func(name string) proxmox.Bridge {
 			return network.FindBridge(a.deps.Inventory.View(), a.intent.Region, a.intent.Host, name)
 		},
@@ -54,12 +55,12 @@ func (a *attempt) recordBootData(ctx context.Context, hash string) error {
 	return instance.Annotate(ctx, a.deps.Kube, a.claim, map[string]string{v1alpha1.AnnotationBootDataHash: hash})
 }
 
-// overhead returns the overhead that the instance type was offered with. If the type
-// was removed from the catalog, the kubelet's defaults apply.
-func (a *attempt) overhead() cloudprovider.InstanceTypeOverhead {
+// kubeletResources returns the overhead and the pods that the instance type was offered
+// with. If the type was removed from the catalog, the kubelet's defaults apply.
+func (a *attempt) kubeletResources() (overhead cloudprovider.InstanceTypeOverhead, pods int64) {
 	it, ok := a.types.Get(a.class, a.intent.InstanceType)
 	if !ok || it.Overhead == nil {
-		return cloudprovider.InstanceTypeOverhead{}
+		return cloudprovider.InstanceTypeOverhead{}, 0
 	}
-	return *it.Overhead
+	return *it.Overhead, it.Capacity.Pods().Value()
 }
