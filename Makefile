@@ -134,7 +134,7 @@ kubeplane-test: $(KUBEPLANE) ## Test the Kubernetes control plane binary
 	cd kubeplane && KUBEPLANE=$(KUBEPLANE) go test -modfile=$(KUBEPLANE_MODULE).mod -shuffle=on -timeout 10m ./internal/...
 
 .PHONY: e2e
-e2e: $(KUBEPLANE) $(HELM) controller pvesim cloud-controller manifest ## Run end-to-end tests with a simulated Proxmox; E2E_PROXMOX_CONFIG=file uses your own, KUBERNETES=1.30 another version (docs/e2e.md)
+e2e: $(KUBEPLANE) $(HELM) controller pvesim cloud-controller manifest ## Run end-to-end tests with a simulated Proxmox; E2E_PROXMOX_CONFIG=file uses your own, KUBERNETES=1.30 another version, E2E_LONG=1 waits longer (docs/e2e.md)
 ifdef E2E_PROXMOX_CONFIG
 	$(call log,"testing end to end with the Proxmox of $(E2E_PROXMOX_CONFIG) (the duration depends on its VMs)")
 	$(E2E) -v -timeout 4h ./test/e2e | grep --line-buffered -v -e '^=== '
