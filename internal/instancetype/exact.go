@@ -124,6 +124,34 @@ func (s sizing) largerTypes(catalog Catalog) []Type {
 	return types
 }
 
+// typesAndCorners returns the types that the NodeClass allows and, of the exact sizes that can
+// be cut from each of them, those with the fewest or most CPUs and the least or most memory.
+func (s sizing) typesAndCorners(catalog Catalog) []Type {
+	var out []Type
+	sizes := map[inventory.Amount]bool{}
+	for _, t := range append(slices.Clone(catalog.Types()), s.largerTypes(catalog)...) {
+		if s.excludedReason(t) != "" {
+			continue
+		}
+		out = append(out, t)
+		if !s.canCut(t) {
+			continue
+		}
+		for _, cpus := range []int{int(roundUp(int64(s.min.CPUs), int64(s.step.CPUs))), t.CPUs} {
+			for _, memory := range []int64{roundUp(s.min.MemoryBytes, s.step.MemoryBytes), t.MemoryBytes} {
+				sizes[s.withRatio(inventory.Amount{CPUs: min(cpus, t.CPUs), MemoryBytes: min(memory, t.MemoryBytes)}, t)] = true
+			}
+		}
+	}
+	for _, size := range sortedSizes(sizes) {
+		out = append(out, sizedType(size))
+	}
+	return out
+}
+
+// canCut reports whether VMs can have a part of the type.
+func (s sizing) canCut(t Type) bool { return s.exact && len(t.Extra) == 0 && !t.Overhead.isSpecified() }
+
 // exactName matches the names of sizedType, without the suffix for arm64.
 var exactName = regexp.MustCompile(`^[a-z]1\.([1-9][0-9]{0,3})VCPU-([1-9][0-9]{0,7})(MB|GB)$`)
 
@@ -149,7 +177,7 @@ func parseSize(name string) (Type, bool) {
 // returns false if the VM would have the size of the type, or if the type has more than
 // CPUs and memory, such as devices.
 func (s sizing) fit(t Type, requests corev1.ResourceList, allocatable func(Type) corev1.ResourceList) (Type, bool) {
-	if !s.exact || len(t.Extra) > 0 || t.Overhead.isSpecified() || requests.Cpu().IsZero() && requests.Memory().IsZero() {
+	if !s.canCut(t) || requests.Cpu().IsZero() && requests.Memory().IsZero() {
 		return Type{}, false
 	}
 	needed := s.withHeadroom(requests, allocatable(t))

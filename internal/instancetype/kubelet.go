@@ -167,7 +167,8 @@ func (k *kubeletOverheads) get(nodeClass *v1alpha1.ProxmoxNodeClass) *kubeletOve
 }
 
 // CheckKubelet returns an error if the kubelet configuration of the NodeClass is invalid
-// for VMs of the instance types, or leaves nothing for pods on any of them.
+// for VMs of the instance types or of the smallest and largest exact sizes, or leaves nothing
+// for pods on any of them.
 func (p *Provider) CheckKubelet(nodeClass *v1alpha1.ProxmoxNodeClass) error {
 	k := p.kubelets.get(nodeClass)
 	if k == nil {
@@ -176,7 +177,7 @@ func (p *Provider) CheckKubelet(nodeClass *v1alpha1.ProxmoxNodeClass) error {
 	params := offeringParams{kubelet: k, diskBytes: newClassInput(nodeClass).diskBytes()}
 	var unusable error
 	usable := false
-	for _, t := range p.deps.Catalog.Types() {
+	for _, t := range newSizing(nodeClass.Spec.VMSize, p.deps.VMSizePolicy, 0).typesAndCorners(p.deps.Catalog) {
 		if size := k.For(t.CPUs, t.MemoryBytes); size.err != nil {
 			return size.err
 		}

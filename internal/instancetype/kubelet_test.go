@@ -121,6 +121,34 @@ func TestCheckKubelet(t *testing.T) {
 	}
 }
 
+// TestCheckKubeletExact: a VM of exact size may be smaller or larger than all instance types.
+func TestCheckKubeletExact(t *testing.T) {
+	t.Parallel()
+	const small, large = `{kubeReserved: {memory: memory - 3 * Gi / 2}}`, `{maxPods: 10 + cpu * 10}`
+	for name, test := range map[string]struct {
+		text   string
+		sizing v1alpha1.VMSizing
+		want   string // empty = valid
+	}{
+		"smallest":                {small, v1alpha1.VMSizing{}, "it is -536870912: want 0 or more for a VM with 1 vCPUs and 1Gi of memory"},
+		"smallest_allowed":        {small, v1alpha1.VMSizing{Min: v1alpha1.VMSize{Memory: "1536Mi"}}, ""},
+		"only_types":              {small, v1alpha1.VMSizing{Policy: v1alpha1.VMSizeInstanceType}, ""},
+		"largest":                 {large, v1alpha1.VMSizing{Max: v1alpha1.VMSize{CPU: 32}}, "it is 330 for a VM with 32 vCPUs"},
+		"largest_allowed":         {large, v1alpha1.VMSizing{}, ""},
+		"many_CPUs_little_memory": {`{maxPods: "memory / Gi / cpu >= 2 ? 50 : cpu"}`, v1alpha1.VMSizing{Min: v1alpha1.VMSize{CPU: 4}}, "it is 4 for a VM with 4 vCPUs and 1Gi of memory"},
+		"excluded_types":          {`{maxPods: cpu * 9}`, v1alpha1.VMSizing{Min: v1alpha1.VMSize{CPU: 2}}, ""},
+	} {
+		class := newNodeClassWithKubelet(t, test.text)
+		class.Spec.VMSize = test.sizing
+		switch err := newExactProvider(t, newViewer()).CheckKubelet(class); {
+		case test.want == "" && err != nil:
+			t.Errorf("%s: %v", name, err)
+		case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
+			t.Errorf("%s: found error %v, want %q", name, err, test.want)
+		}
+	}
+}
+
 // TestKubeletConfigurationUnchanged: Karpenter caches by object.
 func TestKubeletConfigurationUnchanged(t *testing.T) {
 	t.Parallel()
