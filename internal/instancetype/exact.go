@@ -233,12 +233,31 @@ func (o Overhead) isSpecified() bool {
 	return o.KubeReserved != nil || o.SystemReserved != nil || o.EvictionThreshold != nil
 }
 
+// exactSizes are the exact sizes for a Claim that were computed for some types.
+type exactSizes []Type
+
+// partOf returns a size that is a part of the type too, for the same architecture. The size that
+// would be computed for the type is not smaller: a larger type only allows more.
+func (s exactSizes) partOf(v variant) (Type, bool) {
+	n := slices.IndexFunc(s, func(t Type) bool {
+		return t.CPUs <= v.CPUs && t.MemoryBytes <= v.MemoryBytes && t.EphemeralBytes == v.EphemeralBytes && t.Name != v.Name &&
+			strings.HasSuffix(t.Name, arm64Suffix) == strings.HasSuffix(v.Name, arm64Suffix)
+	})
+	if n < 0 {
+		return Type{}, false
+	}
+	return s[n], true
+}
+
 // exactSize returns the VM of exact size for a Claim that may get the type. It returns
 // false if the Claim gets the type itself. A type that a NodeOverlay changes keeps its size,
-// because the NodeOverlay does not include the exact one.
-func (p *Provider) exactSize(l *list, v variant, it *cloudprovider.InstanceType, requirements scheduling.Requirements, requests corev1.ResourceList) (Type, bool) {
-	if it.IsPricingOverlayApplied() || it.IsCapacityOverlayApplied() {
+// because the NodeOverlay does not include the exact one. Computed sizes are added to known.
+func (p *Provider) exactSize(l *list, v variant, it *cloudprovider.InstanceType, requirements scheduling.Requirements, requests corev1.ResourceList, known *exactSizes) (Type, bool) {
+	if it.IsPricingOverlayApplied() || it.IsCapacityOverlayApplied() || !l.params.sizing.canCut(v.Type) {
 		return Type{}, false
+	}
+	if t, ok := known.partOf(v); ok {
+		return t, true
 	}
 	t, ok := l.params.sizing.fit(v.Type, requests, func(t Type) corev1.ResourceList {
 		capacity, overhead := p.resources(l.params, t)
@@ -255,7 +274,11 @@ func (p *Provider) exactSize(l *list, v variant, it *cloudprovider.InstanceType,
 	labels := t.labels()
 	// The requirement lists the types that core selected, which this size is a part of.
 	delete(labels, corev1.LabelInstanceTypeStable)
-	return t, requirements.IsCompatible(scheduling.NewLabelRequirements(labels), scheduling.AllowUndefinedWellKnownLabels)
+	if !requirements.IsCompatible(scheduling.NewLabelRequirements(labels), scheduling.AllowUndefinedWellKnownLabels) {
+		return Type{}, false
+	}
+	*known = append(*known, t)
+	return t, true
 }
 
 // priceRatio returns the price of an exact size relative to that of the variant.

@@ -54,6 +54,7 @@ func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.N
 	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(claim.Spec.Requirements...)
 	var zoneSets [][]placement.Zone
 	var allowed []*cloudprovider.InstanceType
+	var sizes exactSizes
 	for n, it := range types {
 		v := l.variants[n]
 		if v.unused || l.params.sizing.excludedReason(v.Type) != "" {
@@ -69,7 +70,7 @@ func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.N
 		}
 		exact, isExact := Type{}, false
 		if !opts.FixedSize {
-			exact, isExact = p.exactSize(l, v, it, requirements, claim.Spec.Resources.Requests)
+			exact, isExact = p.exactSize(l, v, it, requirements, claim.Spec.Resources.Requests, &sizes)
 		}
 		for price, zones := range p.allowedZones(l, v, it, requirements, opts, request.Excluded) {
 			zones = deduplicate(&zoneSets, zones)

@@ -113,6 +113,7 @@ func TestLargeFleet(t *testing.T) {
 	all()
 	checkCount(t, "allocations of an unchanged list", testing.AllocsPerRun(100, all))
 	checkTime(t, "unchanged list, hash units", fastest(20, nil, all)/float64(len(classes)))
+	checkExactLists(t)
 	online := true
 	checkTime(t, "full refresh of all lists, hash units", fastest(10, func() {
 		online = !online
@@ -137,4 +138,44 @@ func TestLargeFleet(t *testing.T) {
 			t.Error("an option fits")
 		}
 	}))
+}
+
+// checkExactLists measures the list that GetInstanceTypes returns for an unchanged inventory, with
+// Nodes of many exact sizes, and the request of a NodeClaim.
+func checkExactLists(t *testing.T) {
+	t.Helper()
+	_, provider, classes := newFleet(t, 100, instancetype.DefaultCatalog())
+	exact, catalog := classes[0], classes[1]
+	exact.Spec.VMSize.Policy, catalog.Spec.VMSize.Policy = v1alpha1.VMSizeExact, v1alpha1.VMSizeInstanceType
+	list := func() {
+		testenv.Must(t, provider.RefreshSizes(func() ([]string, error) { return sizesInUse(), nil }))
+		provider.List(exact, poolName)
+	}
+	list()
+	checkTime(t, "unchanged list with exact sizes, hash units", fastest(20, nil, list))
+	began := time.Now()
+	for range 100 {
+		list()
+	}
+	if took := time.Since(began) / 100; took > time.Millisecond {
+		t.Errorf("an unchanged list takes %s, want less than 1ms", took)
+	}
+	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{UID: "uid"}}
+	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("100Mi")}
+	request := func(class *v1alpha1.ProxmoxNodeClass) float64 {
+		return fastest(20, nil, func() {
+			_, err := provider.Request(class, claim, instancetype.RequestOptions{})
+			testenv.Must(t, err)
+		})
+	}
+	checkTime(t, "request of an exact size over that of the catalog", request(exact)/request(catalog))
+}
+
+// sizesInUse returns the names of 50 exact sizes.
+func sizesInUse() []string {
+	var names []string
+	for n := range 50 {
+		names = append(names, fmt.Sprintf("e1.%dVCPU-%dMB", 1+n%10, 1280+512*n))
+	}
+	return names
 }

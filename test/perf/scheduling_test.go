@@ -26,6 +26,7 @@ import (
 	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
 	corescheduling "sigs.k8s.io/karpenter/pkg/scheduling"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
@@ -39,6 +40,13 @@ func TestScheduling(t *testing.T) {
 		_, provider, classes := newFleet(t, hosts, instancetype.DefaultCatalog())
 		took := timeSolve(t, provider.List(classes[0], poolName), pods)
 		checkTime(t, fmt.Sprintf("scheduling with %d hosts over core's benchmark", hosts), took/baseline)
+
+		// Nodes of 50 exact sizes exist.
+		testenv.Must(t, provider.RefreshSizes(func() ([]string, error) { return sizesInUse(), nil }))
+		exact := classes[1]
+		exact.Spec.VMSize.Policy = v1alpha1.VMSizeExact
+		fitted := timeSolve(t, provider.List(exact, poolName), pods)
+		checkTime(t, fmt.Sprintf("scheduling with %d hosts, exact sizes over the catalog", hosts), fitted/took)
 	}
 }
 
