@@ -126,7 +126,7 @@ func (s *Stage) newKit() (*harness.Kit, error) {
 	if s.Guests != nil {
 		kit.Values.StringData["sshAuthorizedKeys"] = s.Guests.publicKey
 	}
-	adaptNodePool(kit.Pool)
+	adaptKit(kit)
 	return kit, nil
 }
 
@@ -146,16 +146,14 @@ func (s *Stage) playgroundPods() int {
 	return 5
 }
 
-// adaptNodePool allows only small VMs, so there are several, and disables consolidation until
-// the last step.
-func adaptNodePool(pool *karpv1.NodePool) {
-	pool.Spec.Template.Spec.Requirements = append(pool.Spec.Template.Spec.Requirements, karpv1.NodeSelectorRequirementWithMinValues{
-		Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpIn,
-		Values: []string{"c1.2VCPU-4GB", "s1.2VCPU-8GB", "c1.4VCPU-8GB", "s1.4VCPU-16GB"},
-	})
-	pool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("Never")
+// adaptKit allows only small VMs, so there are several, and disables consolidation until the
+// last step.
+func adaptKit(kit *harness.Kit) {
+	kit.Class.Spec.VMSize.Min = v1alpha1.VMSize{CPU: 2, Memory: "2Gi"} // enough for a real guest
+	kit.Class.Spec.VMSize.Max = v1alpha1.VMSize{CPU: 4, Memory: "16Gi"}
+	kit.Pool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("Never")
 	// The default deletes one node in ten at a time, which takes too long for a demo.
-	pool.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "100%"}}
+	kit.Pool.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "100%"}}
 }
 
 func (s *Stage) classReady(ctx context.Context) error {
