@@ -20,6 +20,7 @@ import (
 // otherNames are names of kinds, feature gates of Karpenter, names of Kubernetes and roles of Proxmox.
 var otherNames = []string{
 	"ProxmoxNodeClass", "ProxmoxTemplate", "ProxmoxUnmanagedTemplate", "NodeClaim", "NodeRepair", "StaticCapacity", "TerminateFirstDrift",
+	"ReadyForProvisioning", "FitsExistingCapacity", "RequiresNewCapacity", "ConsolidationApproved", // Karpenter
 	"NotIn", "NotReady", "SandboxChanged", "NoAccess", "KarpenterDisk", "KarpenterHost",
 }
 
