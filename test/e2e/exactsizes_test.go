@@ -38,8 +38,6 @@ func TestExactSizes(t *testing.T) {
 	p := e.newNodePool(t, "exact", func(kit *harness.Kit) {
 		kit.Pool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("Never")
 		kit.Class.Spec.VMSize = v1alpha1.VMSizing{
-			// The kernel of a smaller guest uses a larger share of its memory than the controller estimates.
-			Min: v1alpha1.VMSize{Memory: "1536Mi"},
 			Max: v1alpha1.VMSize{CPU: 8, Memory: "32Gi"}, // several Nodes
 		}
 	})
