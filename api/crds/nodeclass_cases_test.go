@@ -352,10 +352,8 @@ metadataOptions: {type: cdrom, templatesRef: {name: a}}`,
 			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, tags: [a, b, c, d, e, f, g, h, i, j, k]}`,
 			refusal: "spec.tags: Too many: 11",
 		}, {
-			name: "unanchored_interface_name",
-			spec: `
-instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
-securityGroups: [{name: kubernetes, interface: xnet0y}]`,
+			name:    "unanchored_interface_name",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, securityGroups: [{name: kubernetes, interface: xnet0y}]}`,
 			refusal: "spec.securityGroups[0].interface",
 		}, {
 			name:    "resource_pool_too_deep",

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
@@ -27,7 +26,7 @@ func TestKubeletConfigurationInRecipes(t *testing.T) {
 			g := NewWithT(t)
 			data := newData(t)
 			config := &data.Kubernetes.KubeletConfiguration
-			config.ClusterDomain, config.ResolverConfig, config.RegistryPullQPS = "example.com", ptr.To("/etc/resolv.conf"), ptr.To[int32](0)
+			config.ClusterDomain, config.ResolverConfig, config.RegistryPullQPS = "example.com", new("/etc/resolv.conf"), new(int32(0))
 			config.Authentication.Webhook.CacheTTL.Duration = 5 * time.Minute
 			templates, values := recipe(t, name)
 			data.Values = values

@@ -199,7 +199,7 @@ func (p *Provider) CheckKubelet(nodeClass *v1alpha1.ProxmoxNodeClass) error {
 func (p *Provider) checkKubeletSize(params offeringParams, t Type) error {
 	size := params.kubelet.For(t.CPUs, t.MemoryBytes)
 	if params.kubelet == nil || size.err != nil {
-		return nil
+		return nil //nolint:nilerr // the condition of the NodeClass reports it
 	}
 	capacity, overhead := p.resources(params, t)
 	total := overhead.Total()

@@ -62,10 +62,10 @@ func TestMemoryEstimate(t *testing.T) {
 	p := newSizedProvider(t, newViewer(), nil, types...)
 	percent := newSizedProvider(t, newViewer(), new(0.075), types...)
 	for _, typ := range types {
-		real := measured[typ.MemoryBytes/mib]
+		want := measured[typ.MemoryBytes/mib]
 		got := memoryOf(t, p, newNodeClass("east/pve1/901"), typ) / mib
-		if got > real.ovmf || float64(got) < 0.97*float64(real.seabios) {
-			t.Errorf("%s: %d MiB are expected, want at most %d and at most 3 %% less than %d", typ.Name, got, real.ovmf, real.seabios)
+		if got > want.ovmf || float64(got) < 0.97*float64(want.seabios) {
+			t.Errorf("%s: %d MiB are expected, want at most %d and at most 3 %% less than %d", typ.Name, got, want.ovmf, want.seabios)
 		}
 		if want := typ.MemoryBytes * 925 / 1000 / mib; memoryOf(t, percent, newNodeClass("east/pve1/901"), typ)/mib != want {
 			t.Errorf("%s: the setting is not used, want %d MiB", typ.Name, want)

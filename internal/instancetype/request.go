@@ -32,25 +32,7 @@ func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.N
 	if err != nil {
 		return placement.Request{}, err
 	}
-	request := placement.Request{
-		ClaimUID:       string(claim.UID),
-		NodePool:       pool,
-		Strategy:       nodeClass.Spec.PlacementStrategy.ZoneBalance,
-		Affinity:       nodeClass.Spec.PlacementStrategy.PoolAffinity,
-		Storages:       make(map[placement.Zone]string, len(l.params.zones)),
-		Inherited:      map[placement.Zone][]string{},
-		PinningSupport: map[placement.Zone]placement.PinningSupport{},
-		Excluded:       map[placement.Zone]string{},
-	}
-	for _, z := range l.params.zones {
-		request.Storages[z.Zone] = z.storage
-		if l.params.cpu.Bound {
-			request.PinningSupport[z.Zone] = z.pinning
-		}
-		if z.devices != "" {
-			request.Inherited[z.Zone] = z.inherited()
-		}
-	}
+	request := newRequest(nodeClass, claim, pool, l.params)
 	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(claim.Spec.Requirements...)
 	var zoneSets [][]placement.Zone
 	var allowed []*cloudprovider.InstanceType
@@ -93,6 +75,30 @@ func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.N
 		return a.InstanceType == b.InstanceType && slices.Equal(a.Zones, b.Zones)
 	})
 	return request, nil
+}
+
+// newRequest returns a request without options.
+func newRequest(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.NodeClaim, pool string, params offeringParams) placement.Request {
+	request := placement.Request{
+		ClaimUID:       string(claim.UID),
+		NodePool:       pool,
+		Strategy:       nodeClass.Spec.PlacementStrategy.ZoneBalance,
+		Affinity:       nodeClass.Spec.PlacementStrategy.PoolAffinity,
+		Storages:       make(map[placement.Zone]string, len(params.zones)),
+		Inherited:      map[placement.Zone][]string{},
+		PinningSupport: map[placement.Zone]placement.PinningSupport{},
+		Excluded:       map[placement.Zone]string{},
+	}
+	for _, z := range params.zones {
+		request.Storages[z.Zone] = z.storage
+		if params.cpu.Bound {
+			request.PinningSupport[z.Zone] = z.pinning
+		}
+		if z.devices != "" {
+			request.Inherited[z.Zone] = z.inherited()
+		}
+	}
+	return request
 }
 
 // deduplicate returns an earlier slice with the same zones if there is one: there are

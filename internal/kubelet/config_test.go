@@ -80,10 +80,10 @@ func TestNewInvalid(t *testing.T) {
 	for text, want := range map[string]string{
 		`{maxPod: 5}`:                                                      `maxPod: found 5; ` + known + `; did you mean maxPods?`,
 		`{MaxOpenFiles: 5}`:                                                `MaxOpenFiles: found 5; ` + known + `; did you mean maxOpenFiles?`,
-		`{colour: red}`:                                                    `colour: found "red"; ` + known,
+		`{shade: red}`:                                                     `shade: found "red"; ` + known,
 		`{syncFrequency: 10x}`:                                             `syncFrequency: found "10x"; want a duration such as "10s" or "1m30s" (time: unknown unit "x" in duration "10x")`,
 		`{registryBurst: "10"}`:                                            `registryBurst: found "10"; want an integer of 32 bits (`,
-		`{authentication: {anonymos: true}}`:                               `authentication: found {"anonymos":true}; unknown field "authentication.anonymos"; the kubelet's fields are those of Kubernetes 1.36`,
+		`{authentication: {anonym: true}}`:                                 `authentication: found {"anonym":true}; unknown field "authentication.anonym"; the kubelet's fields are those of Kubernetes 1.36`,
 		`{providerID: proxmox://a/1}`:                                      `providerID: found "proxmox://a/1"; the provider sets it, because Karpenter finds the Node by it: remove it`,
 		`{registerWithTaints: []}`:                                         `registerWithTaints: found []; the provider sets it: use taints and startupTaints of the NodePool`,
 		`{kind: KubeletConfiguration}`:                                     `kind: found "KubeletConfiguration"; the provider writes it: remove it`,

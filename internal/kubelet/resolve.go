@@ -96,7 +96,7 @@ var newerFields = map[string]uint{
 func (c *Config) CheckVersion(server string) error {
 	found, err := version.ParseGeneric(server)
 	if err != nil || found.Major() == 0 {
-		return nil // unknown, as in simulations: the kubelet logs fields that it ignores
+		return nil //nolint:nilerr // unknown, as in simulations: the kubelet logs fields that it ignores
 	}
 	var problems []string
 	for _, name := range c.names {

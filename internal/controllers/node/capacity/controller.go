@@ -91,7 +91,7 @@ func (c *Controller) Reconcile(ctx context.Context, node *corev1.Node) (reconcil
 	}
 	in, ok, err := instance.ReadIntent(claim)
 	if err != nil || !ok || in.TemplateID == 0 {
-		return reconcile.Result{}, nil // adopted, or launched by a newer controller
+		return reconcile.Result{}, nil //nolint:nilerr // adopted, or launched by a newer controller
 	}
 	vm, ok := c.inventory.View().Guest(in.Region, in.VMID)
 	if !ok || vm.Config == nil {

@@ -29,11 +29,11 @@ func without(privileges ...string) func(*pvesim.Scenario) {
 	}
 }
 
-// content sets the content types of a storage.
-func content(storage string, types ...string) func(*pvesim.Scenario) {
+// content sets the content types of the storage local.
+func content(types ...string) func(*pvesim.Scenario) {
 	return func(s *pvesim.Scenario) {
 		for i := range s.Storages {
-			if s.Storages[i].ID == storage {
+			if s.Storages[i].ID == "local" {
 				s.Storages[i].Content = types
 			}
 		}
@@ -117,16 +117,16 @@ func TestBuildFailureCondition(t *testing.T) {
 			want:   `pve1: downloading the image: storage local is full; free space on it, check with: pvesm status --storage local`,
 		},
 		"template_storage_full": {
-			scenario: content("local", "import", "iso"),
+			scenario: content("import", "iso"),
 			before:   func(w *testenv.Env) { w.Expect(w.Sim.SetStorageFull("local-lvm", true)).To(Succeed()) },
 			want:     `pve1: creating VM 1000: storage local-lvm is full \(.*reached threshold.*\); free space on it, check with: pvesm status --storage local-lvm`,
 		},
 		"no_storage_with_import_content": {
-			scenario: content("local", "iso", "vztmpl", "images"),
+			scenario: content("iso", "vztmpl", "images"),
 			want:     `pve1, pve2: no storage of spec.storageIDs takes import content, which the image needs; run: pvesm set local --content import,iso,vztmpl,images`,
 		},
 		"no_storage_with_images_content": {
-			scenario: content("local", "import"),
+			scenario: content("import"),
 			change:   func(o *v1alpha1.ProxmoxTemplate) { o.Spec.StorageIDs = []string{"local"} },
 			want:     `pve1, pve2: no storage of spec.storageIDs takes disk images, which the template needs; run: pvesm set local --content images,import`,
 		},
@@ -135,7 +135,7 @@ func TestBuildFailureCondition(t *testing.T) {
 			want:   `pve1, pve2: none of spec.storageIDs (system) is on this host, which has local, local-lvm`,
 		},
 		"misspelled_storage": {
-			scenario: content("local", "import", "iso"),
+			scenario: content("import", "iso"),
 			change:   func(o *v1alpha1.ProxmoxTemplate) { o.Spec.StorageIDs = []string{"local", "local-lvmm"} },
 			want: `pve1, pve2: local-lvmm of spec.storageIDs is not on this host, which has local, local-lvm; the others are not sufficient: ` +
 				`no storage of spec.storageIDs takes disk images, which the template needs; run: pvesm set local --content images,import,iso`,
