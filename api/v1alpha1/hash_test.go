@@ -82,6 +82,7 @@ func TestNodeClassHash(t *testing.T) {
 			s.PlacementStrategy.ZoneBalance = v1alpha1.ZoneBalanceAvailabilityFirst
 		}},
 		"InstanceTemplateRef": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.InstanceTemplateRef.Name = "other" }},
+		"VMSize":              {neither, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.VMSize.Policy = v1alpha1.VMSizeInstanceType }},
 		"KubeletConfiguration": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) {
 			s.KubeletConfiguration.ShutdownGracePeriod.Duration = time.Minute
 		}},
