@@ -236,16 +236,23 @@ CONFORMANCE := $(CACHE)/conformance$(addprefix -,$(OLDER_KUBERNETES))
 SUITES ?= regression,disruption
 # The figures of the performance suite depend on the load of the machine.
 WORLDS ?= $(if $(findstring performance,$(SUITES)),1,2)
+# The performance suite is compared with Karpenter core's kwok provider. The version of kwok is that of core's hack/install-kwok.sh.
+KWOK_VERSION := v0.8.0
+KWOK := $(BIN)/kwok-$(KWOK_VERSION)
+KWOK_PROVIDER := $(CONFORMANCE)/kwok-provider
+COMPARE_KWOK := $(findstring performance,$(SUITES))
 
 .PHONY: conformance
-conformance: $(KUBEPLANE) $(HELM) controller ## Run Karpenter core's own suites; SPECS=representative runs a selection, SUITES=performance another suite, FOCUS=regexp some specs, FRESH=1 repeats all (docs/conformance.md)
+conformance: $(KUBEPLANE) $(HELM) controller $(if $(COMPARE_KWOK),$(KWOK)) ## Run Karpenter core's own suites; SPECS=representative runs a selection, SUITES=performance another suite, FOCUS=regexp some specs, FRESH=1 repeats all (docs/conformance.md)
 	$(call log,"building the suites of Karpenter core (first time: 2-3 minutes)")
 	@mkdir -p $(CONFORMANCE)
 	cd test/conformance && go test . && go build -o $(BIN)/conformance . && \
-	for suite in $$(echo $(SUITES) | tr , ' '); do go test -c -o $(CONFORMANCE)/$$suite.test sigs.k8s.io/karpenter/test/suites/$$suite || exit 1; done
+	for suite in $$(echo $(SUITES) | tr , ' '); do go test -c -o $(CONFORMANCE)/$$suite.test sigs.k8s.io/karpenter/test/suites/$$suite || exit 1; done$(if $(COMPARE_KWOK), && \
+	go build -o $(KWOK_PROVIDER) sigs.k8s.io/karpenter/kwok && go mod download sigs.k8s.io/kwok@$(KWOK_VERSION))
 	$(call log,"running $(SUITES) in $(WORLDS) worlds (everything takes hours; repeat the command to continue after an interruption)")
 	$(BIN)/conformance --dir $(CONFORMANCE) --kubeplane $(KUBEPLANE) --controller $(CONTROLLER) --helm $(HELM) --chart $(CHART) \
 		--core $$(cd test/conformance && go list -m -f '{{.Dir}}' sigs.k8s.io/karpenter) --suites $(SUITES) --worlds $(WORLDS) \
+		$(if $(COMPARE_KWOK),--kwok-provider $(KWOK_PROVIDER) --kwok $(KWOK) --kwok-module $$(go env GOMODCACHE)/sigs.k8s.io/kwok@$(KWOK_VERSION)) \
 		$(if $(filter representative,$(SPECS)),--representative) $(if $(FOCUS),--focus '$(FOCUS)') $(if $(FRESH),--fresh)
 
 ##@ Code
@@ -389,6 +396,11 @@ $(CRANE):
 $(COSIGN):
 	$(call log,"building cosign (first time: 5 minutes)")
 	GOBIN=$(BIN) go install github.com/sigstore/cosign/v3/cmd/cosign@v3.1.3
+
+$(KWOK):
+	$(call log,"building kwok (first time: 3 minutes)")
+	GOBIN=$(BIN) go install sigs.k8s.io/kwok/cmd/kwok@$(KWOK_VERSION)
+	@mv $(BIN)/kwok $@
 
 # Phony because go, not make, tracks the dependencies of the binary.
 .PHONY: $(DEMO)

@@ -6,6 +6,9 @@ go 1.26.9
 
 toolchain go1.26.10
 
+// Karpenter's kwok provider, with which the performance suite compares this provider.
+tool sigs.k8s.io/karpenter/kwok
+
 require (
 	github.com/karpenter-proxmox/karpenter-provider-proxmox v0.0.0
 	github.com/onsi/ginkgo/v2 v2.28.3

@@ -15,10 +15,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -86,8 +88,17 @@ func parse(args []string) (options, error) {
 	fs.StringVar(&o.world.Helm, "helm", "", "path of the helm binary")
 	fs.StringVar(&o.world.Chart, "chart", "", "directory of the chart")
 	fs.StringVar(&o.world.Core, "core", "", "directory of Karpenter core's module")
+	fs.StringVar(&o.world.Kwok.Provider, "kwok-provider", "", "path of the binary of Karpenter's kwok provider, for the performance suite")
+	fs.StringVar(&o.world.Kwok.Binary, "kwok", "", "path of the kwok binary, for the performance suite")
+	fs.StringVar(&o.world.Kwok.Module, "kwok-module", "", "directory of kwok's module, for the performance suite")
 	if err := fs.Parse(args); err != nil {
 		return o, err
+	}
+	o.suites = strings.Split(suites, ",")
+	if slices.Contains(o.suites, performanceSuite) {
+		maps.Copy(paths, map[string]*string{
+			"kwok-provider": &o.world.Kwok.Provider, "kwok": &o.world.Kwok.Binary, "kwok-module": &o.world.Kwok.Module,
+		})
 	}
 	for name, path := range paths {
 		if _, err := os.Stat(*path); err != nil {
@@ -102,7 +113,6 @@ func parse(args []string) (options, error) {
 	if o.worlds < 1 {
 		return o, fmt.Errorf("--worlds: found %d, want at least 1", o.worlds)
 	}
-	o.suites = strings.Split(suites, ",")
 	var err error
 	if o.focus, err = regexp.Compile(focus); err != nil {
 		return o, fmt.Errorf("--focus: %w", err)

@@ -60,7 +60,7 @@ func startSystemNode(ctx context.Context, plane *harness.Plane, dir, binary stri
 	}
 	now := metav1.Now()
 	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: systemNodeName, Labels: map[string]string{corev1.LabelHostname: systemNodeName}},
+		ObjectMeta: metav1.ObjectMeta{Name: systemNodeName, Labels: map[string]string{corev1.LabelHostname: systemNodeName, corev1.LabelOSStable: "linux"}},
 		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "CriticalAddonsOnly", Effect: corev1.TaintEffectNoSchedule}}},
 	}
 	if err := plane.Client.Create(ctx, node); err != nil {

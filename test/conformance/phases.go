@@ -37,17 +37,22 @@ func readPhases(dir string) ([]performance.PerformanceReport, error) {
 	return phases, nil
 }
 
-// phaseTable returns a Markdown table of the performance suite's figures, or nothing.
+// phaseTable returns a Markdown table of the performance suite's figures, or nothing. A spec that did
+// not pass has a row after its last phase.
 func (r *runner) phaseTable() string {
-	var out strings.Builder
+	var rows strings.Builder
 	for _, spec := range r.specs {
-		for _, p := range r.results[spec.id()].Phases {
-			if out.Len() == 0 {
-				out.WriteString("\n| file | phase | time | nodes | CPU reserved | memory reserved | heap (95 %) | RSS (max) | CPU (average) |\n|---|---|---|---|---|---|---|---|---|\n")
-			}
-			fmt.Fprintf(&out, "| %s | %s | %s | %d | %.0f %% | %.0f %% | %.0f MB | %.0f MB | %.2f cores |\n", spec.group(), p.TestType, p.TotalTime.Round(time.Second),
+		result := r.results[spec.id()]
+		for _, p := range result.Phases {
+			fmt.Fprintf(&rows, "| %s | %s | %s | %s | %d | %.0f %% | %.0f %% | %.0f MB | %.0f MB | %.2f cores |\n", spec.file(), spec.provider(), p.TestType, p.TotalTime.Round(time.Second),
 				p.TotalNodes, 100*p.TotalReservedCPUUtil, 100*p.TotalReservedMemoryUtil, p.KarpenterP95HeapMB, p.KarpenterMaxMemoryMB, p.KarpenterAvgCPUCores)
 		}
+		if spec.Suite == performanceSuite && !result.passed() {
+			fmt.Fprintf(&rows, "| %s | %s | %s | | | | | | | |\n", spec.file(), spec.provider(), outcomeFailed)
+		}
 	}
-	return out.String()
+	if rows.Len() == 0 {
+		return ""
+	}
+	return "\n| file | provider | phase | time | nodes | CPU reserved | memory reserved | heap (95 %) | RSS (max) | CPU (average) |\n|---|---|---|---|---|---|---|---|---|---|\n" + rows.String()
 }

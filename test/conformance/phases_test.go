@@ -35,17 +35,26 @@ func TestPhases(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := Spec{Suite: performanceSuite, File: "basic_test.go", Text: "should scale", Line: 1}
-	r := &runner{specs: []Spec{spec}, results: map[string]Result{spec.id(): {Spec: spec, Phases: phases}}}
+	kwok := spec
+	kwok.Kwok = true
+	r := &runner{specs: []Spec{spec, kwok}, results: map[string]Result{
+		spec.id(): {Spec: spec, Phases: phases}, kwok.id(): {Spec: kwok, Phases: phases[:1], Problem: "too slow\nfor its own limits"},
+	}}
 	got, bad := r.table()
 	want := `| file | specs | passed | allowed | failed or not run | time |
 |---|---|---|---|---|---|
 | performance/basic | 1 | 1 | 0 | 0 | 0s |
-| all | 1 | 1 | 0 | 0 | 0s |
+| performance/basic (kwok) | 1 | 0 | 1 | 0 | 0s |
+| all | 2 | 1 | 1 | 0 | 0s |
 
-| file | phase | time | nodes | CPU reserved | memory reserved | heap (95 %) | RSS (max) | CPU (average) |
-|---|---|---|---|---|---|---|---|---|
-| performance/basic | scale-out | 1m1s | 70 | 90 % | 0 % | 0 MB | 200 MB | 0.00 cores |
-| performance/basic | consolidation | 0s | 0 | 0 % | 0 % | 99 MB | 0 MB | 0.25 cores |
+| file | provider | phase | time | nodes | CPU reserved | memory reserved | heap (95 %) | RSS (max) | CPU (average) |
+|---|---|---|---|---|---|---|---|---|---|
+| performance/basic | proxmox | scale-out | 1m1s | 70 | 90 % | 0 % | 0 MB | 200 MB | 0.00 cores |
+| performance/basic | proxmox | consolidation | 0s | 0 | 0 % | 0 % | 99 MB | 0 MB | 0.25 cores |
+| performance/basic | kwok | scale-out | 1m1s | 70 | 90 % | 0 % | 0 MB | 200 MB | 0.00 cores |
+| performance/basic | kwok | FAILED | | | | | | | |
+
+- performance/basic_test.go should scale (kwok): allowed: the kwok provider is only compared; it failed: too slow for its own limits
 `
 	if got != want || bad != 0 {
 		t.Errorf("table with %d bad specs, want 0:\n%s\nwant:\n%s", bad, got, want)

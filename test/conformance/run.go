@@ -25,7 +25,7 @@ type runner struct {
 	store store
 
 	specs   []Spec
-	inputs  map[string]string // by suite
+	inputs  map[string]string // by suite and provider
 	mu      sync.Mutex
 	results map[string]Result // by ID
 	done    int
@@ -37,16 +37,14 @@ func suiteOf(name string) string {
 	return suite
 }
 
-// selectSpecs lists the specs of the suites and reads the results that are still valid.
+// selectSpecs lists the specs of the suites and reads the results that are still valid. It selects
+// those of the performance suite for both providers.
 func (r *runner) selectSpecs(ctx context.Context) error {
 	r.inputs, r.results = map[string]string{}, map[string]Result{}
 	var all []Spec
 	for _, suite := range r.suites {
 		specs, err := listSpecs(ctx, r.dir, suite)
 		if err != nil {
-			return err
-		}
-		if r.inputs[suite], err = hashFiles(r.world.Controller, binary(r.dir, suite)); err != nil {
 			return err
 		}
 		all = append(all, specs...)
@@ -62,16 +60,34 @@ func (r *runner) selectSpecs(ctx context.Context) error {
 			continue
 		}
 		r.specs = append(r.specs, spec)
-		result, valid, err := r.store.read(spec, r.inputs[spec.Suite])
+		if spec.Suite == performanceSuite {
+			spec.Kwok = true
+			r.specs = append(r.specs, spec)
+		}
+	}
+	if len(r.specs) == 0 {
+		return fmt.Errorf("no spec of %s matches --focus", strings.Join(r.suites, ", "))
+	}
+	return r.readResults()
+}
+
+// readResults reads the results of the selected specs that are valid for the current binaries.
+func (r *runner) readResults() error {
+	for _, spec := range r.specs {
+		if r.inputs[spec.inputs()] == "" {
+			hash, err := hashFiles(r.world.controller(spec.world()), binary(r.dir, spec.Suite))
+			if err != nil {
+				return err
+			}
+			r.inputs[spec.inputs()] = hash
+		}
+		result, valid, err := r.store.read(spec, r.inputs[spec.inputs()])
 		if err != nil {
 			return err
 		}
 		if valid && !r.fresh {
 			r.results[spec.id()] = result
 		}
-	}
-	if len(r.specs) == 0 {
-		return fmt.Errorf("no spec of %s matches --focus", strings.Join(r.suites, ", "))
 	}
 	return nil
 }
@@ -183,7 +199,7 @@ func (r *runner) runWorld(ctx context.Context, number, attempt int, queue <-chan
 		if err != nil {
 			return fmt.Errorf("running %s: %w", spec, err)
 		}
-		result.Inputs, result.Attempt, result.Took = r.inputs[spec.Suite], attempt, time.Since(began)
+		result.Inputs, result.Attempt, result.Took = r.inputs[spec.inputs()], attempt, time.Since(began)
 		if err := r.record(result); err != nil {
 			return err
 		}
@@ -201,7 +217,7 @@ func (r *runner) record(result Result) error {
 	r.results[result.Spec.id()] = result
 	r.done++
 	fmt.Printf("%s [%d/%d] %-7s %4.0fs  %s\n", time.Now().Format(time.TimeOnly), r.done, r.pending, r.outcome(result), result.Took.Seconds(), result.Spec)
-	if r.unexpected(result) {
+	if r.unexpected(result) || result.Spec.Kwok && !result.passed() {
 		fmt.Printf("    %s\n    log: %s\n", strings.ReplaceAll(shorten(result.Problem), "\n", "\n    "), filepath.Join(r.dir, "logs", result.Spec.id()))
 	}
 	return r.store.write(result)

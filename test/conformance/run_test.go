@@ -4,7 +4,11 @@
 package main
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,4 +99,56 @@ func TestLists(t *testing.T) {
 	if err := l.check([]string{"regression"}, nil); err == nil {
 		t.Error("a list that names no spec is accepted")
 	}
+}
+
+// TestSelect lists the specs with a script in place of a suite, because suites take minutes to build.
+func TestSelect(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, content := range map[string]string{
+		"controller": "1", "kwok-provider": "1",
+		"regression.test":  listingScript("integration_test.go", "should join"),
+		"performance.test": listingScript("basic_test.go", "should scale"),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o700); err != nil { //nolint:gosec // a script
+			t.Fatal(err)
+		}
+	}
+	newRunner := func(focus string) *runner {
+		o := options{dir: dir, suites: []string{"regression", performanceSuite}, focus: regexp.MustCompile(focus)}
+		o.world = worldOptions{Controller: filepath.Join(dir, "controller"), Kwok: kwokOptions{Provider: filepath.Join(dir, "kwok-provider")}}
+		return &runner{options: o, store: store{dir: filepath.Join(dir, "results")}}
+	}
+	r := newRunner("")
+	if err := r.selectSpecs(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"regression/integration_test.go should join", "performance/basic_test.go should scale", "performance/basic_test.go should scale (kwok)"}
+	var got []string
+	for _, s := range r.specs {
+		got = append(got, s.String())
+		if err := r.store.write(Result{Spec: s, Inputs: r.inputs[s.inputs()]}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("selected %q, want %q", got, want)
+	}
+	// Another version of the controller makes only its own results invalid.
+	if err := os.WriteFile(filepath.Join(dir, "controller"), []byte("2"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r = newRunner("basic_test.go should scale$")
+	if err := r.selectSpecs(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.specs) != 2 || len(r.results) != 1 || !r.results[r.specs[1].id()].Spec.Kwok {
+		t.Errorf("with a new controller, found specs %v and results %v; want one spec for two providers, and the result of kwok", r.specs, r.results)
+	}
+}
+
+// listingScript returns a program that writes a report with one spec, as the dry run of a suite does.
+func listingScript(file, text string) string {
+	return fmt.Sprintf("#!/bin/sh\nfor arg; do case $arg in --ginkgo.json-report=*) report=${arg#*=};; esac; done\n"+
+		`echo '[{"SpecReports": [{"LeafNodeType": "It", "LeafNodeText": "%s", "LeafNodeLocation": {"FileName": "%s"}}]}]' > "$report"`+"\n", text, file)
 }

@@ -31,16 +31,43 @@ type Spec struct {
 	Line               int
 	// Text is the text of all containers and of the spec.
 	Text string
+	// Kwok is set if the spec runs against Karpenter's kwok provider, for comparison.
+	Kwok bool
 }
 
 // String returns what users see and select.
-func (s Spec) String() string { return s.Suite + "/" + s.File + " " + s.Text }
+func (s Spec) String() string {
+	text := s.Suite + "/" + s.File + " " + s.Text
+	if s.Kwok {
+		text += " (kwok)"
+	}
+	return text
+}
+
+// file returns the suite and the file of the spec.
+func (s Spec) file() string { return s.Suite + "/" + strings.TrimSuffix(s.File, "_test.go") }
 
 // group returns the row of the table that counts the spec.
-func (s Spec) group() string { return s.Suite + "/" + strings.TrimSuffix(s.File, "_test.go") }
+func (s Spec) group() string {
+	if s.Kwok {
+		return s.file() + " (kwok)"
+	}
+	return s.file()
+}
+
+// provider returns the name of the cloud provider that the spec runs against.
+func (s Spec) provider() string {
+	if s.Kwok {
+		return "kwok"
+	}
+	return "proxmox"
+}
+
+// inputs names the binaries that the spec tests.
+func (s Spec) inputs() string { return s.Suite + "/" + s.provider() }
 
 // world returns what the spec needs.
-func (s Spec) world() worldKind { return worldKind{Large: s.Suite == performanceSuite} }
+func (s Spec) world() worldKind { return worldKind{Large: s.Suite == performanceSuite, Kwok: s.Kwok} }
 
 // id returns a file name that no other spec has.
 func (s Spec) id() string {

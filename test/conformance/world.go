@@ -47,13 +47,24 @@ type worldOptions struct {
 	Dir, Kubeplane, Controller, Helm, Chart string
 	// Core is the directory of Karpenter core's module.
 	Core string
+	Kwok kwokOptions
 	Kind worldKind
+}
+
+// controller returns the path of the controller that runs in a world of the given kind.
+func (o worldOptions) controller(kind worldKind) string {
+	if kind.Kwok {
+		return o.Kwok.Provider
+	}
+	return o.Controller
 }
 
 // worldKind is what specs need of their world.
 type worldKind struct {
 	// Large is a Proxmox cluster for thousands of pods.
 	Large bool
+	// Kwok is a world without Proxmox, in which Karpenter's kwok provider creates the Nodes.
+	Kwok bool
 }
 
 // proxmox returns a cluster that is large enough for each spec.
@@ -76,19 +87,25 @@ func (k worldKind) proxmox() harness.ProxmoxOptions {
 	}
 }
 
-// world is a control plane, a simulated Proxmox cluster and the controller as a pod.
+// world is a control plane, a simulated Proxmox cluster or kwok, and the controller as a pod.
 type world struct {
 	worldOptions
 	plane   *harness.Plane
-	proxmox *harness.Proxmox
+	proxmox *harness.Proxmox // nil with kwok
 	node    *systemNode
+	// stopKwok ends the process that simulates the Nodes of the kwok provider. It is nil without.
+	stopKwok func()
 	// before is what Proxmox stores between specs.
 	before harness.Holdings
 }
 
 func newWorld(ctx context.Context, o worldOptions) (*world, error) {
 	w := &world{worldOptions: o}
-	for _, start := range []func(context.Context) error{w.startNetwork, w.startPlane, w.startProxmox, w.startScheduler, w.startController} {
+	nodes, install := w.startProxmox, w.installChart
+	if o.Kind.Kwok {
+		nodes, install = w.startKwok, w.installKwokChart
+	}
+	for _, start := range []func(context.Context) error{w.startNetwork, w.startPlane, nodes, w.startScheduler, w.startNode, install, w.waitForController} {
 		if err := start(ctx); err != nil {
 			w.close()
 			return nil, err
@@ -140,26 +157,29 @@ func (w *world) startProxmox(ctx context.Context) (err error) {
 func (w *world) classFile() string { return filepath.Join(w.Dir, "nodeclass.yaml") }
 func (w *world) poolFile() string  { return filepath.Join(w.Dir, "nodepool.yaml") }
 
-// startController installs the chart, and runs its Deployment's pod on the system node.
-func (w *world) startController(ctx context.Context) (err error) {
-	if w.node, err = startSystemNode(ctx, w.plane, filepath.Join(w.Dir, "node"), w.Controller); err != nil {
-		return err
-	}
-	err = w.plane.InstallChart(ctx, w.Helm, w.Chart, release, map[string]any{
+// startNode starts the system node, which runs the pod of the chart's Deployment.
+func (w *world) startNode(ctx context.Context) (err error) {
+	w.node, err = startSystemNode(ctx, w.plane, filepath.Join(w.Dir, "node"), w.controller(w.Kind))
+	return err
+}
+
+// featureGates are those with which core runs its suites.
+var featureGates = map[string]any{"nodeRepair": true, "capacityBuffer": true, "staticCapacity": true}
+
+func (w *world) installChart(ctx context.Context) error {
+	return w.plane.InstallChart(ctx, w.Helm, w.Chart, release, map[string]any{
 		"fullnameOverride":   release,
 		"bootDataSecrets":    map[string]any{metav1.NamespaceSystem: []string{"conformance-templates", "conformance-values"}},
 		"config":             map[string]any{"clusters": []harness.Cluster{w.proxmox.Cluster("simulated")}},
 		"leaderElectionName": leaseName,
-		// The gates with which core runs its suites.
-		"settings": map[string]any{"featureGates": map[string]any{
-			"nodeRepair": true, "capacityBuffer": true, "staticCapacity": true,
-		}},
-		"tolerations": []any{map[string]any{"operator": "Exists"}},
+		"settings":           map[string]any{"featureGates": featureGates},
+		"tolerations":        []any{map[string]any{"operator": "Exists"}},
 	})
-	if err != nil {
-		return err
-	}
-	if err := w.node.waitForController(ctx); err != nil {
+}
+
+// waitForController waits until the controller runs, and records what Proxmox stores then.
+func (w *world) waitForController(ctx context.Context) (err error) {
+	if err := w.node.waitForController(ctx); err != nil || w.proxmox == nil {
 		return err
 	}
 	w.before, err = w.proxmox.API.Holdings(ctx)
@@ -179,8 +199,10 @@ func (w *world) run(ctx context.Context, request specRequest) (Result, error) {
 	defer stopMetrics()
 	report := filepath.Join(request.Dir, "report.json")
 	args := append(request.Spec.focus(),
-		"--ginkgo.json-report="+report, "--ginkgo.vv", "--ginkgo.no-color", "--ginkgo.timeout="+specTimeout.String(), "--test.timeout=0",
-		"--default-nodeclass="+w.classFile(), "--repair-condition=ProxmoxGuestUnhealthy=True", "--reboot-condition=ProxmoxRebootRequired=True")
+		"--ginkgo.json-report="+report, "--ginkgo.vv", "--ginkgo.no-color", "--ginkgo.timeout="+specTimeout.String(), "--test.timeout=0")
+	if !request.Spec.Kwok { // the suites' defaults are for kwok
+		args = append(args, "--default-nodeclass="+w.classFile(), "--repair-condition=ProxmoxGuestUnhealthy=True", "--reboot-condition=ProxmoxRebootRequired=True")
+	}
 	if request.Spec.File == "capacitybuffer_test.go" {
 		args = append(args, "--default-nodepool="+w.poolFile())
 	}
@@ -189,7 +211,7 @@ func (w *world) run(ctx context.Context, request specRequest) (Result, error) {
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.plane.Kubeconfig, "OUTPUT_DIR="+request.Dir)
 	runErr := harness.RunProcess(ctx, "suite", filepath.Join(request.Dir, "output.log"), cmd)
 	w.judge(&result, report, runErr)
-	if result.passed() {
+	if result.passed() && w.proxmox != nil {
 		result.Problem = w.awaitNoLeaks(ctx)
 	}
 	result.Phases, err = readPhases(request.Dir)
@@ -258,6 +280,9 @@ func (w *world) serveMetrics(ctx context.Context, spec Spec) (stop func(), err e
 func (w *world) close() {
 	if w.node != nil {
 		w.node.close()
+	}
+	if w.stopKwok != nil {
+		w.stopKwok()
 	}
 	if w.proxmox != nil {
 		_ = w.proxmox.WriteRequests(filepath.Join(w.Dir, "proxmox-requests.log")) // the log is optional

@@ -25,12 +25,14 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/examples"
 )
 
-// InstallCRDs installs Karpenter's and our CRDs and returns when the API server serves them.
-func InstallCRDs(ctx context.Context, kube client.Client) error {
+// InstallCRDs installs Karpenter's CRDs, ours and the given ones, and returns when the API server
+// serves them.
+func InstallCRDs(ctx context.Context, kube client.Client, more ...*apiextensionsv1.CustomResourceDefinition) error {
 	all, err := crds.All()
 	if err != nil {
 		return err
 	}
+	all = append(all, more...)
 	for _, crd := range all {
 		if err := kube.Create(ctx, crd); err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("creating CRD %s: %w", crd.Name, err)

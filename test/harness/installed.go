@@ -90,7 +90,8 @@ func (p *Plane) writeKubeconfig(ctx context.Context, dir string, account client.
 	return file, nil
 }
 
-// mount writes the mounted Secret's cloud config to the controller's path.
+// mount writes the mounted Secret's cloud config to the controller's path. The controllers of other
+// providers have none.
 func (c *Controller) mount(ctx context.Context, kube client.Client, namespace string, volumes []corev1.Volume) error {
 	for _, volume := range volumes {
 		if volume.Secret == nil || len(volume.Secret.Items) != 1 {
@@ -102,7 +103,7 @@ func (c *Controller) mount(ctx context.Context, kube client.Client, namespace st
 		}
 		return os.WriteFile(c.CloudConfig(), secret.Data[volume.Secret.Items[0].Key], 0o600)
 	}
-	return fmt.Errorf("the Deployment mounts no Secret with a cloud config")
+	return nil
 }
 
 func environment(namespace string, variables []corev1.EnvVar) []string {
