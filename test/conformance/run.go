@@ -186,6 +186,9 @@ func (r *runner) runWorld(ctx context.Context, number, attempt int, queue <-chan
 			o := r.world
 			o.Kind = spec.world()
 			o.Dir = filepath.Join(r.dir, fmt.Sprintf("world-%d", number))
+			if spec.Kwok {
+				o.Dir += "-kwok" // the logs of the other provider are kept
+			}
 			var err error
 			if w, err = startWorld(ctx, o); err != nil {
 				return err
