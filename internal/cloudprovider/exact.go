@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 )
 
 // refreshSizes reads the sizes of existing Nodes from their Claims, every few minutes.
@@ -38,9 +39,9 @@ func (c *CloudProvider) refreshSizes(ctx context.Context) error {
 // a NodePool or a standalone Claim that names instance types, and for pods that do.
 func (c *CloudProvider) needsFixedSize(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, pool *karpv1.NodePool) (bool, error) {
 	if pool == nil {
-		return namesInstanceTypes(claim.Spec.Requirements), nil
+		return instancetype.AreNamed(claim.Spec.Requirements), nil
 	}
-	if pool.Spec.Replicas != nil || namesInstanceTypes(pool.Spec.Template.Spec.Requirements) {
+	if pool.Spec.Replicas != nil || instancetype.AreNamed(pool.Spec.Template.Spec.Requirements) {
 		return true, nil
 	}
 	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(claim.Spec.Requirements...)
@@ -63,11 +64,4 @@ func (c *CloudProvider) needsFixedSize(ctx context.Context, claim *karpv1.NodeCl
 		return selected.Has(corev1.LabelInstanceTypeStable) && selected.Get(corev1.LabelInstanceTypeStable).Operator() == corev1.NodeSelectorOpIn &&
 			slices.ContainsFunc(selected.Get(corev1.LabelInstanceTypeStable).Values(), listed.Has)
 	}), nil
-}
-
-// namesInstanceTypes reports whether requirements allow or exclude certain instance types.
-func namesInstanceTypes(requirements []karpv1.NodeSelectorRequirementWithMinValues) bool {
-	return slices.ContainsFunc(requirements, func(r karpv1.NodeSelectorRequirementWithMinValues) bool {
-		return r.Key == corev1.LabelInstanceTypeStable && (r.Operator == corev1.NodeSelectorOpIn || r.Operator == corev1.NodeSelectorOpNotIn)
-	})
 }

@@ -194,6 +194,13 @@ type RequestOptions struct {
 	IgnoreBlocked bool
 }
 
+// AreNamed reports whether requirements allow or exclude certain instance types.
+func AreNamed(requirements []karpv1.NodeSelectorRequirementWithMinValues) bool {
+	return slices.ContainsFunc(requirements, func(r karpv1.NodeSelectorRequirementWithMinValues) bool {
+		return r.Key == corev1.LabelInstanceTypeStable && (r.Operator == corev1.NodeSelectorOpIn || r.Operator == corev1.NodeSelectorOpNotIn)
+	})
+}
+
 func (o RequestOptions) applyOverlay(types []*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error) {
 	if o.Overlay == nil {
 		return types, nil

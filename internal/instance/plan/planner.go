@@ -97,9 +97,10 @@ func (p *Planner) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1al
 }
 
 // CheckCapacity returns an *instance.InsufficientCapacityError with the reason of each
-// Host if a Claim could not be launched now. It reserves nothing.
+// Host if a Claim could not be launched now. The Claim is not one of core's, which name
+// all instance types that fit, also if their names do not matter. It reserves nothing.
 func (p *Planner) CheckCapacity(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) error {
-	request, err := p.types.Request(class, claim, instancetype.RequestOptions{})
+	request, err := p.types.Request(class, claim, instancetype.RequestOptions{FixedSize: instancetype.AreNamed(claim.Spec.Requirements)})
 	if err != nil {
 		return err
 	}
