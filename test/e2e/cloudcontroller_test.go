@@ -58,7 +58,7 @@ func leaveToCloudController(t *testing.T) func(*harness.Kit) {
 	return func(kit *harness.Kit) {
 		kit.Values.StringData["cloudProvider"] = "external"
 		for before, after := range map[string]string{
-			".Kubernetes.KubeletConfiguration | toYaml":  `omit .Kubernetes.KubeletConfiguration "providerID" | toYaml`,
+			"{{- .Kubernetes.KubeletConfiguration":       `{{- omit .Kubernetes.KubeletConfiguration "providerID"`,
 			"--node-labels={{ .Kubernetes.NodeLabels }}": "",
 		} {
 			userData := kit.Templates.StringData["user-data"]
