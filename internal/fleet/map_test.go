@@ -171,7 +171,7 @@ func TestBuildHosts(t *testing.T) {
 	g.Expect(vm.PricePerHour).To(BeNumerically("~", 0.025*4+0.001*16*1.073741824+0.005, 1e-6))
 	g.Expect(vm.Timeline).To(HaveExactElements(
 		fleet.Step{Name: "Cloned", After: 2500 * time.Millisecond}, fleet.Step{Name: "Started", After: 4 * time.Second},
-		fleet.Step{Name: "Joined", After: 10 * time.Second}, fleet.Step{Name: "Initialized", After: 15 * time.Second}))
+		fleet.Step{Name: "NodeRegistered", After: 10 * time.Second}, fleet.Step{Name: "Initialized", After: 15 * time.Second}))
 	g.Expect(vm.Pods).To(HaveLen(2))
 	g.Expect(vm.Pods[0]).To(And(HaveField("App", "web"), HaveField("MilliCPUs", int64(500)), HaveField("Ready", true)))
 	g.Expect(m.NodePools).To(ConsistOf(And(HaveField("Name", "default"), HaveField("VMs", 1), HaveField("Pods", 2), HaveField("CPUs", 4))))

@@ -62,9 +62,6 @@ func (s Step) MarshalJSON() ([]byte, error) {
 	return json.Marshal(map[string]any{"name": s.Name, "afterSeconds": s.After.Seconds()})
 }
 
-// stepInitialized is the last step of a launch.
-const stepInitialized = "Initialized"
-
 // Phase is the phase of a VM.
 type Phase string
 
@@ -98,7 +95,7 @@ func (vm VM) Key() string { return fmt.Sprintf("%s/%d/%s", vm.Region, vm.VMID, v
 // ReadyAfter returns the time from Karpenter's decision to the initialized Node; false
 // before.
 func (vm VM) ReadyAfter() (time.Duration, bool) {
-	i := slices.IndexFunc(vm.Timeline, func(s Step) bool { return s.Name == stepInitialized })
+	i := slices.IndexFunc(vm.Timeline, func(s Step) bool { return s.Name == string(instance.PhaseInitialized) })
 	if i < 0 {
 		return 0, false
 	}
@@ -194,7 +191,7 @@ func newVM(in Input, claim *karpv1.NodeClaim, node *corev1.Node) VM {
 	host, _ := in.View.Host(vm.Region, vm.Host)
 	vm.PricePerHour = price(in.Pricing, host, vm, len(intent.Devices))
 	vm.Phase, vm.Reason = phase(phaseInput{claim, node, guest, listed, host, intent.Parked, in.Now})
-	vm.Timeline = timeline(claim, node, intent.Time)
+	vm.Timeline = timeline(claim, node, in.Now)
 	return vm
 }
 
@@ -288,31 +285,13 @@ func deletionReason(claim *karpv1.NodeClaim) string {
 	return step
 }
 
-// timeline returns the steps of a launch that were reached, in their order. Times of
-// Kubernetes objects are whole seconds, so the last steps may seem to precede the start.
-func timeline(claim *karpv1.NodeClaim, node *corev1.Node, decided time.Time) []Step {
+// timeline returns the steps of a launch that have ended, in their order.
+func timeline(claim *karpv1.NodeClaim, node *corev1.Node, now time.Time) []Step {
+	progress := instance.ReadProgress(claim)
+	progress.Observe(claim, instance.Observed{Node: node}, now)
 	var steps []Step
-	if decided.IsZero() {
-		return nil
-	}
-	for phase, after := range instance.ReadProgress(claim).Timeline {
-		if phase != instance.PhasePlanned {
-			steps = append(steps, Step{string(phase), time.Duration(float64(after) * float64(time.Second))})
-		}
-	}
-	slices.SortFunc(steps, func(a, b Step) int { return cmp.Or(cmp.Compare(a.After, b.After), cmp.Compare(a.Name, b.Name)) })
-	add := func(name string, at time.Time) {
-		after := at.Sub(decided)
-		if n := len(steps); n > 0 {
-			after = max(after, steps[n-1].After)
-		}
-		steps = append(steps, Step{name, max(after, 0)})
-	}
-	if node != nil {
-		add("Joined", node.CreationTimestamp.Time)
-	}
-	if condition := claim.StatusConditions().Get(karpv1.ConditionTypeInitialized); condition.IsTrue() {
-		add(stepInitialized, condition.LastTransitionTime.Time)
+	for _, step := range progress.Steps() {
+		steps = append(steps, Step{string(step.Phase), step.At})
 	}
 	return steps
 }

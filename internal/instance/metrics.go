@@ -10,6 +10,7 @@ import (
 // Metrics of launches. The zero value records nothing.
 type Metrics struct {
 	phases    *prometheus.HistogramVec
+	steps     *prometheus.HistogramVec
 	exhausted *prometheus.CounterVec
 }
 
@@ -22,8 +23,12 @@ func NewMetrics(registerer prometheus.Registerer) Metrics {
 		Namespace: "karpenter", Subsystem: "proxmox", Name: "launch_phase_seconds",
 		Help:    "Time from the plan of a VM until it reached each phase of its launch.",
 		Buckets: prometheus.ExponentialBuckets(0.25, 2, 12),
-	}, []string{"phase"})}
-	registerer.MustRegister(m.phases, m.exhausted)
+	}, []string{"phase"}), steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: "karpenter", Subsystem: "proxmox", Name: "launch_step_duration_seconds",
+		Help:    "How long each step of a launch took, from the plan of the VM to the initialized Node. A Node counts once, when it is initialized.",
+		Buckets: []float64{0.5, 1, 2, 5, 10, 20, 30, 45, 60, 90, 120, 180, 300, 600},
+	}, []string{"step"})}
+	registerer.MustRegister(m.phases, m.steps, m.exhausted)
 	return m
 }
 
@@ -41,5 +46,15 @@ func (m Metrics) Launched(p Progress) {
 	}
 	for phase, at := range p.Timeline {
 		m.phases.WithLabelValues(string(phase)).Observe(float64(at))
+	}
+}
+
+// Initialized records how long the steps of a launch took whose Node is initialized.
+func (m Metrics) Initialized(p Progress) {
+	if m.steps == nil {
+		return
+	}
+	for _, step := range p.Steps() {
+		m.steps.WithLabelValues(string(step.Phase)).Observe(step.Took.Seconds())
 	}
 }

@@ -15,7 +15,9 @@ import (
 // Phase is a step of a launch, as shown on the Claim.
 type Phase string
 
-// The phases in their order; the boot drive is made in parallel with the clone.
+// The phases in their order; the boot drive is made in parallel with the clone. The
+// phases after PhaseStarted are observed, and a guest that requests no certificate skips
+// two of them.
 const (
 	PhasePlanned    Phase = "Planned"
 	PhaseCloning    Phase = "Cloning"
@@ -23,6 +25,12 @@ const (
 	PhaseBootDrive  Phase = "BootDriveUploaded"
 	PhaseConfigured Phase = "Configured"
 	PhaseStarted    Phase = "Started"
+
+	PhaseCertificateRequested Phase = "CertificateRequested"
+	PhaseCertificateApproved  Phase = "CertificateApproved"
+	PhaseNodeRegistered       Phase = "NodeRegistered"
+	PhaseNodeReady            Phase = "NodeReady"
+	PhaseInitialized          Phase = "Initialized"
 )
 
 // Progress is the timeline of a launch: when each phase was reached, relative to the
@@ -35,8 +43,10 @@ type Progress struct {
 
 type seconds float64
 
+func (s seconds) duration() time.Duration { return time.Duration(float64(s) * float64(time.Second)) }
+
 func (s seconds) MarshalJSON() ([]byte, error) {
-	return json.Marshal(float64(time.Duration(float64(s)*float64(time.Second)).Round(10*time.Millisecond)) / float64(time.Second))
+	return json.Marshal(float64(s.duration().Round(10*time.Millisecond)) / float64(time.Second))
 }
 
 // ReadProgress returns the progress of a Claim's launch; if it cannot be read, that of
@@ -59,6 +69,12 @@ func (p *Progress) Reach(phase Phase, since time.Duration) bool {
 	p.Phase = phase
 	p.Timeline[phase] = seconds(since.Seconds())
 	return !before
+}
+
+// HasReached reports whether a phase was reached.
+func (p *Progress) HasReached(phase Phase) bool {
+	_, reached := p.Timeline[phase]
+	return reached
 }
 
 // Encode returns the annotation's value.

@@ -46,6 +46,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/reachability"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/terminatefirst"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/timeline"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmhealth"
 	nodeclasshash "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/hash"
 	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
@@ -85,6 +86,7 @@ type Operator struct {
 	settings Settings
 	roots    instance.RootClients
 	boot     boot.Source
+	metrics  instance.Metrics
 }
 
 // New returns an Operator with all components. A Cluster that does not respond is
@@ -183,10 +185,11 @@ func (o *Operator) addProviders(clients map[string]proxmox.Client, roots map[str
 		Reader: o.uncached, Namespace: opts.SystemNamespace, Version: kube.version,
 		Tokens: &bootdata.Tokens{Client: o.uncached, TTL: opts.JoinTokenTTL, Clock: o.Clock},
 	}
+	o.metrics = instance.NewMetrics(crmetrics.Registry)
 	o.Instances = operations.New(instance.Deps{
 		Clients: clients, RootClients: roots, Inventory: o.Inventory, Kube: o.GetClient(),
 		Clock: clock.RealClock{}, KubeCluster: kube.id, Settings: opts.InstanceSettings(),
-	}, o.Types, o.boot, instance.NewMetrics(crmetrics.Registry))
+	}, o.Types, o.boot, o.metrics)
 	o.Templates = template.NewProvider(template.Deps{
 		Clients: clients, Inventory: o.Inventory, Clock: clock.RealClock{}, KubeCluster: kube.id, Settings: opts.TemplateSettings(),
 	})
@@ -233,6 +236,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 			Kube: kube, Launcher: o.Instances.Launcher, Health: o.Instances.Health, Types: o.Types, Recorder: o.EventRecorder,
 			Pods: cluster.PodsMappedToNodeClaim, Clock: clock.RealClock{}, FailureBackoff: opts.FailureBackoff(),
 		}),
+		timeline.NewController(kube, clock.RealClock{}, o.metrics),
 		bootstrapcleanup.NewController(o.Instances.Deleter),
 		adoption.NewController(o.Instances.Adopter, o.EventRecorder),
 		consolidation.NewController(o.Inventory, cluster),

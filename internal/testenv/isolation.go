@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -15,6 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
 // envLabel marks the objects of an Env: all Envs share an API server, and most objects
@@ -51,7 +54,7 @@ func isolated(inner client.WithWatch, env string) client.WithWatch {
 // server supports stay.
 func takeIndexedFields(list client.ObjectList, options *client.ListOptions) fields.Selector {
 	switch list.(type) {
-	case *karpv1.NodeClaimList, *karpv1.NodePoolList, *corev1.NodeList, *storagev1.VolumeAttachmentList:
+	case *karpv1.NodeClaimList, *karpv1.NodePoolList, *corev1.NodeList, *storagev1.VolumeAttachmentList, *certificatesv1.CertificateSigningRequestList:
 		selector := options.FieldSelector
 		options.FieldSelector = nil
 		return selector
@@ -94,6 +97,8 @@ func indexedFields(o runtime.Object) (fields.Set, error) {
 		return fields.Set{"spec.providerID": o.Spec.ProviderID}, nil
 	case *storagev1.VolumeAttachment:
 		return fields.Set{"spec.nodeName": o.Spec.NodeName}, nil
+	case *certificatesv1.CertificateSigningRequest:
+		return fields.Set{"joiningNode": instance.JoiningNode(o)}, nil
 	}
 	return nil, fmt.Errorf("no index for %T", o)
 }
