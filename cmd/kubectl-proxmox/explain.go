@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	"github.com/spf13/cobra"
@@ -29,6 +30,8 @@ import (
 type explanation struct {
 	Verdict string            `json:"verdict"`
 	Objects []explainedObject `json:"objects,omitempty"`
+	// Launch is the timeline of a NodeClaim; nil for other objects.
+	Launch *launchTimeline `json:"launch,omitempty"`
 }
 
 type explainedObject struct {
@@ -39,6 +42,7 @@ type explainedObject struct {
 // explain collects an explanation.
 type explain struct {
 	kube client.Client
+	now  time.Time
 	explanation
 }
 
@@ -73,9 +77,10 @@ func newExplain(cluster *kubeCluster) *cobra.Command {
 		Short: "Show why a pod, NodeClaim, Node, NodePool or NodeClass gets no VM",
 		Long: `Show why a pod, NodeClaim, Node, NodePool or NodeClass gets no VM.
 
-The first line is the verdict. The conditions and events that it is based on follow. A
-NodeClaim or Node that was deleted is explained by its events, which Kubernetes keeps for
-an hour by default.`,
+The first line is the verdict. The conditions and events that it is based on follow. For a
+NodeClaim and a Node, the timeline of the launch shows how long each step took, and which
+step the launch waits for. A NodeClaim or Node that was deleted is explained by its events,
+which Kubernetes keeps for an hour by default.`,
 		Example: `  kubectl proxmox explain pod/web-7d4b9c-x2x8k -n shop
   kubectl proxmox explain nodeclaim default-kn52t
   kubectl proxmox explain pnc/default`,
@@ -92,7 +97,7 @@ an hour by default.`,
 			if err != nil {
 				return err
 			}
-			e := &explain{kube: kube}
+			e := &explain{kube: kube, now: time.Now()}
 			if err := explainKinds[n].explain(e, command.Context(), client.ObjectKey{Namespace: namespace, Name: name}); err != nil {
 				return err
 			}
@@ -113,8 +118,10 @@ func (e *explanation) print(out io.Writer) error {
 			text += "  " + terminal.Printable(detail) + "\n"
 		}
 	}
-	_, err := io.WriteString(out, text)
-	return err
+	if _, err := io.WriteString(out, text); err != nil || e.Launch == nil {
+		return err
+	}
+	return e.Launch.print(out)
 }
 
 func (e *explanation) add(object string, details ...string) {

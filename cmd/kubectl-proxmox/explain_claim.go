@@ -33,7 +33,29 @@ func (e *explain) claim(ctx context.Context, key client.ObjectKey) error {
 	}
 	state, err := e.describeClaim(ctx, claim)
 	e.Verdict = fmt.Sprintf("nodeclaim %s %s", claim.Name, state)
+	if err != nil {
+		return err
+	}
+	node, err := e.nodeOf(ctx, claim)
+	e.Launch = newLaunchTimeline(claim, node, e.now)
 	return err
+}
+
+// nodeOf returns the Node of a claim, also before Karpenter has registered it: the UID of
+// the claim is the hardware UUID of its VM. It returns nil if there is none, or if the user
+// may not list Nodes.
+func (e *explain) nodeOf(ctx context.Context, claim *karpv1.NodeClaim) (*corev1.Node, error) {
+	nodes := &corev1.NodeList{}
+	if err := e.kube.List(ctx, nodes); err != nil && !apierrors.IsForbidden(err) {
+		return nil, fmt.Errorf("listing Nodes: %w", err)
+	}
+	for i := range nodes.Items {
+		node := &nodes.Items[i]
+		if node.Spec.ProviderID != "" && node.Spec.ProviderID == claim.Status.ProviderID || strings.EqualFold(node.Status.NodeInfo.SystemUUID, string(claim.UID)) {
+			return node, nil
+		}
+	}
+	return nil, nil
 }
 
 // describeClaim adds a NodeClaim and returns its state.
@@ -91,6 +113,7 @@ func (e *explain) node(ctx context.Context, key client.ObjectKey) error {
 	}
 	state, err := e.describeClaim(ctx, &claims.Items[n])
 	e.Verdict = fmt.Sprintf("node %s belongs to nodeclaim %s, which %s", node.Name, claims.Items[n].Name, state)
+	e.Launch = newLaunchTimeline(&claims.Items[n], node, e.now)
 	return err
 }
 

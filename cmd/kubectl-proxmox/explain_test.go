@@ -227,9 +227,9 @@ func TestExplainClaimsAndNodes(t *testing.T) {
 	claim.Status.NodeName = node.Name
 	w.Expect(w.Kube.Status().Update(t.Context(), claim)).To(Succeed())
 	object := fmt.Sprintf("nodeclaim %s, VM %d on host pve1 of region region-1\n", claim.Name, w.Intent(claim).VMID)
-	w.Expect(explained(w, "nodeclaim/"+claim.Name)).To(Equal("nodeclaim " + claim.Name + " is ready, with node " + node.Name + "\n" + object))
-	w.Expect(explained(w, "node/"+node.Name)).To(Equal("node " + node.Name + " belongs to nodeclaim " + claim.Name + ", which is ready, with node " + node.Name + "\n" +
-		"node " + node.Name + "\n  Ready is Unknown: the kubelet has not reported its status\n" + object))
+	w.Expect(explained(w, "nodeclaim/"+claim.Name)).To(HavePrefix("nodeclaim " + claim.Name + " is ready, with node " + node.Name + "\n" + object + "launch timeline\n"))
+	w.Expect(explained(w, "node/"+node.Name)).To(HavePrefix("node " + node.Name + " belongs to nodeclaim " + claim.Name + ", which is ready, with node " + node.Name + "\n" +
+		"node " + node.Name + "\n  Ready is Unknown: the kubelet has not reported its status\n" + object + "launch timeline\n"))
 	manual := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.Named("manual")}}
 	w.Create(manual)
 	w.Expect(explained(w, "node/"+manual.Name)).To(HavePrefix("node " + manual.Name + ` has no NodeClaim: no NodeClaim has its provider ID ""` + "\n"))

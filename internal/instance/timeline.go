@@ -120,8 +120,10 @@ func (p *Progress) Observe(claim *karpv1.NodeClaim, o Observed, now time.Time) b
 		if after, recorded := p.Timeline[step.phase]; recorded {
 			bound = min(bound, after.duration())
 		} else if at, ok := times[step.phase]; ok {
-			bound = min(bound, at.Sub(in.Time))
-			found[step.phase] = bound
+			found[step.phase] = min(bound, at.Sub(in.Time))
+			if step.phase != PhaseNodeReady { // the clock of a guest may be hours behind
+				bound = found[step.phase]
+			}
 		}
 	}
 	last := p.Timeline[PhaseStarted].duration()

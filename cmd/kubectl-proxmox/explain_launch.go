@@ -1,0 +1,158 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet/terminal"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+)
+
+// launchTimeline is how long the steps of a launch took, and what it waits for.
+type launchTimeline struct {
+	Steps []timelineStep `json:"steps"`
+	// Waiting is nil if the launch has ended.
+	Waiting *launchWait `json:"waiting,omitempty"`
+}
+
+type timelineStep struct {
+	Step      instance.Phase     `json:"step"`
+	Component instance.Component `json:"component"`
+	// AtSeconds is the time since the VM was planned.
+	AtSeconds   float64 `json:"atSeconds"`
+	TookSeconds float64 `json:"tookSeconds"`
+	Slowest     bool    `json:"slowest,omitempty"`
+}
+
+// launchWait is the step that a launch waits for.
+type launchWait struct {
+	Step      instance.Phase     `json:"step"`
+	Component instance.Component `json:"component"`
+	Seconds   float64            `json:"seconds"`
+	// Check is what the launch waits for, and what to check.
+	Check string `json:"check"`
+}
+
+// newLaunchTimeline returns the timeline of a NodeClaim; nil if it was not planned, or if
+// another controller launched its VM.
+func newLaunchTimeline(claim *karpv1.NodeClaim, node *corev1.Node, now time.Time) *launchTimeline {
+	in, ok, err := instance.ReadIntent(claim)
+	if err != nil || !ok {
+		return nil
+	}
+	progress := instance.ReadProgress(claim)
+	if claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" && !progress.HasReached(instance.PhaseStarted) {
+		return nil
+	}
+	progress.Observe(claim, instance.Observed{Node: node}, now)
+	line, last := &launchTimeline{}, time.Duration(0)
+	for _, step := range progress.Steps() {
+		last = max(last, step.At)
+		line.Steps = append(line.Steps, timelineStep{
+			Step: step.Phase, Component: step.Phase.Component(), AtSeconds: step.At.Seconds(), TookSeconds: step.Took.Round(10 * time.Millisecond).Seconds(),
+		})
+	}
+	if len(line.Steps) > 0 {
+		slowest := slices.MaxFunc(line.Steps, func(a, b timelineStep) int { return cmp.Compare(a.TookSeconds, b.TookSeconds) })
+		line.Steps[slices.Index(line.Steps, slowest)].Slowest = true
+	}
+	if claim.DeletionTimestamp.IsZero() && !progress.HasReached(instance.PhaseInitialized) {
+		step := awaitedStep(progress)
+		line.Waiting = &launchWait{
+			Step: step, Component: step.Component(), Seconds: max(now.Sub(in.Time)-last, 0).Round(time.Second).Seconds(),
+			Check: checkOf(step, progress, claim, node, in),
+		}
+	}
+	return line
+}
+
+// awaitedStep returns the step that a launch waits for. Proxmox's steps after the clone
+// request are recorded together when the VM is started, and not all kubelets request a
+// certificate.
+func awaitedStep(progress instance.Progress) instance.Phase {
+	switch {
+	case !progress.HasReached(instance.PhaseStarted) && !progress.HasReached(instance.PhaseCloning):
+		return instance.PhaseCloning
+	case !progress.HasReached(instance.PhaseStarted):
+		return instance.PhaseStarted
+	case progress.HasReached(instance.PhaseNodeReady):
+		return instance.PhaseInitialized
+	case progress.HasReached(instance.PhaseNodeRegistered):
+		return instance.PhaseNodeReady
+	case progress.HasReached(instance.PhaseCertificateRequested) && !progress.HasReached(instance.PhaseCertificateApproved):
+		return instance.PhaseCertificateApproved
+	}
+	return instance.PhaseNodeRegistered
+}
+
+// checkOf returns what a launch waits for before a step, and what to check.
+func checkOf(step instance.Phase, progress instance.Progress, claim *karpv1.NodeClaim, node *corev1.Node, in instance.Intent) string {
+	console := fmt.Sprintf("on the console of the VM (on host %s: qm terminal %d), run: ", in.Host, in.VMID)
+	switch {
+	case step == instance.PhaseCloning && in.Parked:
+		return "no host has capacity for the VM; to see the free capacity, run: kubectl proxmox hosts"
+	case step == instance.PhaseCloning:
+		return fmt.Sprintf("the clone has not started: other clones on storage %s run first (--proxmox-clone-slots), or Proxmox does not accept it; check the events above", in.Storage)
+	case step == instance.PhaseStarted:
+		return fmt.Sprintf("Proxmox clones, configures and starts VM %d; check its tasks on host %s", in.VMID, in.Host)
+	case step == instance.PhaseCertificateApproved:
+		return "the certificate request of the kubelet is not approved; run: kubectl get csr; the permission for automatic approval is created by the chart value nodeBootstrap.create"
+	case step == instance.PhaseNodeRegistered && progress.HasReached(instance.PhaseCertificateApproved):
+		return "the kubelet has its certificate and has not registered its Node; " + console + "journalctl -u kubelet"
+	case step == instance.PhaseNodeRegistered:
+		return "the guest boots, reads its boot data and starts the kubelet; " + console +
+			"cloud-init status --long; journalctl -u kubelet; to see the boot data, run: kubectl proxmox render --nodeclaim " + claim.Name
+	case step == instance.PhaseNodeReady && node != nil:
+		ready := nodeutils.GetCondition(node, corev1.NodeReady)
+		return fmt.Sprintf("node %s is not Ready: %s; run: kubectl describe node %s", node.Name, cmp.Or(ready.Message, "the kubelet has not reported its status"), node.Name)
+	}
+	// Karpenter checks the provider ID for Registered, and taints and resources for Initialized.
+	for _, name := range []string{karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized} {
+		if condition := claim.StatusConditions().Get(name); !condition.IsTrue() {
+			return conditionText(*condition)
+		}
+	}
+	return ""
+}
+
+func (l *launchTimeline) print(out io.Writer) error {
+	if _, err := io.WriteString(out, "launch timeline\n"); err != nil {
+		return err
+	}
+	err := table(out, "  STEP\tCOMPONENT\tAT\tTOOK", func(out io.Writer) {
+		for _, s := range l.Steps {
+			mark := ""
+			if s.Slowest {
+				mark = "\tslowest"
+			}
+			_, _ = fmt.Fprintf(out, "  %s\t%s\t%s\t%s%s\n", s.Step, s.Component, shortSeconds(s.AtSeconds), shortSeconds(s.TookSeconds), mark)
+		}
+		if w := l.Waiting; w != nil {
+			_, _ = fmt.Fprintf(out, "  %s\t%s\t-\t%s\twaiting\n", w.Step, w.Component, shortSeconds(w.Seconds))
+		}
+	})
+	if err != nil || l.Waiting == nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "  waiting for %s: %s\n", l.Waiting.Step, terminal.Printable(l.Waiting.Check))
+	return err
+}
+
+// shortSeconds formats seconds as "4.2s" or "3m12s".
+func shortSeconds(s float64) string {
+	if s < 10 {
+		return fmt.Sprintf("%.1fs", s)
+	}
+	return time.Duration(s * float64(time.Second)).Round(time.Second).String()
+}

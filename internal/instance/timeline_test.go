@@ -1,0 +1,203 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509/pkix"
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/cert"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+)
+
+// planned is the time of the intent.
+var planned = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// after returns a time of Kubernetes: whole seconds after the intent.
+func after(seconds int) metav1.Time {
+	return metav1.NewTime(planned.Add(time.Duration(seconds) * time.Second))
+}
+
+// launchObjects are the objects of a launch after the VM was started.
+type launchObjects struct {
+	claim *karpv1.NodeClaim
+	Observed
+}
+
+// launchedClaim returns the Claim of a VM that was started after 4 seconds.
+func launchedClaim(progress string) *karpv1.NodeClaim {
+	claim := claimWithIntent(Intent{Region: "region-1", Host: "pve1", VMID: 20001, Time: planned}.Encode())
+	claim.CreationTimestamp = after(0)
+	claim.Annotations[v1alpha1.AnnotationLaunchProgress] = progress
+	return claim
+}
+
+const startedProgress = `{"phase":"Started","timeline":{"Planned":0,"Cloning":0.2,"BootDriveUploaded":1,"Cloned":2.5,"Configured":3,"Started":4}}`
+
+func (o *launchObjects) request(created int, approved ...int) {
+	request := certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: after(created)}}
+	for _, at := range approved {
+		request.Status.Conditions = append(request.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+			Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, LastUpdateTime: after(at),
+		})
+	}
+	o.Requests = append(o.Requests, request)
+}
+
+func (o *launchObjects) node(created int, ready corev1.ConditionStatus, since int) {
+	o.Node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: after(created)}}
+	o.Node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, LastTransitionTime: after(since)}}
+}
+
+func (o *launchObjects) initialized(at int) {
+	o.claim.StatusConditions().SetTrue(karpv1.ConditionTypeInitialized)
+	for i := range o.claim.Status.Conditions {
+		o.claim.Status.Conditions[i].LastTransitionTime = after(at)
+	}
+}
+
+func TestTimeline(t *testing.T) {
+	t.Parallel()
+	// What Proxmox did, as the end of each step and how long it took.
+	const proxmox = "Cloning 0.2 0.2, BootDriveUploaded 1 1, Cloned 2.5 2.3, Configured 3 0.5, Started 4 1"
+	for name, test := range map[string]struct {
+		progress string
+		objects  func(*launchObjects)
+		want     string
+		phase    Phase
+	}{
+		"only_planned": {"", func(o *launchObjects) { o.node(50, corev1.ConditionTrue, 60) }, "", PhasePlanned},
+		"cloning": {`{"phase":"Cloning","timeline":{"Planned":0,"Cloning":0.2}}`, func(*launchObjects) {},
+			"Cloning 0.2 0.2", PhaseCloning},
+		"booting": {startedProgress, func(*launchObjects) {}, proxmox, PhaseStarted},
+		"certificate_not_approved": {startedProgress, func(o *launchObjects) { o.request(45) },
+			proxmox + ", CertificateRequested 45 41", PhaseCertificateRequested},
+		"not_ready": {startedProgress, func(o *launchObjects) { o.request(45, 46); o.node(50, corev1.ConditionFalse, 50) },
+			proxmox + ", CertificateRequested 45 41, CertificateApproved 46 1, NodeRegistered 50 4", PhaseNodeRegistered},
+		"initialized": {startedProgress, func(o *launchObjects) { o.request(45, 46); o.node(50, corev1.ConditionTrue, 60); o.initialized(61) },
+			proxmox + ", CertificateRequested 45 41, CertificateApproved 46 1, NodeRegistered 50 4, NodeReady 60 10, Initialized 61 1", PhaseInitialized},
+		"prepared_template": {startedProgress, func(o *launchObjects) { o.request(9, 9); o.node(10, corev1.ConditionTrue, 12); o.initialized(12) },
+			proxmox + ", CertificateRequested 9 5, CertificateApproved 9 0, NodeRegistered 10 1, NodeReady 12 2, Initialized 12 0", PhaseInitialized},
+		"static_token_without_request": {startedProgress, func(o *launchObjects) { o.node(50, corev1.ConditionTrue, 60); o.initialized(61) },
+			proxmox + ", NodeRegistered 50 46, NodeReady 60 10, Initialized 61 1", PhaseInitialized},
+		"two_requests": {startedProgress, func(o *launchObjects) { o.request(48, 49); o.request(45); o.node(50, corev1.ConditionFalse, 50) },
+			proxmox + ", CertificateRequested 45 41, CertificateApproved 49 4, NodeRegistered 50 1", PhaseNodeRegistered},
+		"request_of_an_earlier_node": {startedProgress, func(o *launchObjects) { o.request(-900, -899) }, proxmox, PhaseStarted},
+		"Node_deleted": {startedProgress, func(o *launchObjects) { o.initialized(61) },
+			proxmox + ", Initialized 61 57", PhaseInitialized},
+		"request_seen_after_the_Node": {`{"phase":"NodeRegistered","timeline":{"Planned":0,"Started":4,"NodeRegistered":50}}`, func(o *launchObjects) { o.request(45, 52); o.node(50, corev1.ConditionFalse, 50) },
+			"Started 4 4, CertificateRequested 45 41, CertificateApproved 50 5, NodeRegistered 50 0", PhaseNodeRegistered},
+		"rebooted_later": {`{"phase":"Initialized","timeline":{"Planned":0,"Started":4,"NodeRegistered":50,"NodeReady":60,"Initialized":61}}`,
+			func(o *launchObjects) { o.node(400, corev1.ConditionTrue, 500); o.initialized(501) },
+			"Started 4 4, NodeRegistered 50 46, NodeReady 60 10, Initialized 61 1", PhaseInitialized},
+		"recorded_after_a_reboot": {startedProgress, func(o *launchObjects) { o.node(50, corev1.ConditionTrue, 500); o.initialized(61) },
+			proxmox + ", NodeRegistered 50 46, NodeReady 61 11, Initialized 61 0", PhaseInitialized},
+		"guest_clock_behind": {startedProgress, func(o *launchObjects) { o.node(50, corev1.ConditionTrue, -7200); o.initialized(61) },
+			proxmox + ", NodeRegistered 50 46, NodeReady 50 0, Initialized 61 11", PhaseInitialized},
+		"guest_clock_ahead": {startedProgress, func(o *launchObjects) { o.node(50, corev1.ConditionTrue, 7200) },
+			proxmox + ", NodeRegistered 50 46, NodeReady 600 550", PhaseNodeReady},
+		"clock_of_the_API_server_behind": {startedProgress, func(o *launchObjects) {
+			o.claim.CreationTimestamp = after(-60)
+			o.request(-15, -14)
+			o.node(-10, corev1.ConditionTrue, 60)
+			o.initialized(61)
+		}, proxmox + ", CertificateRequested 4 0, CertificateApproved 4 0, NodeRegistered 4 0, NodeReady 60 56, Initialized 61 1", PhaseInitialized},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			o := &launchObjects{claim: launchedClaim(test.progress)}
+			test.objects(o)
+			before, progress := ReadProgress(o.claim), ReadProgress(o.claim)
+			changed := progress.Observe(o.claim, o.Observed, after(600).Time)
+			g.Expect(changed).To(Equal(len(progress.Timeline) > len(before.Timeline)))
+			g.Expect(timelineText(progress)).To(Equal(test.want))
+			g.Expect(progress.Phase).To(Equal(test.phase))
+
+			// After a restart, everything is read from the annotation.
+			o.claim.Annotations[v1alpha1.AnnotationLaunchProgress] = progress.Encode()
+			restarted := ReadProgress(o.claim)
+			g.Expect(restarted.Observe(o.claim, o.Observed, after(1200).Time)).To(BeFalse(), "nothing is new")
+			g.Expect(timelineText(restarted)).To(Equal(test.want))
+			g.Expect(len(progress.Encode())).To(BeNumerically("<", 512))
+		})
+	}
+}
+
+func timelineText(p Progress) string {
+	text := ""
+	for i, step := range p.Steps() {
+		if i > 0 {
+			text += ", "
+		}
+		text += fmt.Sprintf("%s %v %v", step.Phase, step.At.Seconds(), step.Took.Round(time.Millisecond).Seconds())
+	}
+	return text
+}
+
+// An adopted VM was launched by another controller: its Claim has no progress.
+func TestTimelineAdopted(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	o := &launchObjects{claim: launchedClaim("")}
+	delete(o.claim.Annotations, v1alpha1.AnnotationLaunchProgress)
+	o.node(50, corev1.ConditionTrue, 60)
+	o.initialized(61)
+	progress := ReadProgress(o.claim)
+	g.Expect(progress.Observe(o.claim, o.Observed, after(600).Time)).To(BeFalse())
+	g.Expect(progress.Steps()).To(BeEmpty())
+}
+
+func TestPhaseComponent(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	g.Expect(PhaseCloned.Component()).To(Equal(ComponentProxmox))
+	g.Expect(PhaseCertificateRequested.Component()).To(Equal(ComponentGuest))
+	g.Expect(PhaseInitialized.Component()).To(Equal(ComponentCluster))
+	g.Expect(Phase("Later").Component()).To(BeEmpty(), "of a newer release")
+}
+
+func TestJoiningNode(t *testing.T) {
+	t.Parallel()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	content := func(name string) []byte {
+		pem, err := cert.MakeCSR(key, &pkix.Name{CommonName: name}, nil, nil)
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		return pem
+	}
+	const signer, token = certificatesv1.KubeAPIServerClientKubeletSignerName, "system:bootstrap:abcdef"
+	for name, test := range map[string]struct {
+		signer, user string
+		content      []byte
+		want         string
+	}{
+		"join_token":          {signer, token, content("system:node:a"), "a"},
+		"service_account":     {signer, "system:serviceaccount:kube-system:joiner", content("system:node:a"), "a"},
+		"renewal":             {signer, "system:node:a", content("system:node:a"), ""},
+		"serving_certificate": {certificatesv1.KubeletServingSignerName, token, content("system:node:a"), ""},
+		"user":                {signer, token, content("alice"), ""},
+		"no_PEM":              {signer, token, []byte("x"), ""},
+		"no_request":          {signer, token, []byte("-----BEGIN CERTIFICATE REQUEST-----\neA==\n-----END CERTIFICATE REQUEST-----\n"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			request := &certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{
+				SignerName: test.signer, Username: test.user, Request: test.content,
+			}}
+			NewWithT(t).Expect(JoiningNode(request)).To(Equal(test.want))
+		})
+	}
+}
