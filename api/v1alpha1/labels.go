@@ -88,7 +88,8 @@ const (
 	AnnotationLaunchIntent = Group + "/launch-intent"
 	// AnnotationLaunchTask is the UPID of the clone task, written as soon as Proxmox has accepted the clone.
 	AnnotationLaunchTask = Group + "/launch-task"
-	// AnnotationLaunchProgress is the current launch step and the time when each step ended, as JSON.
+	// AnnotationLaunchProgress is the last launch step that ended, and the seconds from the plan to the end of each step, as JSON. The
+	// last steps are those of the guest and the cluster, until the Node is initialized.
 	AnnotationLaunchProgress = Group + "/launch-progress"
 	// AnnotationLaunchCompleted is the time (RFC 3339) when the VM was observed running. It marks the launch as completed.
 	AnnotationLaunchCompleted = Group + "/launch-completed"

@@ -134,12 +134,12 @@ func (l *launchTimeline) print(out io.Writer) error {
 		for _, s := range l.Steps {
 			mark := ""
 			if s.Slowest {
-				mark = "\tslowest"
+				mark = ", slowest"
 			}
 			_, _ = fmt.Fprintf(out, "  %s\t%s\t%s\t%s%s\n", s.Step, s.Component, shortSeconds(s.AtSeconds), shortSeconds(s.TookSeconds), mark)
 		}
 		if w := l.Waiting; w != nil {
-			_, _ = fmt.Fprintf(out, "  %s\t%s\t-\t%s\twaiting\n", w.Step, w.Component, shortSeconds(w.Seconds))
+			_, _ = fmt.Fprintf(out, "  %s\t%s\t-\t%s, waiting\n", w.Step, w.Component, shortSeconds(w.Seconds))
 		}
 	})
 	if err != nil || l.Waiting == nil {

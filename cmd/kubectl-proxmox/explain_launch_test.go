@@ -80,22 +80,22 @@ func TestLaunchTimeline(t *testing.T) {
   CertificateRequested   guest       45s     41s
   CertificateApproved    cluster     46s     1.0s
   NodeRegistered         guest       50s     4.0s
-  NodeReady              cluster     3m18s   2m28s   slowest
+  NodeReady              cluster     3m18s   2m28s, slowest
   Initialized            cluster     3m20s   2.0s
 `},
 		"booting": {claimInLaunch(progressStarted), nil, `launch timeline
   STEP                COMPONENT   AT     TOOK
   Cloning             Proxmox     0.2s   0.2s
   BootDriveUploaded   Proxmox     1.0s   1.0s
-  Cloned              Proxmox     2.5s   2.3s    slowest
+  Cloned              Proxmox     2.5s   2.3s, slowest
   Configured          Proxmox     3.0s   0.5s
   Started             Proxmox     4.0s   1.0s
-  NodeRegistered      guest       -      4m56s   waiting
+  NodeRegistered      guest       -      4m56s, waiting
   waiting for NodeRegistered: the guest boots, reads its boot data and starts the kubelet; on the console of the VM (on host pve1: qm terminal 20717), run: cloud-init status --long; journalctl -u kubelet; to see the boot data, run: kubectl proxmox render --nodeclaim default-abc
 `},
 		"planned": {claimInLaunch(progressPlanned), nil, `launch timeline
   STEP      COMPONENT   AT   TOOK
-  Cloning   Proxmox     -    5m0s   waiting
+  Cloning   Proxmox     -    5m0s, waiting
   waiting for Cloning: the clone has not started: other clones on storage local-lvm run first (--proxmox-clone-slots), or Proxmox does not accept it; check the events above
 `},
 		"waiting_for_capacity": {claimInLaunch(progressPlanned, func(_ *karpv1.NodeClaim, in *instance.Intent) { in.Parked = true }), nil,
