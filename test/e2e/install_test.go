@@ -55,6 +55,7 @@ func TestHelmInstall(t *testing.T) {
 	p.deployPods(t, 1)
 	p.waitForPods(t, 1)
 	claim := p.waitForClaim(t, "is settled", settled)
+	p.waitForClaim(t, "has a complete timeline", hasTimeline)
 	launching, err := e.controller.MetricFamilies(t.Context())
 	must(t, err)
 

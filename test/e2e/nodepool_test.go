@@ -16,6 +16,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
@@ -134,6 +135,20 @@ func settled(claim *karpv1.NodeClaim) error {
 	for _, key := range []string{v1alpha1.AnnotationLaunchCompleted, v1alpha1.AnnotationBootDataStatus} {
 		if claim.Annotations[key] == "" {
 			return fmt.Errorf("claim %s has no annotation %s yet", claim.Name, key)
+		}
+	}
+	return nil
+}
+
+// hasTimeline returns an error unless all steps of the launch are recorded.
+func hasTimeline(claim *karpv1.NodeClaim) error {
+	progress := instance.ReadProgress(claim)
+	for _, phase := range []instance.Phase{
+		instance.PhaseStarted, instance.PhaseCertificateRequested, instance.PhaseCertificateApproved, instance.PhaseNodeRegistered,
+		instance.PhaseNodeReady, instance.PhaseInitialized,
+	} {
+		if !progress.HasReached(phase) {
+			return fmt.Errorf("the timeline of claim %s has no %s: %s", claim.Name, phase, progress.Encode())
 		}
 	}
 	return nil
