@@ -100,6 +100,81 @@ storageIDs: [local]
 network: [{bridge: vmbr0}]`,
 			refusal: `supported values: "md5", "sha1", "sha224", "sha256", "sha384", "sha512"`,
 		}, {
+			name: "mirrors_and_checksum_URL",
+			spec: `
+sourceImage:
+  urls: ["https://a.example/noble.img", "http://b.example:8080/mirror/noble.img"]
+  checksumURL: https://a.example/SHA256SUMS
+storageIDs: [local]
+network: [{bridge: vmbr0}]`,
+		}, {
+			name: "Talos_image",
+			spec: `
+sourceImage:
+  talos: {schematic: 376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4ba, version: v1.11.3-rc.1, arch: arm64, factoryURL: "http://factory.lan:8080"}
+storageIDs: [local]
+network: [{bridge: vmbr0}]`,
+		}, {
+			name: "existing_volume",
+			spec: `{sourceImage: {volume: "nfs-1:import/debian-13.qcow2"}, storageIDs: [local], network: [{bridge: vmbr0}]}`,
+		}, {
+			name:    "no_source",
+			spec:    `{sourceImage: {imageName: a.qcow2}, storageIDs: [local], network: [{bridge: vmbr0}]}`,
+			refusal: "set exactly one of url, urls, talos and volume",
+		}, {
+			name:    "two_sources",
+			spec:    `{sourceImage: {url: "https://example.com/a.raw", volume: "local:import/a.raw"}, storageIDs: [local], network: [{bridge: vmbr0}]}`,
+			refusal: "set exactly one of url, urls, talos and volume",
+		}, {
+			name:    "mirror_of_file",
+			spec:    `{sourceImage: {urls: ["https://example.com/a.raw", "file:///a.raw"]}, storageIDs: [local], network: [{bridge: vmbr0}]}`,
+			refusal: "each of urls must be an http or https URL",
+		}, {
+			name:    "mirror_twice",
+			spec:    `{sourceImage: {urls: ["https://example.com/a.raw", "https://example.com/a.raw"]}, storageIDs: [local], network: [{bridge: vmbr0}]}`,
+			refusal: "urls contains a URL twice",
+		}, {
+			name:    "no_mirrors",
+			spec:    `{sourceImage: {urls: []}, storageIDs: [local], network: [{bridge: vmbr0}]}`,
+			refusal: "spec.sourceImage.urls",
+		}, {
+			name: "Talos_version_without_v",
+			spec: `
+sourceImage: {talos: {schematic: 376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4ba, version: 1.11.3}}
+storageIDs: [local]
+network: [{bridge: vmbr0}]`,
+			refusal: "version must be a Talos version that starts with v, like v1.11.3",
+		}, {
+			name: "Talos_schematic_is_not_an_ID",
+			spec: `
+sourceImage: {talos: {schematic: siderolabs/qemu-guest-agent, version: v1.11.3}}
+storageIDs: [local]
+network: [{bridge: vmbr0}]`,
+			refusal: "schematic must be an ID of the Image Factory",
+		}, {
+			name:    "volume_of_another_content_type",
+			spec:    `{sourceImage: {volume: "local:iso/debian-13.iso"}, storageIDs: [local], network: [{bridge: vmbr0}]}`,
+			refusal: "volume must be an image with content type import",
+		}, {
+			name:    "volume_with_checksum",
+			spec:    `{sourceImage: {volume: "local:import/a.raw", checksumURL: "https://example.com/SHA256SUMS"}, storageIDs: [local], network: [{bridge: vmbr0}]}`,
+			refusal: "imageName, checksum and checksumURL are for images that are downloaded",
+		}, {
+			name: "checksum_and_checksum_URL",
+			spec: `
+sourceImage:
+  url: https://example.com/a.raw
+  checksum: d41d8cd98f00b204e9800998ecf8427e
+  checksumType: md5
+  checksumURL: https://example.com/MD5SUMS
+storageIDs: [local]
+network: [{bridge: vmbr0}]`,
+			refusal: "set checksum or checksumURL, not both",
+		}, {
+			name:    "checksum_URL_of_file",
+			spec:    `{sourceImage: {url: "https://example.com/a.raw", checksumURL: "file:///SHA256SUMS"}, storageIDs: [local], network: [{bridge: vmbr0}]}`,
+			refusal: "checksumURL must be an http or https URL",
+		}, {
 			name:    "no_image",
 			spec:    `{storageIDs: [local], network: [{bridge: vmbr0}]}`,
 			refusal: "spec.sourceImage: Required value",
@@ -226,6 +301,13 @@ func unmanagedTemplateCases() []admissionCase {
 		}, {
 			name: "by_tags",
 			spec: `{region: Region-1, tags: [talos, k8s]}`,
+		}, {
+			name: "by_VMID",
+			spec: `{region: Region-1, vmid: 9000}`,
+		}, {
+			name:    "VMID_too_low",
+			spec:    `{vmid: 99}`,
+			refusal: "spec.vmid",
 		}, {
 			name:    "no_criteria",
 			spec:    `{region: Region-1}`,

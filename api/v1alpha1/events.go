@@ -149,6 +149,10 @@ const (
 	EventWaitingOnNodeClaimTermination = "WaitingOnNodeClaimTermination"
 	// EventWaitingOnTemplateDeletion means that a ProxmoxTemplate is not deleted while its templates exist.
 	EventWaitingOnTemplateDeletion = "WaitingOnTemplateDeletion"
+	// EventImageDownloadFailed means that a host could not download an image from one of its mirrors. It tries the next one.
+	EventImageDownloadFailed = "ImageDownloadFailed"
+	// EventImageChecksumChanged means that checksumURL of a ProxmoxTemplate lists another checksum, so a new template is built.
+	EventImageChecksumChanged = "ImageChecksumChanged"
 	// EventInvalidHostMaintenance means that the ConfigMap with hosts in maintenance has an invalid entry.
 	EventInvalidHostMaintenance = "InvalidHostMaintenance"
 	// EventInvalidDriftTerminateFirst means that AnnotationDriftTerminateFirst of a NodePool is invalid.

@@ -36,9 +36,13 @@ func (in *ProxmoxNodeClass) InPlaceHash() string {
 	}{in.Spec.Tags, in.Spec.SecurityGroups, in.Spec.ResourcePool})
 }
 
-// Hash returns a hash of the fields whose change creates a new Template: source image, storages, firmware and TPM.
+// Hash returns a hash of the fields whose change creates a new Template: source image, storages, firmware and TPM. The
+// checksum that was read from checksumURL counts as one in the spec.
 func (in *ProxmoxTemplate) Hash() string {
-	return hashOf(in.Spec)
+	spec := in.Spec
+	spec.SourceImage = in.Source().content()
+
+	return hashOf(spec)
 }
 
 // InPlaceHash returns a hash of the fields whose change is written to the existing Template: all that Hash excludes, except

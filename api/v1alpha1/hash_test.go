@@ -184,6 +184,84 @@ func managedTemplate() *v1alpha1.ProxmoxTemplate {
 	}}
 }
 
+// The content of the image counts, not the mirror that serves it or where its checksum was read.
+func TestTemplateHashOfSources(t *testing.T) {
+	t.Parallel()
+
+	const checksum = "d41d8cd98f00b204e9800998ecf8427e"
+
+	talos := func() *v1alpha1.TalosImage {
+		return &v1alpha1.TalosImage{Schematic: "1234", Version: "v1.11.3", Arch: "amd64", FactoryURL: "https://a.example"}
+	}
+	read := func(url, value string) *v1alpha1.ResolvedChecksum {
+		return &v1alpha1.ResolvedChecksum{URL: url, FileName: "a.qcow2", Type: "md5", Value: value}
+	}
+
+	for name, test := range map[string]struct {
+		before, after v1alpha1.SourceImage
+		read          [2]*v1alpha1.ResolvedChecksum
+		same          bool
+	}{
+		"order_of_mirrors": {
+			before: v1alpha1.SourceImage{URLs: []string{"https://a.example/a.qcow2", "https://b.example/a.qcow2"}},
+			after:  v1alpha1.SourceImage{URLs: []string{"https://b.example/a.qcow2", "https://a.example/a.qcow2"}}, same: true,
+		},
+		"mirrors_without_checksum": {
+			before: v1alpha1.SourceImage{URLs: []string{"https://a.example/a.qcow2"}},
+			after:  v1alpha1.SourceImage{URLs: []string{"https://b.example/a.qcow2"}},
+		},
+		"mirrors_with_checksum": {
+			before: v1alpha1.SourceImage{URLs: []string{"https://a.example/a.qcow2"}, Checksum: checksum, ChecksumType: "md5"},
+			after:  v1alpha1.SourceImage{URLs: []string{"https://b.example/a.qcow2"}, Checksum: checksum, ChecksumType: "md5"}, same: true,
+		},
+		"checksum_that_was_read": {
+			before: v1alpha1.SourceImage{URL: "https://a.example/a.qcow2", Checksum: checksum, ChecksumType: "md5"},
+			after:  v1alpha1.SourceImage{URL: "https://a.example/a.qcow2", ChecksumURL: "https://a.example/MD5SUMS"},
+			read:   [2]*v1alpha1.ResolvedChecksum{nil, read("https://a.example/MD5SUMS", checksum)}, same: true,
+		},
+		"another_checksum_was_read": {
+			before: v1alpha1.SourceImage{URL: "https://a.example/a.qcow2", ChecksumURL: "https://a.example/MD5SUMS"},
+			after:  v1alpha1.SourceImage{URL: "https://a.example/a.qcow2", ChecksumURL: "https://a.example/MD5SUMS"},
+			read:   [2]*v1alpha1.ResolvedChecksum{read("https://a.example/MD5SUMS", "00"), read("https://a.example/MD5SUMS", checksum)},
+		},
+		"checksum_of_another_file": {
+			before: v1alpha1.SourceImage{URL: "https://a.example/a.qcow2", Checksum: checksum, ChecksumType: "md5"},
+			after:  v1alpha1.SourceImage{URL: "https://a.example/a.qcow2", ChecksumURL: "https://a.example/MD5SUMS"},
+			read:   [2]*v1alpha1.ResolvedChecksum{nil, read("https://b.example/MD5SUMS", checksum)},
+		},
+		"another_volume": {
+			before: v1alpha1.SourceImage{Volume: "local:import/a.qcow2"},
+			after:  v1alpha1.SourceImage{Volume: "local:import/b.qcow2"},
+		},
+		"another_image_factory": {
+			before: v1alpha1.SourceImage{Talos: talos()},
+			after: v1alpha1.SourceImage{Talos: func() *v1alpha1.TalosImage {
+				other := talos()
+				other.FactoryURL = "https://b.example"
+
+				return other
+			}()}, same: true,
+		},
+		"another_Talos_version": {
+			before: v1alpha1.SourceImage{Talos: talos()},
+			after: v1alpha1.SourceImage{Talos: func() *v1alpha1.TalosImage {
+				other := talos()
+				other.Version = "v1.11.4"
+
+				return other
+			}()},
+		},
+	} {
+		before, after := managedTemplate(), managedTemplate()
+		before.Spec.SourceImage, after.Spec.SourceImage = test.before, test.after
+		before.Status.Checksum, after.Status.Checksum = test.read[0], test.read[1]
+
+		if same := before.Hash() == after.Hash(); same != test.same {
+			t.Errorf("%s: the hash is the same: %t, want %t", name, same, test.same)
+		}
+	}
+}
+
 func TestTemplateHash(t *testing.T) {
 	t.Parallel()
 

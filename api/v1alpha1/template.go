@@ -4,9 +4,6 @@
 package v1alpha1
 
 import (
-	"fmt"
-	"strings"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -123,45 +120,4 @@ type ProxmoxTemplateSpec struct {
 	// onBoot starts VMs of this template when their host boots. The default is false.
 	// +optional
 	OnBoot *bool `json:"onBoot,omitempty" hash:"ignore"`
-}
-
-// SourceImage is a disk image that Proxmox downloads.
-// +kubebuilder:validation:XValidation:rule="has(self.checksum) == has(self.checksumType)",message="checksum and checksumType belong together: set both or neither"
-// +kubebuilder:validation:XValidation:rule="!has(self.checksum) || !has(self.checksumType) || self.checksum.matches('^<.*>$') || (self.checksum.matches('^[0-9a-fA-F]+$') && size(self.checksum) == {'md5': 32, 'sha1': 40, 'sha224': 56, 'sha256': 64, 'sha384': 96, 'sha512': 128}[self.checksumType])",message="checksum must have as many hexadecimal digits as checksumType requires, without a prefix: md5 32, sha1 40, sha224 56, sha256 64, sha384 96, sha512 128"
-type SourceImage struct {
-	// url is the http or https URL of the image.
-	// +kubebuilder:validation:MaxLength=2048
-	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && url(self).getHostname() != '' && !self.matches('[[:space:]]')",message="url must be an http or https URL, like https://cloud-images.ubuntu.com/noble/current/noble-server-cloudimg-amd64.img"
-	// +required
-	URL string `json:"url,omitempty"`
-
-	// imageName is the name of the downloaded file, to which the provider adds a hash of the URL. Proxmox derives the image
-	// format from its extension. The default is the last part of the URL.
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9][A-Za-z0-9_.-]*[.][A-Za-z0-9]+$')",message="imageName must be a plain file name with an extension that identifies the format, like ubuntu-amd64.qcow2"
-	// +optional
-	ImageName string `json:"imageName,omitempty"`
-
-	// checksum is verified by Proxmox after the download, in hexadecimal digits. A placeholder like <checksum>, as in the
-	// documentation, is accepted, but nothing is downloaded until you replace it. The condition reports this.
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=128
-	// +optional
-	Checksum string `json:"checksum,omitempty"`
-
-	// checksumType is the algorithm of the checksum: md5, sha1, sha224, sha256, sha384 or sha512.
-	// +kubebuilder:validation:Enum=md5;sha1;sha224;sha256;sha384;sha512
-	// +optional
-	ChecksumType string `json:"checksumType,omitempty"`
-}
-
-// Problem returns why the image cannot be downloaded although the API server accepted it, or "" if it can.
-func (s SourceImage) Problem() string {
-	if !strings.HasPrefix(s.Checksum, "<") {
-		return ""
-	}
-
-	return fmt.Sprintf("spec.sourceImage.checksum is the placeholder %q: put in the %s sum of the image, or remove checksum and checksumType",
-		s.Checksum, s.ChecksumType)
 }

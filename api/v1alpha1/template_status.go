@@ -17,6 +17,13 @@ const ConditionTemplateReady = "ProxmoxVirtualMachineTemplateReady"
 // Hosts. Its message lists the progress of each Host, or what to fix on it.
 const ConditionTemplateUpToDate = "UpToDate"
 
+// ConditionChecksumResolved is a condition of ProxmoxTemplates with a checksumURL. It is true when the checksum of the image
+// was read. It does not affect Ready: if reading it again fails, the last checksum stays in use.
+const ConditionChecksumResolved = "ChecksumResolved"
+
+// ReasonChecksumUnavailable means that the checksum could not be read from checksumURL.
+const ReasonChecksumUnavailable = "ChecksumUnavailable"
+
 // Reasons of ConditionTemplateReady, besides ReasonTemplatesNotFound.
 const (
 	// ReasonTemplateValidation means that a Proxmox template was found but cannot be used.
@@ -45,6 +52,10 @@ type ProxmoxTemplateStatus struct {
 	// imageID is the file name of the image that the template was created from.
 	// +optional
 	ImageID string `json:"imageID,omitempty"`
+
+	// checksum is the checksum that was read from checksumURL of the image.
+	// +optional
+	Checksum *ResolvedChecksum `json:"checksum,omitempty"`
 }
 
 // ProxmoxUnmanagedTemplateStatus is the observed state of a ProxmoxUnmanagedTemplate.

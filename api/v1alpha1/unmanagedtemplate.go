@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ProxmoxUnmanagedTemplate selects existing Proxmox templates, which the provider does not manage, by name, tags or both.
+// ProxmoxUnmanagedTemplate selects existing Proxmox templates, which the provider does not manage, by name, tags or VMID.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=proxmoxunmanagedtemplates,scope=Cluster,categories=karpenter,shortName=put
 // +kubebuilder:subresource:status
@@ -39,7 +39,7 @@ type ProxmoxUnmanagedTemplateList struct {
 }
 
 // ProxmoxUnmanagedTemplateSpec selects Proxmox templates. All criteria that are set must match.
-// +kubebuilder:validation:XValidation:rule="has(self.templateName) || has(self.tags)",message="set templateName, tags or both: without either no template can be found"
+// +kubebuilder:validation:XValidation:rule="has(self.templateName) || has(self.tags) || has(self.vmid)",message="set templateName, tags or both, or vmid: without either no template can be found"
 type ProxmoxUnmanagedTemplateSpec struct {
 	// region limits the search to one Proxmox cluster. If empty, all configured clusters are searched.
 	// +kubebuilder:validation:MinLength=1
@@ -58,4 +58,10 @@ type ProxmoxUnmanagedTemplateSpec struct {
 	// +kubebuilder:validation:items:Pattern=`^[a-zA-Z0-9_][a-zA-Z0-9_+.-]*$`
 	// +optional
 	Tags []string `json:"tags,omitempty"`
+
+	// vmid is the VMID of the Proxmox template.
+	// +kubebuilder:validation:Minimum=100
+	// +kubebuilder:validation:Maximum=999999999
+	// +optional
+	VMID int32 `json:"vmid,omitempty"`
 }

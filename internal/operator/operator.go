@@ -53,6 +53,7 @@ import (
 	nodeclasstermination "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/termination"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/pod/explain"
 	templatebuild "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
+	templatechecksum "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/checksum"
 	templatehash "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/hash"
 	templatestatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/status"
 	templatetermination "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/termination"
@@ -191,7 +192,8 @@ func (o *Operator) addProviders(clients map[string]proxmox.Client, roots map[str
 		Clock: clock.RealClock{}, KubeCluster: kube.id, Settings: opts.InstanceSettings(),
 	}, o.Types, o.boot, o.metrics)
 	o.Templates = template.NewProvider(template.Deps{
-		Clients: clients, Inventory: o.Inventory, Clock: clock.RealClock{}, KubeCluster: kube.id, Settings: opts.TemplateSettings(),
+		Clients: clients, Inventory: o.Inventory, Clock: clock.RealClock{}, KubeCluster: kube.id, Recorder: o.EventRecorder,
+		Settings: opts.TemplateSettings(),
 	})
 	o.CloudProvider = cloudprovider.New(cloudprovider.Deps{
 		Kube: o.GetClient(), VMs: o.Instances.VMs, Planner: o.Instances.Planner, Deleter: o.Instances.Deleter, Power: o.Instances.Power,
@@ -228,6 +230,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		unmanagedtemplatestatus.NewController(kube, o.Inventory, o.EventRecorder),
 		templatebuild.NewController(kube, o.Templates),
 		templatestatus.NewController(kube, o.Templates),
+		templatechecksum.NewController(kube, o.Templates, o.EventRecorder, clock.RealClock{}),
 		templatehash.NewManaged(kube),
 		templatehash.NewUnmanaged(kube),
 		templatetermination.NewManaged(kube, o.Templates, o.EventRecorder),

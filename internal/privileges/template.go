@@ -15,6 +15,8 @@ type Template struct {
 	// ImageStorage and Storage are the storages of the image file and of the disk; empty if
 	// there is none.
 	ImageStorage, Storage string
+	// Volume is whether the image exists and is not downloaded.
+	Volume bool
 	// Storages are those that the ProxmoxTemplate names.
 	Storages     []string
 	ResourcePool string
@@ -28,7 +30,7 @@ type Template struct {
 func ForTemplate(t Template) []Required {
 	held := t.Snapshot.Facts.Permissions
 	var all []Required
-	if !held.Has("/", "Sys.Audit") || !held.Has("/", "Sys.Modify") { // these allow downloads too
+	if !t.Volume && (!held.Has("/", "Sys.Audit") || !held.Has("/", "Sys.Modify")) { // these allow downloads too
 		all = on("/nodes/"+t.Host, "Sys.AccessNetwork")
 	}
 	all = append(all, OnVM(t.ResourcePool, "VM.Audit", "VM.Allocate", "VM.Config.CPU", "VM.Config.Memory", "VM.Config.HWType",
@@ -50,15 +52,23 @@ func (t Template) onStorages() []Required {
 			out = append(out, on(path, "Datastore.Audit")...) // it does not exist
 			continue
 		}
-		out = append(out, on(path, append([]string{"Datastore.AllocateSpace"}, imageFilePrivileges...)...)...)
+		out = append(out, on(path, append([]string{"Datastore.AllocateSpace"}, t.onImage()...)...)...)
 	}
 	if t.ImageStorage != "" {
-		out = append(out, on("/storage/"+t.ImageStorage, imageFilePrivileges...)...)
+		out = append(out, on("/storage/"+t.ImageStorage, t.onImage()...)...)
 	}
 	if t.Storage != "" {
 		out = append(out, on("/storage/"+t.Storage, "Datastore.AllocateSpace", "Datastore.Audit")...)
 	}
 	return out
+}
+
+// onImage returns the privileges on the storage of the image.
+func (t Template) onImage() []string {
+	if t.Volume {
+		return []string{"Datastore.Audit"}
+	}
+	return imageFilePrivileges
 }
 
 // invisibleStorages returns the storages that the ProxmoxTemplate names and that do not

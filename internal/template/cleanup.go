@@ -108,7 +108,7 @@ func (p *Provider) cleanupHost(ctx context.Context, desired Desired, key HostKey
 	if len(obs.unfinished) > 0 {
 		return fmt.Sprintf("%s: VM %d", name, obs.unfinished[0].VMID), nil
 	}
-	if image, err := NewImage(desired.Spec.SourceImage, p.kubeCluster); err == nil {
+	if image, err := NewImage(desired.Spec.SourceImage, p.kubeCluster); err == nil && image.volume == "" {
 		task, err := r.runningDownload(ctx, []string{key.Host}, image)
 		if err != nil {
 			return "", err

@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
@@ -25,6 +27,8 @@ type Desired struct {
 	// CloudInit is whether the Template has a cloud-init drive. VMs that boot from our
 	// own drive must not have a second one.
 	CloudInit bool
+	// ChecksumProblem is why the checksum could not be read from checksumURL.
+	ChecksumProblem string
 	// Deleted is whether the object is being deleted: then no Template is required.
 	Deleted bool
 	// Revision is the generation of the object. A change resets the backoff.
@@ -37,6 +41,12 @@ func NewDesired(template *v1alpha1.ProxmoxTemplate, classes []v1alpha1.ProxmoxNo
 	desired := Desired{
 		Name: template.Name, UID: string(template.UID), Spec: template.Spec, Hash: template.Hash(),
 		Deleted: !template.DeletionTimestamp.IsZero(), Revision: template.Generation,
+	}
+	desired.Spec.SourceImage = template.Source()
+	for _, condition := range template.Status.Conditions {
+		if condition.Type == v1alpha1.ConditionChecksumResolved && condition.Status == metav1.ConditionFalse {
+			desired.ChecksumProblem = condition.Message
+		}
 	}
 	for _, class := range classes {
 		ref := class.Spec.InstanceTemplateRef

@@ -23,6 +23,9 @@ func (r *hostReconciler) ensureImage(ctx context.Context, location Location) (st
 	if err != nil {
 		return "", err
 	}
+	if image.volume != "" {
+		return r.ensureVolume(ctx, location, image.volume)
+	}
 	hosts := r.hostsSharing(location.Images)
 	r.tracker.setStep(r.HostKey, "waiting for the image")
 	release, err := r.images.Acquire(ctx, fmt.Sprintf("%s/%s/%s/%s", r.Region, hosts[0], location.Images, image.Key))
@@ -38,16 +41,7 @@ func (r *hostReconciler) ensureImage(ctx context.Context, location Location) (st
 	if err != nil {
 		return "", explain(err, location, "listing tasks", "")
 	}
-	if task == "" {
-		source := r.desired.Spec.SourceImage
-		task, err = r.client.DownloadImage(ctx, proxmox.DownloadRequest{
-			Host: r.Host, Storage: location.Images, Name: image.Name, URL: source.URL, Checksum: source.Checksum, ChecksumType: source.ChecksumType,
-		})
-		if err != nil {
-			return "", explainDownload(err, nil, r.desired, location)
-		}
-	}
-	if err := r.awaitDownload(ctx, location, task); err != nil {
+	if err := r.download(ctx, location, image, task); err != nil {
 		return "", err
 	}
 	volume, ok, err = r.findImage(ctx, location, image)
@@ -73,12 +67,14 @@ func (r *hostReconciler) hostsSharing(storage string) []string {
 }
 
 func (r *hostReconciler) findImage(ctx context.Context, location Location, image Image) (string, bool, error) {
-	volumes, err := r.client.Volumes(ctx, r.Host, location.Images, "import")
-	if err != nil {
-		return "", false, explain(err, location, fmt.Sprintf("listing the images on storage %s", location.Images), location.Images)
-	}
+	volumes, err := r.listImages(ctx, location)
 	volume, ok := image.findIn(volumes)
-	return volume, ok, nil
+	return volume, ok, err
+}
+
+func (r *hostReconciler) listImages(ctx context.Context, location Location) ([]proxmox.Volume, error) {
+	volumes, err := r.client.Volumes(ctx, r.Host, location.Images, "import")
+	return volumes, explain(err, location, fmt.Sprintf("listing the images on storage %s", location.Images), location.Images)
 }
 
 // runningDownload returns the task of a download of the image that an earlier run
@@ -103,23 +99,14 @@ const progressInterval = 5 * time.Second
 
 // awaitDownload waits for a download and records its progress. A superseded download is
 // canceled: it may take an hour.
-func (r *hostReconciler) awaitDownload(ctx context.Context, location Location, task proxmox.UPID) error {
-	r.tracker.setStep(r.HostKey, "downloading")
+func (r *hostReconciler) awaitDownload(ctx context.Context, location Location, task proxmox.UPID, from downloadFrom) error {
+	r.tracker.setStep(r.HostKey, "downloading"+from.suffix)
 	progressCtx, stop := context.WithCancel(ctx)
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for r.sleep(progressCtx, progressInterval) == nil {
-			if log, err := r.client.TaskLog(progressCtx, task); err == nil {
-				if percent := parseProgress(log); percent != "" {
-					r.tracker.setStep(r.HostKey, "downloading "+percent+" %")
-				}
-			}
-		}
-	}()
+	left := make(chan bool, 1)
+	go func() { left <- r.watchDownload(progressCtx, task, from) }()
 	err := r.wait(ctx, r.client, task, r.durationKey(location.Images))
 	stop()
-	<-stopped
+	isUnresponsive := <-left
 	switch {
 	case err == nil:
 		return nil
@@ -130,9 +117,34 @@ func (r *hostReconciler) awaitDownload(ctx context.Context, location Location, t
 		return err
 	case errors.Is(err, proxmox.ErrExists):
 		return nil // another download of the same image ended first
+	case isUnresponsive:
+		return &stepError{mirror: true, err: err, text: fmt.Sprintf("downloading the image: the server of %s did not respond to host %s within %s; fix it, check on the host with: curl -I %s",
+			from.mirror.field(), r.Host, connectTimeout, from.mirror.url)}
+	}
+	if checksumMismatch.MatchString(err.Error()) {
+		r.tracker.update(r.HostKey, func(s *hostState) { s.checksumMismatch = true })
 	}
 	log, _ := r.client.TaskLog(ctx, task)
-	return explainDownload(err, log, r.desired, location)
+	return explainDownload(err, log, r.desired, location, from.mirror)
+}
+
+// watchDownload records the progress of a download until the context ends. It cancels the
+// download and returns true if its mirror does not respond and there is another one.
+func (r *hostReconciler) watchDownload(ctx context.Context, task proxmox.UPID, from downloadFrom) bool {
+	start := r.clock.Now()
+	for r.sleep(ctx, progressInterval) == nil {
+		log, err := r.client.TaskLog(ctx, task)
+		if err != nil {
+			continue
+		}
+		if percent := parseProgress(log); percent != "" {
+			r.tracker.setStep(r.HostKey, "downloading "+percent+" %"+from.suffix)
+		}
+		if from.isUnresponsive(log, r.clock.Since(start)) && r.client.CancelTask(ctx, task) == nil {
+			return true
+		}
+	}
+	return false
 }
 
 const cancelTimeout = 10 * time.Second

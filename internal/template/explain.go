@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -17,6 +18,8 @@ import (
 type stepError struct {
 	text string
 	err  error
+	// mirror is whether another mirror of the image may work.
+	mirror bool
 }
 
 func (e *stepError) Error() string { return e.text }
@@ -66,30 +69,46 @@ var (
 	missingPool      = regexp.MustCompile(`pool '([^']*)' does not exist`)
 	checksumMismatch = regexp.MustCompile(`checksum mismatch: got '([^']*)'`)
 	httpError        = regexp.MustCompile(`ERROR (\d{3}: .*)\.$`)
+	// connectionError matches what wget prints if it cannot connect.
+	connectionError = regexp.MustCompile(`\.\.\. failed: (.*)\.$|(unable to resolve host address.*)$|(cannot verify .* certificate.*)$`)
 )
 
-// explainDownload describes a failed download. The cause is in the task's exit status or
-// in its log.
-func explainDownload(err error, log []string, desired Desired, location Location) error {
+// explainDownload describes a failed download from a mirror. The cause is in the task's
+// exit status or in its log.
+func explainDownload(err error, log []string, desired Desired, location Location, from mirror) error {
 	source := desired.Spec.SourceImage
-	newError := func(format string, args ...any) error {
-		return &stepError{text: fmt.Sprintf(format, args...), err: err}
+	newError := func(format string, args ...any) *stepError {
+		return &stepError{text: fmt.Sprintf("downloading the image: "+format, args...), err: err}
+	}
+	newMirrorError := func(format string, args ...any) error {
+		e := newError(format, args...)
+		e.mirror = true
+		return e
 	}
 	if found := checksumMismatch.FindStringSubmatch(err.Error()); found != nil {
-		return newError("downloading the image: %s does not match spec.sourceImage.checksum, its %s is %s; fix checksum or url",
-			source.URL, source.ChecksumType, found[1])
+		checksum := "checksum"
+		if source.ChecksumURL != "" {
+			checksum = "checksumURL"
+		}
+		return newMirrorError("%s does not match spec.sourceImage.%s, its %s is %s; fix %s or %s", from.url, checksum, source.ChecksumType, found[1], checksum, from.name)
 	}
-	for _, line := range log {
+	for _, line := range slices.Backward(append(log, err.Error())) { // the last attempt of wget counts
 		if found := httpError.FindStringSubmatch(line); found != nil {
-			return newError("downloading the image: the server returned %q for spec.sourceImage.url; fix it, check with: curl -I %s", found[1], source.URL)
+			return newMirrorError("the server returned %q for %s; fix it, check with: curl -I %s", found[1], from.field(), from.url)
+		}
+		if found := connectionError.FindStringSubmatch(line); found != nil {
+			return newMirrorError("host %s cannot reach the server of %s (%s); fix it, check on the host with: curl -I %s", location.Host, from.field(), strings.Join(found[1:], ""), from.url)
 		}
 		if strings.Contains(line, "No space left on device") {
-			return newError("downloading the image: storage %s is full; free space on it, check with: pvesm status --storage %s", location.Images, location.Images)
+			return newError("storage %s is full; free space on it, check with: pvesm status --storage %s", location.Images, location.Images)
 		}
 	}
 	if forbidden, ok := errors.AsType[*proxmox.ForbiddenError](err); ok && forbidden.Path == "" {
-		return newError("downloading the image: a privilege is missing, Datastore.AllocateTemplate on /storage/%s or Sys.AccessNetwork on /nodes/%s; add the privilege to the token's role there (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs PRIVILEGE",
+		return newError("a privilege is missing, Datastore.AllocateTemplate on /storage/%s or Sys.AccessNetwork on /nodes/%s; add the privilege to the token's role there (find it with: pveum acl list): pveum role modify ROLE --append 1 --privs PRIVILEGE",
 			location.Images, location.Host)
+	}
+	if errors.Is(err, proxmox.ErrFailed) {
+		return newMirrorError("%s: %s", from.url, rootMessage(err))
 	}
 	return explain(err, location, "downloading the image", location.Images)
 }

@@ -43,6 +43,13 @@ func TestNewImage(t *testing.T) {
 		"no_extension":                   {source: v1alpha1.SourceImage{URL: "https://a.example/latest"}, fails: `imageName is empty, and the last part of url is "latest"`},
 		"no_path":                        {source: v1alpha1.SourceImage{URL: "https://a.example"}, fails: "set imageName"},
 		"unsupported_extension":          {source: v1alpha1.SourceImage{URL: "https://a.example/a.qcow2", ImageName: "ubuntu.iso"}, fails: `spec.sourceImage.imageName is "ubuntu.iso"`},
+		"mirrors":                        {source: v1alpha1.SourceImage{URLs: []string{"https://a.example/a.raw", "https://b.example/b.raw"}}, want: `^a` + key + `\.raw$`},
+		"compressed_mirror":              {source: v1alpha1.SourceImage{URLs: []string{"https://a.example/a.raw", "https://b.example/a.raw.zst"}}, fails: "spec.sourceImage.urls[1] ends in .zst: Proxmox decompresses ISO images only"},
+		"mirrors_of_other_names":         {source: v1alpha1.SourceImage{URLs: []string{"https://a.example/a.raw", "https://b.example/b.raw"}, ChecksumURL: "https://a.example/MD5SUMS"}, fails: `spec.sourceImage.urls[0] ends in "a.raw", and spec.sourceImage.urls[1] in "b.raw": with checksumURL`},
+		"checksum_not_read":              {source: v1alpha1.SourceImage{URL: "https://a.example/a.raw", ChecksumURL: "https://a.example/MD5SUMS"}, fails: "spec.sourceImage.checksumURL has not been read yet"},
+		"volume":                         {source: v1alpha1.SourceImage{Volume: "local:import/debian-13.qcow2"}, want: `^debian-13\.qcow2$`},
+		"Talos":                          {source: v1alpha1.SourceImage{Talos: &v1alpha1.TalosImage{Schematic: "12", Version: "v1.11.3", Arch: "arm64"}}, want: `^talos-v1\.11\.3-nocloud-arm64` + key + `\.qcow2$`},
+		"none":                           {fails: "spec.sourceImage has no image: set url, urls, talos or volume"},
 		"compressed":                     {source: v1alpha1.SourceImage{URL: "https://a.example/a.raw.xz", ImageName: "a.raw"}, fails: "ends in .xz: Proxmox decompresses ISO images only"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -74,6 +81,13 @@ func TestNewImageKey(t *testing.T) {
 	g.Expect(key(kubeCluster, func(s *v1alpha1.SourceImage) { s.ImageName = "mine.qcow2" })).To(Equal(same), "the name is not part of the key")
 	g.Expect(key(kubeCluster, func(s *v1alpha1.SourceImage) { s.URL += "?v=2" })).NotTo(Equal(same))
 	g.Expect(key(kubeCluster, func(s *v1alpha1.SourceImage) { s.Checksum = "00fe" })).NotTo(Equal(same), "the same URL may serve new content")
+	mirrors := func(s *v1alpha1.SourceImage) {
+		s.URL, s.URLs = "", []string{"https://b.example/a.qcow2", "https://c.example/a.qcow2"}
+	}
+	g.Expect(key(kubeCluster, func(s *v1alpha1.SourceImage) {
+		mirrors(s)
+		s.URLs = s.URLs[1:]
+	})).To(Equal(key(kubeCluster, mirrors)), "with a checksum, all mirrors have the same image")
 	g.Expect(key("another", func(*v1alpha1.SourceImage) {})).NotTo(Equal(same), "images of other clusters are not deleted")
 }
 

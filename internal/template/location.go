@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -106,7 +107,7 @@ func storageOf(e Existing) string {
 
 // locationOnHost returns the Location of a Template on a Host.
 func locationOnHost(snapshot *inventory.Snapshot, host string, desired Desired) Location {
-	location, storages := selectStorages(snapshot, host, desired.Spec.StorageIDs)
+	location, storages := selectStorages(snapshot, host, desired.Spec)
 	if !snapshot.Hosts[host].Online {
 		location.Problem = "the host is offline; its template is built when the host is online again"
 		return location
@@ -115,18 +116,20 @@ func locationOnHost(snapshot *inventory.Snapshot, host string, desired Desired) 
 	if hidden := location.checkPrivileges(snapshot, desired); hidden {
 		return location
 	}
-	location.Problem = storageProblem(location, desired.Spec.StorageIDs, storages, snapshot.StoragesOf(host))
+	location.Problem = cmp.Or(volumeProblem(snapshot, host, desired.Spec.SourceImage.Volume),
+		storageProblem(location, desired.Spec.StorageIDs, storages, snapshot.StoragesOf(host)))
 	location.SpecProblem = specProblem(snapshot, desired)
 	location.NetworkProblem = networkProblem(snapshot, host, desired)
 	return location
 }
 
-// selectStorages selects the storages of a Host: the first that accepts import content
-// and the first that supports template disks. It also returns those that the Host has.
-func selectStorages(snapshot *inventory.Snapshot, host string, ids []string) (Location, []proxmox.StorageRow) {
-	location := Location{Region: snapshot.Region, Host: host}
+// selectStorages selects the storages of a Host: that of the volume of the spec or the
+// first that accepts import content, and the first that supports template disks. It also
+// returns those of the spec's storages that the Host has.
+func selectStorages(snapshot *inventory.Snapshot, host string, spec v1alpha1.ProxmoxTemplateSpec) (Location, []proxmox.StorageRow) {
+	location := Location{Region: snapshot.Region, Host: host, Images: volumeStorage(spec.SourceImage.Volume)}
 	var storages []proxmox.StorageRow
-	for _, id := range ids {
+	for _, id := range spec.StorageIDs {
 		row, ok := snapshot.Storages[inventory.StorageKey{Host: host, Storage: id}]
 		if !ok {
 			continue
@@ -156,10 +159,14 @@ func storageProblem(location Location, ids []string, storages []proxmox.StorageR
 	}
 	for _, row := range storages {
 		if !row.Available && (row.Name == location.Images || row.Name == location.Storage) {
-			return fmt.Sprintf("storage %s is not active on this host; check it with: pvesm status --storage %s", row.Name, row.Name)
+			return inactiveStorage(row.Name)
 		}
 	}
 	return ""
+}
+
+func inactiveStorage(name string) string {
+	return fmt.Sprintf("storage %s is not active on this host; check it with: pvesm status --storage %s", name, name)
 }
 
 // absentStorages names the storages that the Host does not have. One of them may be

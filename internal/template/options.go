@@ -94,7 +94,7 @@ func createOptions(desired Desired, location Location, volume string, mark owner
 func notes(desired Desired, mark ownership.Mark) string {
 	text := desired.Spec.Description
 	if text == "" {
-		text = "Karpenter managed template, made from " + desired.Spec.SourceImage.URL
+		text = "Karpenter managed template, made from " + desired.Spec.SourceImage.String()
 	}
 	return mark.Notes(text)
 }

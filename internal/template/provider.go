@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/keyed"
@@ -25,6 +26,7 @@ type Deps struct {
 	Clock     clock.WithTicker
 	// KubeCluster is the UID of the kube-system namespace.
 	KubeCluster string
+	Recorder    events.Recorder
 	Settings    Settings
 }
 
@@ -46,6 +48,7 @@ type Provider struct {
 	inventory   *inventory.Inventory
 	clock       clock.WithTicker
 	kubeCluster string
+	recorder    events.Recorder
 	settings    Settings
 
 	tracker   *tracker
@@ -57,7 +60,7 @@ type Provider struct {
 // NewProvider returns a Provider without any recorded state.
 func NewProvider(deps Deps) *Provider {
 	return &Provider{
-		clients: deps.Clients, inventory: deps.Inventory, clock: deps.Clock, kubeCluster: deps.KubeCluster, settings: deps.Settings,
+		clients: deps.Clients, inventory: deps.Inventory, clock: deps.Clock, kubeCluster: deps.KubeCluster, recorder: deps.Recorder, settings: deps.Settings,
 		tracker: newTracker(), images: keyed.NewSemaphore[string](1), vmids: newVMIDAllocator(deps.Settings.VMIDs, deps.Clock), durations: proxmox.NewDurations(),
 	}
 }

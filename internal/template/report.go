@@ -44,10 +44,7 @@ func (p *Provider) Report(desired Desired, previous []string) Report {
 	settled := true
 	var parts []string
 	image, err := NewImage(desired.Spec.SourceImage, p.kubeCluster)
-	if err != nil {
-		r.Complete, r.Failing, parts = false, true, append(parts, err.Error())
-	}
-	r.ImageID = image.Name
+	parts = append(parts, r.addImage(image, desired, err)...)
 	parts = append(parts, p.reportClusters(&r, view, desired)...)
 	locations := Locations(view, desired, owned)
 	parts = append(parts, p.reportBlockers(&r, view, desired, locations, owned)...)
@@ -76,6 +73,22 @@ func (p *Provider) Report(desired Desired, previous []string) Report {
 		return snapshot == nil || networkProblem(snapshot, zone.Host, desired) == ""
 	})
 	return r
+}
+
+// addImage adds the image, or why there is none, and returns the problems.
+func (r *Report) addImage(image Image, desired Desired, err error) []string {
+	r.ImageID = image.Name
+	r.Complete = err == nil
+	switch {
+	case desired.ChecksumProblem != "":
+		// With a checksum that was read earlier, building continues.
+		r.Failing = err != nil
+		return []string{desired.ChecksumProblem}
+	case err != nil:
+		r.Failing = !errors.Is(err, ErrChecksumUnresolved)
+		return []string{err.Error()}
+	}
+	return nil
 }
 
 // withHost returns the texts that are not empty, each with the name of its Host.

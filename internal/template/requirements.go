@@ -32,7 +32,7 @@ func (l *Location) checkPrivileges(snapshot *inventory.Snapshot, desired Desired
 	}
 	l.Required = privileges.ForTemplate(privileges.Template{
 		Snapshot: snapshot, Host: l.Host, ImageStorage: l.Images, Storage: l.Storage, Storages: desired.Spec.StorageIDs,
-		ResourcePool: desired.Spec.ResourcePool, Config: PlannedConfig(desired, *l),
+		Volume: desired.Spec.SourceImage.Volume != "", ResourcePool: desired.Spec.ResourcePool, Config: PlannedConfig(desired, *l),
 	})
 	account := privileges.NewAccount(snapshot.Facts)
 	l.MissingPrivileges = account.Message(l.Required)

@@ -33,7 +33,10 @@ type hostState struct {
 	// warning describes a problem that does not block the build and needs attention.
 	warning string
 	// missing is the VMID of a Template that the status lists and that no longer exists.
-	missing  int
+	missing int
+	// checksumMismatch is whether a download did not have the expected checksum.
+	checksumMismatch bool
+
 	observed bool
 	cancel   context.CancelCauseFunc
 }
@@ -125,7 +128,7 @@ func (t *tracker) begin(ctx context.Context, key HostKey, desired Desired) (cont
 	ctx, cancel := context.WithCancelCause(ctx)
 	t.update(key, func(s *hostState) {
 		if s.hash != desired.Hash || s.revision != desired.Revision {
-			s.failure, s.failures = "", 0
+			s.failure, s.failures, s.checksumMismatch = "", 0, false
 		}
 		s.hash, s.revision, s.cancel = desired.Hash, desired.Revision, cancel
 	})
@@ -157,7 +160,9 @@ func (t *tracker) recordFailure(key HostKey, now time.Time, text string, transie
 }
 
 func (t *tracker) recordSuccess(key HostKey) {
-	t.update(key, func(s *hostState) { s.failure, s.failures, s.warning, s.missing = "", 0, "", 0 })
+	t.update(key, func(s *hostState) {
+		s.failure, s.failures, s.warning, s.missing, s.checksumMismatch = "", 0, "", 0, false
+	})
 }
 
 // CancelSuperseded cancels the runs for generations of a ProxmoxTemplate that are no
@@ -170,6 +175,19 @@ func (p *Provider) CancelSuperseded(desired Desired) {
 			s.cancel(errSuperseded)
 		}
 	}
+}
+
+// HasChecksumMismatch reports whether a download of the image of a ProxmoxTemplate did not
+// have the expected checksum.
+func (p *Provider) HasChecksumMismatch(uid string) bool {
+	p.tracker.mu.Lock()
+	defer p.tracker.mu.Unlock()
+	for key, s := range p.tracker.hosts {
+		if key.UID == uid && s.checksumMismatch {
+			return true
+		}
+	}
+	return false
 }
 
 // Evict removes the recorded progress of a ProxmoxTemplate that no longer exists.

@@ -91,7 +91,7 @@ func (r *hostReconciler) deleteUnusedImage(ctx context.Context, volume, storage 
 // isImageDeleted reports whether an image is to be deleted with its ProxmoxTemplate.
 func (r *hostReconciler) isImageDeleted(key string) bool {
 	image, err := NewImage(r.desired.Spec.SourceImage, r.kubeCluster)
-	return err == nil && r.desired.Deleted && image.Key == key
+	return err == nil && r.desired.Deleted && image.volume == "" && image.Key == key
 }
 
 // imageAt identifies an image on a storage of a Host, or without a Host, on a shared
@@ -109,7 +109,7 @@ func (r *hostReconciler) desiredImages(view inventory.View, usage Usage) map[ima
 			continue
 		}
 		for host := range snapshot.Hosts {
-			location, _ := selectStorages(snapshot, host, desired.Spec.StorageIDs)
+			location, _ := selectStorages(snapshot, host, desired.Spec)
 			if location.Images == "" || location.Storage == "" {
 				continue
 			}

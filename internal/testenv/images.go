@@ -40,15 +40,15 @@ func ServeImages(t testing.TB, bytes int) *Images {
 	binary.BigEndian.PutUint64(image[24:], ImageDisk)
 	images := &Images{fetched: map[string]int{}, held: map[string]chan struct{}{}}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/missing.qcow2" {
-			http.NotFound(w, r)
-			return
-		}
 		images.mu.Lock()
 		held := images.held[r.URL.Path]
 		images.mu.Unlock()
 		if held != nil {
 			<-held
+		}
+		if r.URL.Path == "/missing.qcow2" {
+			http.NotFound(w, r)
+			return
 		}
 		n, _ := w.Write(image)
 		images.mu.Lock()
@@ -81,12 +81,15 @@ func NewTemplates(deps template.Deps, grace time.Duration) *template.Provider {
 	deps.Settings = template.Settings{
 		VMIDs: placement.Range{From: 1000, To: 19999}, Builds: 16, TaskTimeout: 20 * time.Second, GracePeriod: grace,
 	}
+	if deps.Recorder == nil {
+		deps.Recorder = &Recorder{}
+	}
 	return template.NewProvider(deps)
 }
 
 // Templates returns a provider of managed templates.
 func (w *Env) Templates() *template.Provider {
-	return NewTemplates(template.Deps{Clients: w.Clients, Inventory: w.Inventory, Clock: w.Clock, KubeCluster: w.KubeCluster}, time.Second)
+	return NewTemplates(template.Deps{Clients: w.Clients, Inventory: w.Inventory, Clock: w.Clock, KubeCluster: w.KubeCluster, Recorder: w.Events}, time.Second)
 }
 
 // ManagedTemplate creates a ProxmoxTemplate of an image.

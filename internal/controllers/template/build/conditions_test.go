@@ -98,6 +98,31 @@ func TestBuildFailureCondition(t *testing.T) {
 			},
 			want: `pve1: downloading the image: URL/noble.qcow2 does not match spec.sourceImage.checksum, its md5 is [0-9a-f]{32}; fix checksum or url`,
 		},
+		"checksum_placeholder": {
+			change: func(o *v1alpha1.ProxmoxTemplate) {
+				o.Spec.SourceImage.Checksum, o.Spec.SourceImage.ChecksumType = "<checksum>", "md5"
+			},
+			want: `spec.sourceImage.checksum is the placeholder "<checksum>": put in the md5 sum of the image, or remove checksum and checksumType`,
+		},
+		"image_server_unreachable": {
+			change: func(o *v1alpha1.ProxmoxTemplate) { o.Spec.SourceImage.URL = "http://127.0.0.1:1/noble.qcow2" },
+			want:   `pve1: downloading the image: host pve1 cannot reach the server of spec.sourceImage.url \(Connection refused\); fix it, check on the host with: curl -I http://127.0.0.1:1/noble.qcow2`,
+		},
+		"no_mirror_works": {
+			change: func(o *v1alpha1.ProxmoxTemplate) {
+				o.Spec.SourceImage = v1alpha1.SourceImage{URLs: []string{
+					strings.Replace(o.Spec.SourceImage.URL, "noble", "missing", 1), "http://127.0.0.1:1/noble.qcow2",
+				}}
+			},
+			want: `pve1: no mirror of spec.sourceImage.urls works: downloading the image: the server returned "404: Not Found" for spec.sourceImage.urls\[0\]; fix it, check with: curl -I URL/missing.qcow2; ` +
+				`downloading the image: host pve1 cannot reach the server of spec.sourceImage.urls\[1\] \(Connection refused\); fix it, check on the host with: curl -I http://127.0.0.1:1/noble.qcow2`,
+		},
+		"missing_volume": {
+			change: func(o *v1alpha1.ProxmoxTemplate) {
+				o.Spec.SourceImage = v1alpha1.SourceImage{Volume: "local:import/debian-13.qcow2"}
+			},
+			want: `pve1: spec.sourceImage.volume "local:import/debian-13.qcow2" does not exist on host pve1: storage local has no images; upload it there, or set a volume that exists`,
+		},
 		"image_not_found": {
 			change: func(o *v1alpha1.ProxmoxTemplate) {
 				o.Spec.SourceImage.URL = strings.Replace(o.Spec.SourceImage.URL, "noble", "missing", 1)

@@ -80,7 +80,7 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	return builder.TypedControllerManagedBy[Request](m).
 		Named("template.build.proxmox").
 		WatchesRawSource(source.TypedKind(m.GetCache(), &v1alpha1.ProxmoxTemplate{}, changed, predicate.Or(
-			predicate.TypedGenerationChangedPredicate[*v1alpha1.ProxmoxTemplate]{}, finalizersChanged{}))).
+			predicate.TypedGenerationChangedPredicate[*v1alpha1.ProxmoxTemplate]{}, finalizersChanged{}, checksumChanged{}))).
 		WatchesRawSource(source.TypedKind(m.GetCache(), &v1alpha1.ProxmoxNodeClass{}, classes)).
 		WatchesRawSource(source.TypedKind(m.GetCache(), &karpv1.NodeClaim{}, claims)).
 		WatchesRawSource(source.TypedChannel(c.templates.Inventory().Subscribe(ctx), views)).
@@ -96,6 +96,16 @@ type finalizersChanged struct {
 // Update reports whether the finalizers changed.
 func (finalizersChanged) Update(e event.TypedUpdateEvent[*v1alpha1.ProxmoxTemplate]) bool {
 	return !slices.Equal(e.ObjectOld.Finalizers, e.ObjectNew.Finalizers)
+}
+
+// checksumChanged matches the update that writes another checksum to the status.
+type checksumChanged struct {
+	predicate.TypedFuncs[*v1alpha1.ProxmoxTemplate]
+}
+
+// Update reports whether the checksum changed.
+func (checksumChanged) Update(e event.TypedUpdateEvent[*v1alpha1.ProxmoxTemplate]) bool {
+	return e.ObjectOld.Source().Checksum != e.ObjectNew.Source().Checksum
 }
 
 func add(q queue, requests []Request) {

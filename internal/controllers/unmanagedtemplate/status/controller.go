@@ -85,7 +85,7 @@ func Resolve(inv *inventory.Inventory, template *v1alpha1.ProxmoxUnmanagedTempla
 	case !allClustersPolled(view, inv.Regions(), template.Spec.Region):
 		conditions.SetUnknownWithReason(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonClustersNotPolled, "a Proxmox cluster has not been polled yet")
 	default:
-		conditions.SetFalse(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplatesNotFound, notFoundMessage(template.Spec, inv.Regions()))
+		conditions.SetFalse(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplatesNotFound, notFoundMessage(view, template.Spec, inv.Regions()))
 	}
 	readiness.SetCause(template)
 	return ambiguities
@@ -166,6 +166,9 @@ func matches(guest inventory.Guest, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) 
 	if !guest.Template || guest.Config == nil || guest.IsSlot() {
 		return false // a slot template is for one VM
 	}
+	if spec.VMID != 0 && int(spec.VMID) != guest.VMID {
+		return false
+	}
 	if spec.TemplateName != "" && spec.TemplateName != guest.Name {
 		return false
 	}
@@ -199,14 +202,20 @@ func allClustersPolled(view inventory.View, regions []string, only string) bool 
 	return true
 }
 
-func notFoundMessage(spec v1alpha1.ProxmoxUnmanagedTemplateSpec, regions []string) string {
+func notFoundMessage(view inventory.View, spec v1alpha1.ProxmoxUnmanagedTemplateSpec, regions []string) string {
 	where := "region " + spec.Region
 	if spec.Region == "" {
 		where = "regions " + strings.Join(regions, ", ")
 	} else if !slices.Contains(regions, spec.Region) {
 		return fmt.Sprintf("spec.region %q is not in the cloud config, which has %s", spec.Region, strings.Join(regions, ", "))
 	}
+	if problem := vmidProblem(view, spec); problem != "" {
+		return problem
+	}
 	what := "template"
+	if spec.VMID != 0 {
+		what += fmt.Sprintf(" with spec.vmid %d", spec.VMID)
+	}
 	if spec.TemplateName != "" {
 		what += fmt.Sprintf(" named %q", spec.TemplateName)
 	}

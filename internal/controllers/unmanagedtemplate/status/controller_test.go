@@ -60,6 +60,9 @@ func TestResolve(t *testing.T) {
 		"name_and_region": {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Region: testenv.OtherRegion}, []string{"region-2/pve1/9000"}},
 		"one_tag":         {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"K8S"}}, []string{"region-1/pve1/9000", "region-1/pve2/9001"}},
 		"all_tags":        {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"k8s", "lts"}}, []string{"region-1/pve2/9001"}},
+		"VMID":            {v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 9001}, []string{"region-1/pve2/9001"}},
+		"VMID_and_region": {v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 9000, Region: testenv.OtherRegion}, []string{"region-2/pve1/9000"}},
+		"VMID_and_name":   {v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 9000, TemplateName: "ubuntu"}, []string{"region-1/pve1/9000", "region-2/pve1/9000"}},
 		"name_and_tags":   {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Tags: []string{"lts"}}, []string{"region-1/pve2/9001"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -101,8 +104,21 @@ func TestResolveNotFound(t *testing.T) {
 		spec v1alpha1.ProxmoxUnmanagedTemplateSpec
 		want string
 	}{
-		"name":   {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "talos"}, `no host of regions region-1, region-2 has a template named "talos" that is visible`},
-		"tags":   {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"a", "b"}, Region: testenv.Region}, "no host of region region-1 has a template with tags a, b that is visible"},
+		"name": {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "talos"}, `no host of regions region-1, region-2 has a template named "talos" that is visible`},
+		"tags": {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"a", "b"}, Region: testenv.Region}, "no host of region region-1 has a template with tags a, b that is visible"},
+		"VMID": {v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 4711}, "no host of regions region-1, region-2 has a template with spec.vmid 4711 that is visible"},
+		"VMID_of_a_VM": {
+			v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 101, Region: testenv.Region},
+			`spec.vmid 101 on host region-1/pve1 is the VM "office-101", which is not a template; set the VMID of a template, or convert the VM: qm template 101`,
+		},
+		"VMID_with_another_name": {
+			v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 9000, TemplateName: "talos", Region: testenv.Region},
+			`spec.vmid 9000 on host region-1/pve1 is the template "ubuntu", but spec.templateName is "talos"; fix one of them, or remove spec.templateName`,
+		},
+		"VMID_with_other_tags": {
+			v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 9000, Tags: []string{"talos"}, Region: testenv.Region},
+			`spec.vmid 9000 on host region-1/pve1 is the template "ubuntu" with tags "", but spec.tags is "talos"; fix one of them, or remove spec.tags`,
+		},
 		"region": {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Region: "mars"}, `spec.region "mars" is not in the cloud config, which has region-1, region-2`},
 	} {
 		t.Run(name, func(t *testing.T) {
