@@ -189,14 +189,12 @@ func (e *env) createdObjects() (guests, images, disks []string) {
 	for _, entry := range e.listObjects() {
 		switch {
 		case slices.Contains(e.initial, entry):
+		case strings.Contains(entry, " map["):
+			guests = append(guests, entry)
 		case strings.Contains(entry, ":import/"):
 			images = append(images, entry)
 		case strings.Contains(entry, ":"):
-			if !strings.Contains(entry, " map[") {
-				disks = append(disks, entry)
-				continue
-			}
-			guests = append(guests, entry)
+			disks = append(disks, entry)
 		}
 	}
 	return guests, images, disks

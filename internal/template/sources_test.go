@@ -16,15 +16,14 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-// processWithEvents returns a process whose events the recorder gets.
-func (e *env) processWithEvents() (*process, *testenv.Recorder) {
+// processWithEvents returns a process with its clock, whose events the recorder gets.
+func (e *env) processWithEvents() (*process, *testenv.Recorder, *testenv.Clock) {
 	e.t.Helper()
-	p, recorder := e.process(), &testenv.Recorder{}
+	p, recorder, clock := e.process(), &testenv.Recorder{}, testenv.NewSteppedClock(testenv.Speed)
 	p.Provider = testenv.NewTemplates(template.Deps{
-		Clients: map[string]proxmox.Client{region: e.client()}, Inventory: p.Inventory(), Clock: testenv.NewSteppedClock(testenv.Speed),
-		KubeCluster: kubeCluster, Recorder: recorder,
+		Clients: map[string]proxmox.Client{region: e.client()}, Inventory: p.Inventory(), Clock: clock, KubeCluster: kubeCluster, Recorder: recorder,
 	}, 0)
-	return p, recorder
+	return p, recorder, clock
 }
 
 // serveVolume creates a volume that is not ours on a Host.
@@ -79,7 +78,7 @@ func TestDownloadFromMirrors(t *testing.T) {
 					s.SourceImage.URLs = append(s.SourceImage.URLs, withURL(url))
 				}
 			})
-			p, recorder := e.processWithEvents()
+			p, recorder, _ := e.processWithEvents()
 			if test.failure == "" {
 				p.reconcileUntilComplete()
 				e.Expect(e.images.Fetched(test.used)).To(Equal(64<<10), "one download")
@@ -112,9 +111,11 @@ func TestDownloadFromUnresponsiveMirror(t *testing.T) {
 	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) {
 		s.SourceImage = v1alpha1.SourceImage{URLs: []string{silent, noble}}
 	})
-	p, recorder := e.processWithEvents()
+	p, recorder, clock := e.processWithEvents()
 	done := make(chan error, 1)
 	go func() { done <- p.reconcile(t.Context(), "pve1") }()
+	e.Eventually(func() string { return p.report().Message }).WithTimeout(30 * time.Second).Should(Equal("pve1: downloading from " + silent))
+	clock.Advance(time.Minute)
 	e.Eventually(func() string { return p.report().Message }).WithTimeout(30 * time.Second).WithPolling(10 * time.Millisecond).
 		Should(Equal("pve1: downloading from " + noble + ", because " + silent + " failed"))
 	release()
@@ -140,7 +141,7 @@ func TestDownloadFromMirrorsAfterRestart(t *testing.T) {
 	e.Expect(err).NotTo(HaveOccurred())
 	_, err = e.client().DownloadImage(t.Context(), proxmox.DownloadRequest{Host: "pve1", Storage: "local", Name: image.Name, URL: missing})
 	e.Expect(err).NotTo(HaveOccurred())
-	p, recorder := e.processWithEvents()
+	p, recorder, _ := e.processWithEvents()
 	e.sim.ResetRequests()
 	done := make(chan error, 1)
 	go func() { done <- p.reconcile(t.Context(), "pve1") }()
