@@ -53,7 +53,7 @@ type ProxmoxTemplateStatus struct {
 	// +optional
 	ImageID string `json:"imageID,omitempty"`
 
-	// checksum is the checksum that was read from checksumURL of the image.
+	// checksum is the checksum that was read from checksumURL of a ProxmoxTemplate.
 	// +optional
 	Checksum *ResolvedChecksum `json:"checksum,omitempty"`
 }

@@ -97,11 +97,11 @@ func fieldType(field apiextensionsv1.JSONSchemaProps) string {
 	}
 	switch {
 	case field.Minimum != nil && field.Maximum != nil:
-		text += fmt.Sprintf(", %v to %v", *field.Minimum, *field.Maximum)
+		text += fmt.Sprintf(", %v to %v", int64(*field.Minimum), int64(*field.Maximum))
 	case field.Minimum != nil:
-		text += fmt.Sprintf(", at least %v", *field.Minimum)
+		text += fmt.Sprintf(", at least %v", int64(*field.Minimum))
 	case field.Maximum != nil:
-		text += fmt.Sprintf(", at most %v", *field.Maximum)
+		text += fmt.Sprintf(", at most %v", int64(*field.Maximum))
 	}
 	return text
 }

@@ -50,7 +50,7 @@ func newMirrors(source v1alpha1.SourceImage) ([]mirror, error) {
 		}
 		m.base = path.Base(parsed.Path)
 		if extension := extensionOf(m.base); slices.Contains(archives, extension) {
-			return nil, fmt.Errorf("%s ends in .%s: Proxmox decompresses ISO images only; use an image that is not compressed, or decompress it and serve it from your own web server", m.field(), extension)
+			return nil, fmt.Errorf("%s ends in .%s: Proxmox decompresses ISO images only; use an image that is not compressed, or decompress it and serve it from your own web server, or upload it to the hosts and set volume", m.field(), extension)
 		}
 		if source.ChecksumURL != "" && len(mirrors) > 0 && mirrors[0].base != m.base {
 			return nil, fmt.Errorf("%s ends in %q, and %s in %q: with checksumURL, all URLs must end in the file name that it lists", mirrors[0].field(), mirrors[0].base, m.field(), m.base)

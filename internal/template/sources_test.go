@@ -31,7 +31,7 @@ func (e *env) serveVolume(host, name string) string {
 	e.t.Helper()
 	task, err := e.client().DownloadImage(e.t.Context(), proxmox.DownloadRequest{Host: host, Storage: "local", Name: name, URL: e.images.URL + "/other.qcow2"})
 	e.Expect(err).NotTo(HaveOccurred())
-	_, err = proxmox.WaitTask(e.t.Context(), e.client(), task, proxmox.WaitOptions{Durations: proxmox.NewDurations()})
+	_, err = proxmox.WaitTask(e.t.Context(), e.client(), task, proxmox.WaitOptions{Durations: proxmox.NewDurations(), Clock: testenv.NewSteppedClock(testenv.Speed)})
 	e.Expect(err).NotTo(HaveOccurred())
 	return "local:import/" + name
 }

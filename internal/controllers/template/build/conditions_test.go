@@ -131,7 +131,7 @@ func TestBuildFailureCondition(t *testing.T) {
 		},
 		"compressed_image": {
 			change: func(o *v1alpha1.ProxmoxTemplate) { o.Spec.SourceImage.URL += ".xz" },
-			want:   `spec.sourceImage.url ends in .xz: Proxmox decompresses ISO images only; use an image that is not compressed, or decompress it and serve it from your own web server`,
+			want:   `spec.sourceImage.url ends in .xz: Proxmox decompresses ISO images only; use an image that is not compressed, or decompress it and serve it from your own web server, or upload it to the hosts and set volume`,
 		},
 		"unknown_image_format": {
 			change: func(o *v1alpha1.ProxmoxTemplate) { o.Spec.SourceImage.URL += "/latest" },
