@@ -152,13 +152,23 @@ func (s SourceImage) FileName() string {
 	return ""
 }
 
-// String returns where the image comes from.
+// String returns where the image comes from, without the passwords of URLs.
 func (s SourceImage) String() string {
 	if s.Volume != "" {
 		return s.Volume
 	}
 
-	return strings.Join(s.DownloadURLs(), ", ")
+	var locations []string
+
+	for _, location := range s.DownloadURLs() {
+		if parsed, err := url.Parse(location); err == nil {
+			location = parsed.Redacted()
+		}
+
+		locations = append(locations, location)
+	}
+
+	return strings.Join(locations, ", ")
 }
 
 // content returns the fields that identify the content of the image. With a checksum, it does not matter which mirror serves

@@ -119,7 +119,7 @@ func (r *hostReconciler) awaitDownload(ctx context.Context, location Location, t
 		return nil // another download of the same image ended first
 	case isUnresponsive:
 		return &stepError{mirror: true, err: err, text: fmt.Sprintf("downloading the image: the server of %s did not respond to host %s within %s; fix it, check on the host with: curl -I %s",
-			from.mirror.field(), r.Host, connectTimeout, from.mirror.url)}
+			from.mirror.field(), r.Host, connectTimeout, from.mirror.redacted)}
 	}
 	if checksumMismatch.MatchString(err.Error()) {
 		r.tracker.update(r.HostKey, func(s *hostState) { s.checksumMismatch = true })

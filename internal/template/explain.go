@@ -90,14 +90,14 @@ func explainDownload(err error, log []string, desired Desired, location Location
 		if source.ChecksumURL != "" {
 			checksum = "checksumURL"
 		}
-		return newMirrorError("%s does not match spec.sourceImage.%s, its %s is %s; fix %s or %s", from.url, checksum, source.ChecksumType, found[1], checksum, from.name)
+		return newMirrorError("%s does not match spec.sourceImage.%s, its %s is %s; fix %s or %s", from.redacted, checksum, source.ChecksumType, found[1], checksum, from.name)
 	}
 	for _, line := range slices.Backward(append(log, err.Error())) { // the last attempt of wget counts
 		if found := httpError.FindStringSubmatch(line); found != nil {
-			return newMirrorError("the server returned %q for %s; fix it, check with: curl -I %s", found[1], from.field(), from.url)
+			return newMirrorError("the server returned %q for %s; fix it, check with: curl -I %s", found[1], from.field(), from.redacted)
 		}
 		if found := connectionError.FindStringSubmatch(line); found != nil {
-			return newMirrorError("host %s cannot reach the server of %s (%s); fix it, check on the host with: curl -I %s", location.Host, from.field(), strings.Join(found[1:], ""), from.url)
+			return newMirrorError("host %s cannot reach the server of %s (%s); fix it, check on the host with: curl -I %s", location.Host, from.field(), strings.Join(found[1:], ""), from.redacted)
 		}
 		if strings.Contains(line, "No space left on device") {
 			return newError("storage %s is full; free space on it, check with: pvesm status --storage %s", location.Images, location.Images)
@@ -108,7 +108,7 @@ func explainDownload(err error, log []string, desired Desired, location Location
 			location.Images, location.Host)
 	}
 	if errors.Is(err, proxmox.ErrFailed) {
-		return newMirrorError("%s: %s", from.url, rootMessage(err))
+		return newMirrorError("%s: %s", from.redacted, rootMessage(err))
 	}
 	return explain(err, location, "downloading the image", location.Images)
 }

@@ -26,8 +26,8 @@ import (
 type mirror struct {
 	// name is the field below spec.sourceImage: url, urls[0] or talos.
 	name, url string
-	// base is the last part of the URL.
-	base string
+	// base is the last part of the URL. redacted is the URL without a password.
+	base, redacted string
 }
 
 func (m mirror) field() string { return "spec.sourceImage." + m.name }
@@ -46,9 +46,9 @@ func newMirrors(source v1alpha1.SourceImage) ([]mirror, error) {
 		}
 		parsed, err := url.Parse(location)
 		if err != nil {
-			return nil, fmt.Errorf("%s %q is not a URL: %w", m.field(), location, err)
+			return nil, fmt.Errorf("%s is not a URL: %w", m.field(), err)
 		}
-		m.base = path.Base(parsed.Path)
+		m.base, m.redacted = path.Base(parsed.Path), parsed.Redacted()
 		if extension := extensionOf(m.base); slices.Contains(archives, extension) {
 			return nil, fmt.Errorf("%s ends in .%s: Proxmox decompresses ISO images only; use an image that is not compressed, or decompress it and serve it from your own web server, or upload it to the hosts and set volume", m.field(), extension)
 		}
@@ -101,7 +101,7 @@ func (r *hostReconciler) download(ctx context.Context, location Location, image 
 		}
 		failures = append(failures, err.Error())
 		if n+1 < len(mirrors) {
-			r.publish(v1alpha1.EventImageDownloadFailed, fmt.Sprintf("host %s: %v; trying %s", r.displayName(r.Region, r.Host), err, mirrors[n+1].url))
+			r.publish(v1alpha1.EventImageDownloadFailed, fmt.Sprintf("host %s: %v; trying %s", r.displayName(r.Region, r.Host), err, mirrors[n+1].redacted))
 		}
 	}
 	return &stepError{text: "no mirror of spec.sourceImage.urls works: " + strings.Join(failures, "; "), err: err}
@@ -127,10 +127,10 @@ type downloadFrom struct {
 func newDownloadFrom(mirrors []mirror, n int) downloadFrom {
 	from := downloadFrom{mirror: mirrors[n], hasNext: n+1 < len(mirrors)}
 	if len(mirrors) > 1 {
-		from.suffix = " from " + mirrors[n].url
+		from.suffix = " from " + mirrors[n].redacted
 	}
 	if n > 0 {
-		from.suffix += ", because " + mirrors[n-1].url + " failed"
+		from.suffix += ", because " + mirrors[n-1].redacted + " failed"
 	}
 	return from
 }

@@ -160,6 +160,46 @@ func TestDownloadFromMirrorsAfterRestart(t *testing.T) {
 	e.Expect(downloads).To(Equal(1), "the download in progress is not repeated")
 }
 
+// A build whose first mirror fails and that crashes at any call is completed by the next
+// process, with one download and without orphans.
+func TestBuildFromMirrorsCrash(t *testing.T) {
+	t.Parallel()
+	withMirrors := func(e *env) {
+		e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) {
+			s.SourceImage = v1alpha1.SourceImage{URLs: []string{e.images.URL + "/missing.qcow2", e.images.URL + "/noble.img"}}
+		})
+	}
+	e := newEnv(t, 1)
+	withMirrors(e)
+	calls, at := e.recordCalls(func() { e.Expect(e.process().reconcile(t.Context(), "pve1")).To(Succeed()) })
+	atEveryCall(t, calls, at, func(t *testing.T, n int, after bool) {
+		e := newEnv(t, 1)
+		withMirrors(e)
+		_ = e.process().reconcile(testenv.KillAtRequest(e.t, e.sim, n, after), "pve1")
+		e.sim.ClearFaults()
+		next := e.process()
+		next.reconcileUntilComplete()
+		e.Expect(e.images.Fetched("/noble.img")).To(Equal(64 << 10))
+		next.deleteUntilGone()
+		e.Expect(e.listObjects()).To(Equal(e.initial), "no orphans")
+	})
+}
+
+// Messages do not contain the password of a URL.
+func TestDownloadMessagesWithoutPassword(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 1)
+	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) {
+		s.SourceImage = v1alpha1.SourceImage{URLs: []string{"http://me:hunter2@127.0.0.1:1/a.img", "http://me:hunter2@127.0.0.1:2/a.img"}}
+	})
+	p, recorder, _ := e.processWithEvents()
+	p.reconcileUntil(func(g Gomega) {
+		g.Expect(p.report().Message).To(ContainSubstring("no mirror of spec.sourceImage.urls works"))
+	})
+	e.Expect(p.report().Message).To(And(ContainSubstring("http://me:xxxxx@127.0.0.1:1/a.img"), Not(ContainSubstring("hunter2"))))
+	e.Expect(recorder.Messages(v1alpha1.EventImageDownloadFailed)).To(And(Not(BeEmpty()), Not(ContainElement(ContainSubstring("hunter2")))))
+}
+
 func TestDownloadTalosImage(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, 1)

@@ -34,7 +34,7 @@ func FuzzDownloadLog(f *testing.F) {
 			return
 		}
 		desired := Desired{Spec: v1alpha1.ProxmoxTemplateSpec{SourceImage: v1alpha1.SourceImage{URL: "https://a.example/x.qcow2"}}}
-		if err := explainDownload(cause, lines, desired, Location{}, mirror{name: "url", url: "https://a.example/x.qcow2"}); err == nil || !errors.Is(err, cause) || !strings.HasPrefix(err.Error(), "downloading the image: ") {
+		if err := explainDownload(cause, lines, desired, Location{}, mirror{name: "url", redacted: "https://a.example/x.qcow2"}); err == nil || !errors.Is(err, cause) || !strings.HasPrefix(err.Error(), "downloading the image: ") {
 			t.Errorf("the failure %v is explained as %v", cause, err)
 		}
 	})

@@ -114,7 +114,7 @@ func (c *Controller) resolve(ctx context.Context, t *v1alpha1.ProxmoxTemplate) t
 	sum, err := read(ctx, source.ChecksumURL, source.FileName())
 	if err != nil {
 		conditions.SetFalse(v1alpha1.ConditionChecksumResolved, v1alpha1.ReasonChecksumUnavailable,
-			fmt.Sprintf("reading spec.sourceImage.checksumURL %s: %v", source.ChecksumURL, err))
+			fmt.Sprintf("reading spec.sourceImage.checksumURL %s: %v", redact(source.ChecksumURL), err))
 		return retryInterval
 	}
 	t.Status.Checksum = &v1alpha1.ResolvedChecksum{
@@ -135,7 +135,7 @@ func (c *Controller) publishChange(before, after *v1alpha1.ProxmoxTemplate) {
 		Type:           corev1.EventTypeNormal,
 		Reason:         v1alpha1.EventImageChecksumChanged,
 		Message: fmt.Sprintf("%s lists another %s for %s, %s: a new template is built and Nodes drift",
-			to.ChecksumURL, to.ChecksumType, to.FileName(), to.Checksum),
+			redact(to.ChecksumURL), to.ChecksumType, to.FileName(), to.Checksum),
 		DedupeValues: []string{string(after.UID), to.Checksum},
 	})
 }

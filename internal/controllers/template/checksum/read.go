@@ -49,3 +49,12 @@ func read(ctx context.Context, location, name string) (sum, error) {
 	}
 	return find(string(content), name)
 }
+
+// redact returns a URL without its password.
+func redact(location string) string {
+	parsed, err := url.Parse(location)
+	if err != nil {
+		return location
+	}
+	return parsed.Redacted()
+}
