@@ -80,7 +80,7 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	return builder.TypedControllerManagedBy[Request](m).
 		Named("template.build.proxmox").
 		WatchesRawSource(source.TypedKind(m.GetCache(), &v1alpha1.ProxmoxTemplate{}, changed, predicate.Or(
-			predicate.TypedGenerationChangedPredicate[*v1alpha1.ProxmoxTemplate]{}, finalizersChanged{}, checksumChanged{}))).
+			predicate.TypedGenerationChangedPredicate[*v1alpha1.ProxmoxTemplate]{}, finalizersChanged{}, hashChanged{}))).
 		WatchesRawSource(source.TypedKind(m.GetCache(), &v1alpha1.ProxmoxNodeClass{}, classes)).
 		WatchesRawSource(source.TypedKind(m.GetCache(), &karpv1.NodeClaim{}, claims)).
 		WatchesRawSource(source.TypedChannel(c.templates.Inventory().Subscribe(ctx), views)).
@@ -98,14 +98,15 @@ func (finalizersChanged) Update(e event.TypedUpdateEvent[*v1alpha1.ProxmoxTempla
 	return !slices.Equal(e.ObjectOld.Finalizers, e.ObjectNew.Finalizers)
 }
 
-// checksumChanged matches the update that writes another checksum to the status.
-type checksumChanged struct {
+// hashChanged matches the update of the status after which another Template is desired:
+// another checksum was read.
+type hashChanged struct {
 	predicate.TypedFuncs[*v1alpha1.ProxmoxTemplate]
 }
 
-// Update reports whether the checksum changed.
-func (checksumChanged) Update(e event.TypedUpdateEvent[*v1alpha1.ProxmoxTemplate]) bool {
-	return e.ObjectOld.Source().Checksum != e.ObjectNew.Source().Checksum
+// Update reports whether the hash changed.
+func (hashChanged) Update(e event.TypedUpdateEvent[*v1alpha1.ProxmoxTemplate]) bool {
+	return e.ObjectOld.Hash() != e.ObjectNew.Hash()
 }
 
 func add(q queue, requests []Request) {
