@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/diskfs/go-diskfs/backend/file"
 	"github.com/diskfs/go-diskfs/filesystem/iso9660"
@@ -52,6 +53,8 @@ type Machine struct {
 	Shares map[string]string
 
 	instance *kernel.Instance
+	// sleep waits for a simulated time.
+	sleep func(ctx context.Context, d time.Duration) error
 }
 
 // NIC is a network card.

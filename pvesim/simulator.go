@@ -87,7 +87,9 @@ func New(scenario *Scenario, options Options) (*Simulator, error) {
 	s.engine, err = engine.New(engine.Config{
 		Version: kernel.Versions[scenario.Version], ClusterName: scenario.Cluster, Speed: options.Speed, Latency: latency,
 		Boot: func(ctx context.Context, in *kernel.Instance) {
-			options.Guests.Boot(ctx, newMachine(scenario.Cluster, in))
+			m := newMachine(scenario.Cluster, in)
+			m.sleep = s.engine.Clock.Sleep
+			options.Guests.Boot(ctx, m)
 		},
 		Seed: options.Seed, Files: storage.Files{Dir: options.Dir, TemplateImage: options.TemplateImage},
 	})

@@ -153,6 +153,13 @@ const (
 	EventImageDownloadFailed = "ImageDownloadFailed"
 	// EventImageChecksumChanged means that checksumURL of a ProxmoxTemplate lists another checksum, so a new template is built.
 	EventImageChecksumChanged = "ImageChecksumChanged"
+	// EventTemplatePreparing means that the builder VM of a ProxmoxTemplate was started on a host.
+	EventTemplatePreparing = "TemplatePreparing"
+	// EventTemplatePrepared means that the builder VM of a ProxmoxTemplate has powered itself off and becomes the template.
+	EventTemplatePrepared = "TemplatePrepared"
+	// EventTemplatePreparationFailed means that the builder VM of a ProxmoxTemplate failed. The message contains its host and
+	// VMID, the cause, and the time of the next attempt.
+	EventTemplatePreparationFailed = "TemplatePreparationFailed"
 	// EventInvalidHostMaintenance means that the ConfigMap with hosts in maintenance has an invalid entry.
 	EventInvalidHostMaintenance = "InvalidHostMaintenance"
 	// EventInvalidDriftTerminateFirst means that AnnotationDriftTerminateFirst of a NodePool is invalid.

@@ -36,13 +36,32 @@ func (in *ProxmoxNodeClass) InPlaceHash() string {
 	}{in.Spec.Tags, in.Spec.SecurityGroups, in.Spec.ResourcePool})
 }
 
-// Hash returns a hash of the fields whose change creates a new Template: source image, storages, firmware and TPM. The
-// checksum that was read from checksumURL counts as one in the spec.
+// Hash returns a hash of the fields whose change creates a new Template: source image, preparation, storages, firmware and
+// TPM. The checksum that was read from checksumURL counts as one in the spec. With a preparation it includes the content of
+// the referenced Secrets and the time of the last refresh, which are in the status.
 func (in *ProxmoxTemplate) Hash() string {
 	spec := in.Spec
 	spec.SourceImage = in.Source().content()
 
-	return hashOf(spec)
+	if spec.Prepare == nil {
+		return hashOf(spec)
+	}
+
+	state := PreparationStatus{}
+	if in.Status.Preparation != nil {
+		state = *in.Status.Preparation
+	}
+
+	refreshed := int64(0)
+	if state.RefreshedAt != nil {
+		refreshed = state.RefreshedAt.Unix()
+	}
+
+	return hashOf(struct {
+		Spec      ProxmoxTemplateSpec
+		BootData  string
+		Refreshed int64
+	}{spec, state.BootDataHash, refreshed})
 }
 
 // InPlaceHash returns a hash of the fields whose change is written to the existing Template: all that Hash excludes, except

@@ -40,8 +40,8 @@ type ProxmoxTemplateList struct {
 	Items []ProxmoxTemplate `json:"items"`
 }
 
-// ProxmoxTemplateSpec defines the image and the hardware of a template. A change of image, storages, firmware or TPM creates
-// a new template. A change of another field updates the existing template.
+// ProxmoxTemplateSpec defines the image and the hardware of a template. A change of image, preparation, storages, firmware or
+// TPM creates a new template. A change of another field updates the existing template.
 type ProxmoxTemplateSpec struct {
 	// region limits the template to one Proxmox cluster. If empty, it is created in all configured clusters.
 	// +kubebuilder:validation:MinLength=1
@@ -62,6 +62,11 @@ type ProxmoxTemplateSpec struct {
 	// +kubebuilder:validation:MinItems=1
 	// +required
 	StorageIDs []string `json:"storageIDs,omitempty"`
+
+	// prepare installs software in the template with a builder VM, so nodes do not install it at their first boot. The default
+	// is a template that contains the image as it is.
+	// +optional
+	Prepare *Preparation `json:"prepare,omitempty"`
 
 	// machine is the machine type: pc or q35. The default is q35.
 	// +kubebuilder:default=q35

@@ -56,6 +56,10 @@ type ProxmoxTemplateStatus struct {
 	// checksum is the checksum that was read from checksumURL of a ProxmoxTemplate.
 	// +optional
 	Checksum *ResolvedChecksum `json:"checksum,omitempty"`
+
+	// preparation is the state of spec.prepare of a ProxmoxTemplate.
+	// +optional
+	Preparation *PreparationStatus `json:"preparation,omitempty"`
 }
 
 // ProxmoxUnmanagedTemplateStatus is the observed state of a ProxmoxUnmanagedTemplate.

@@ -20,8 +20,8 @@ import (
 	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
 	unmanagedstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
@@ -291,7 +291,7 @@ func (p *preflight) requiredIn(snapshot *inventory.Snapshot, pool string) []priv
 			continue
 		}
 		vm := privileges.VM{Class: class, Snapshot: snapshot, Host: host}
-		if storage, err := plan.ISOStorage(snapshot, host, ""); err == nil {
+		if storage, err := placement.ISOStorage(snapshot, host, "", ""); err == nil {
 			vm.BootDriveStorage = storage
 		}
 		required = append(required, privileges.ForAnyNodeClass(vm)...)

@@ -4,6 +4,8 @@
 package operator
 
 import (
+	"time"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
@@ -37,6 +39,8 @@ func (o *Options) TemplateSettings() template.Settings {
 		Builds:      o.TemplateBuilds,
 		TaskTimeout: o.ProxmoxTaskTimeout,
 		GracePeriod: o.TemplateGracePeriod,
+		// Even a minimal image takes longer to boot and install something.
+		BuilderMinRuntime: 10 * time.Second,
 	}
 }
 

@@ -193,7 +193,8 @@ func (o *Operator) addProviders(clients map[string]proxmox.Client, roots map[str
 	}, o.Types, o.boot, o.metrics)
 	o.Templates = template.NewProvider(template.Deps{
 		Clients: clients, Inventory: o.Inventory, Clock: clock.RealClock{}, KubeCluster: kube.id, Recorder: o.EventRecorder,
-		Settings: opts.TemplateSettings(),
+		Settings:       opts.TemplateSettings(),
+		RenderBootData: o.boot.PreparationImage,
 	})
 	o.CloudProvider = cloudprovider.New(cloudprovider.Deps{
 		Kube: o.GetClient(), VMs: o.Instances.VMs, Planner: o.Instances.Planner, Deleter: o.Instances.Deleter, Power: o.Instances.Power,
@@ -228,8 +229,8 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		}),
 		nodeclasstermination.NewController(kube, o.EventRecorder),
 		unmanagedtemplatestatus.NewController(kube, o.Inventory, o.EventRecorder),
-		templatebuild.NewController(kube, o.Templates),
-		templatestatus.NewController(kube, o.Templates),
+		templatebuild.NewController(kube, o.Templates, o.EventRecorder),
+		templatestatus.NewController(kube, o.Templates, o.boot.CheckPreparation),
 		templatechecksum.NewController(kube, o.Templates, o.EventRecorder, clock.RealClock{}),
 		templatehash.NewManaged(kube),
 		templatehash.NewUnmanaged(kube),

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"time"
 )
 
 // Mark identifies the owner of a guest, either a Claim or a ProxmoxTemplate.
@@ -51,6 +52,23 @@ type Mark struct {
 	Settings string `json:"settings,omitempty"`
 	// Pool is the resource pool that the Template was last moved to.
 	Pool string `json:"pool,omitempty"`
+	// Builder is the progress of a builder VM; nil if the VM is not prepared, or was.
+	Builder *Builder `json:"builder,omitempty"`
+}
+
+// Builder is the progress of a builder VM, which becomes a Template when it has powered
+// itself off. The times are those of the controller's clock.
+type Builder struct {
+	// BootDrive is the volume with its boot data.
+	BootDrive string `json:"bootDrive"`
+	// Attempt counts the attempts, from 1.
+	Attempt int `json:"attempt,omitempty"`
+	// Started is when the VM was started, Prepared when it was found powered off.
+	Started  time.Time `json:"started,omitzero"`
+	Prepared time.Time `json:"prepared,omitzero"`
+	// Failed is when the preparation failed, and Failure why.
+	Failed  time.Time `json:"failed,omitzero"`
+	Failure string    `json:"failure,omitempty"`
 }
 
 // HookName matches valid entries of Hooks: file names, never paths.

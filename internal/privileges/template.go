@@ -20,6 +20,10 @@ type Template struct {
 	// Storages are those that the ProxmoxTemplate names.
 	Storages     []string
 	ResourcePool string
+	// Prepared is whether a builder VM prepares the Template, and BootDriveStorage the
+	// storage of its boot drive; empty if there is none.
+	Prepared         bool
+	BootDriveStorage string
 	// Config contains the options that the Template is created with.
 	Config proxmox.VMConfig
 }
@@ -37,6 +41,9 @@ func ForTemplate(t Template) []Required {
 		"VM.Config.Options", "VM.Config.Disk")...)
 	if len(t.Config.Network().NICs()) > 0 {
 		all = append(all, OnVM(t.ResourcePool, "VM.Config.Network")...)
+	}
+	if t.Prepared {
+		all = append(all, OnVM(t.ResourcePool, "VM.PowerMgmt", "VM.Config.CDROM")...)
 	}
 	all = append(all, t.onStorages()...)
 	devices := forDevices(t.Snapshot, t.Host, t.Config)
@@ -60,7 +67,19 @@ func (t Template) onStorages() []Required {
 	if t.Storage != "" {
 		out = append(out, on("/storage/"+t.Storage, "Datastore.AllocateSpace", "Datastore.Audit")...)
 	}
-	return out
+	return append(out, t.onBootDrive()...)
+}
+
+// onBootDrive returns the privileges for uploading and deleting the boot drive of a builder
+// VM.
+func (t Template) onBootDrive() []Required {
+	switch {
+	case !t.Prepared:
+		return nil
+	case t.BootDriveStorage == "":
+		return onHiddenStorages(t.Snapshot.Facts.Permissions)
+	}
+	return on("/storage/"+t.BootDriveStorage, imageFilePrivileges...)
 }
 
 // onImage returns the privileges on the storage of the image.

@@ -26,6 +26,7 @@ type TaskClient interface {
 	CancelTask(ctx context.Context, task UPID) error
 	// RecentTasks returns the tasks of a user on a Host that started at a time or later,
 	// running and ended ones. The time is that of the Host's clock (see UPID.Started).
+	// Without a user it returns the tasks of all users, as far as they are visible.
 	RecentTasks(ctx context.Context, host, user string, since time.Time) ([]TaskStatus, error)
 	// RunningTasks returns the running tasks of one type ("qmclone") on a Host. Without
 	// Sys.Audit on the Host they are those of the same token only.
@@ -175,7 +176,10 @@ const maxTasks = "1000"
 
 func (c taskClient) RecentTasks(ctx context.Context, host, user string, since time.Time) ([]TaskStatus, error) {
 	e := at("/nodes/{node}/tasks", host).with("source", "all").with("limit", maxTasks).
-		with("since", strconv.FormatInt(since.Unix(), 10)).with("userfilter", user)
+		with("since", strconv.FormatInt(since.Unix(), 10))
+	if user != "" {
+		e = e.with("userfilter", user)
+	}
 	tasks, err := c.tasks(ctx, e)
 	if err != nil {
 		return nil, fmt.Errorf("listing recent tasks on host %s: %w", host, err)

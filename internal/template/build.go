@@ -27,12 +27,13 @@ func (r *hostReconciler) build(ctx context.Context, obs observation, creating bo
 			r.tracker.setStep(r.HostKey, "created, waiting for the next poll")
 			return recheckInterval, nil
 		}
-		return r.finishTemplate(ctx, obs.location, existing)
+		return r.advance(ctx, obs.location, existing)
 	}
 	if creating {
 		r.tracker.setStep(r.HostKey, "waiting for a VM creation on the host that may be this template")
 		return recheckInterval, nil
 	}
+	r.reportMissingBuilder()
 	if obs.staleLock != 0 {
 		r.setWarning(staleLockMessage(obs.staleLock))
 	}
@@ -40,11 +41,23 @@ func (r *hostReconciler) build(ctx context.Context, obs observation, creating bo
 	if err != nil {
 		return 0, err
 	}
+	if prepare := r.desired.Spec.Prepare; prepare != nil && !r.tryAcquireBuilder() {
+		r.tracker.setWaiting(r.HostKey, fmt.Sprintf("waiting for builder VMs on other hosts: spec.prepare.maxConcurrent is %d", prepare.HostLimit()))
+		return builderInterval, nil
+	}
 	existing, err := r.createVM(ctx, obs.location, volume)
 	if err != nil {
 		return 0, err
 	}
-	return r.finishTemplate(ctx, obs.location, existing)
+	return r.advance(ctx, obs.location, existing)
+}
+
+// advance runs the next step of a VM that becomes the Template.
+func (r *hostReconciler) advance(ctx context.Context, location Location, existing Existing) (time.Duration, error) {
+	if existing.Mark.Builder != nil {
+		return r.prepare(ctx, location, existing)
+	}
+	return r.finishTemplate(ctx, location, existing)
 }
 
 // staleLockMessage describes what to do about a VM that an interrupted create left
@@ -83,9 +96,13 @@ func (r *hostReconciler) createVM(ctx context.Context, location Location, volume
 			return Existing{}, err
 		}
 		mark := r.newMark(vmid)
-		if len(r.desired.Spec.Tags) == 0 {
+		if r.desired.Spec.Prepare != nil {
+			mark.Builder = r.newBuilder(location, vmid)
+			r.tracker.setBuilder(r.HostKey, vmid, r.clock.Now())
+		} else if len(r.desired.Spec.Tags) == 0 {
 			mark.Settings = r.desired.Settings // the create request writes all of them
 		}
+		r.tracker.evictWritten(v1alpha1.TemplateZone{Region: r.Region, Host: r.Host, VMID: vmid})
 		r.tracker.setStep(r.HostKey, fmt.Sprintf("importing the image to storage %s", location.Storage))
 		task, err := r.client.CreateVM(ctx, proxmox.CreateRequest{
 			Host: r.Host, VMID: vmid, Pool: r.desired.Spec.ResourcePool, Options: createOptions(r.desired, location, volume, mark),

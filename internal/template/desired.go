@@ -22,6 +22,9 @@ type Desired struct {
 	Spec      v1alpha1.ProxmoxTemplateSpec
 	// Hash is the generation: a change creates new Templates.
 	Hash string
+	// BootDataHash is the hash of the boot data of builder VMs; empty until it was read.
+	// Problem is why it cannot be read or used.
+	BootDataHash, Problem string
 	// Settings is the hash of the settings that are updated in place.
 	Settings string
 	// CloudInit is whether the Template has a cloud-init drive. VMs that boot from our
@@ -47,6 +50,9 @@ func NewDesired(template *v1alpha1.ProxmoxTemplate, classes []v1alpha1.ProxmoxNo
 		if condition.Type == v1alpha1.ConditionChecksumResolved && condition.Status == metav1.ConditionFalse {
 			desired.ChecksumProblem = condition.Message
 		}
+	}
+	if template.Spec.Prepare != nil && template.Status.Preparation != nil {
+		desired.BootDataHash = template.Status.Preparation.BootDataHash
 	}
 	for _, class := range classes {
 		ref := class.Spec.InstanceTemplateRef

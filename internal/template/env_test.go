@@ -41,6 +41,8 @@ type env struct {
 	object *v1alpha1.ProxmoxTemplate
 	inUse  map[int]string
 	cdrom  bool
+	// builders are the guests of builder VMs.
+	builders *builders
 	// initial are the guests and volumes at the start.
 	initial []string
 }
@@ -51,8 +53,8 @@ func newEnv(t *testing.T, hosts int, changes ...func(*pvesim.Scenario)) *env {
 	for _, change := range changes {
 		change(scenario)
 	}
-	sim := testenv.StartSimulator(t, scenario, pvesim.Options{Speed: testenv.Speed})
-	e := &env{WithT: NewWithT(t), t: t, sim: sim, images: testenv.ServeImages(t, 64<<10), inUse: map[int]string{}}
+	e := &env{WithT: NewWithT(t), t: t, images: testenv.ServeImages(t, 64<<10), inUse: map[int]string{}, builders: newBuilders()}
+	e.sim = testenv.StartSimulator(t, scenario, pvesim.Options{Speed: testenv.Speed, Guests: e.builders})
 	e.object = &v1alpha1.ProxmoxTemplate{
 		ObjectMeta: metav1.ObjectMeta{Name: "ubuntu", UID: types.UID(uid), Generation: 1},
 		Spec: v1alpha1.ProxmoxTemplateSpec{
@@ -80,7 +82,8 @@ func (e *env) processOf(kubeCluster string, c proxmox.Client) *process {
 	e.Expect(err).NotTo(HaveOccurred())
 	e.Expect(inv.RefreshAll(e.t.Context())).To(Succeed())
 	deps := template.Deps{
-		Clients: map[string]proxmox.Client{region: c}, Inventory: inv, Clock: testenv.NewSteppedClock(testenv.Speed), KubeCluster: kubeCluster,
+		Clients: map[string]proxmox.Client{region: c}, Inventory: inv, Clock: e.builders.clock, KubeCluster: kubeCluster,
+		RenderBootData: e.builders.render, Settings: template.Settings{BuilderMinRuntime: e.builders.minimum},
 	}
 	return &process{Provider: testenv.NewTemplates(deps, 0), env: e}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -22,6 +23,8 @@ type Location struct {
 	Region, Host string
 	// Storage is the storage of the Template, Images that of the image file.
 	Storage, Images string
+	// BootDrives is the storage of the boot drive of a builder VM.
+	BootDrives string
 	// Shared is whether every Host with the storage can clone the Template.
 	Shared bool
 	// Problem is why the Host or its storages cannot be used now, and what to do about it.
@@ -112,12 +115,13 @@ func locationOnHost(snapshot *inventory.Snapshot, host string, desired Desired) 
 		location.Problem = "the host is offline; its template is built when the host is online again"
 		return location
 	}
+	bootDrivesProblem := location.selectBootDrives(snapshot, desired)
 	// Objects that are invisible without a privilege seem not to exist.
 	if hidden := location.checkPrivileges(snapshot, desired); hidden {
 		return location
 	}
 	location.Problem = cmp.Or(volumeProblem(snapshot, host, desired.Spec.SourceImage.Volume),
-		storageProblem(location, desired.Spec.StorageIDs, storages, snapshot.StoragesOf(host)))
+		storageProblem(location, desired.Spec.StorageIDs, storages, snapshot.StoragesOf(host)), bootDrivesProblem)
 	location.SpecProblem = specProblem(snapshot, desired)
 	location.NetworkProblem = networkProblem(snapshot, host, desired)
 	return location
@@ -143,6 +147,19 @@ func selectStorages(snapshot *inventory.Snapshot, host string, spec v1alpha1.Pro
 		}
 	}
 	return location, storages
+}
+
+// selectBootDrives selects the storage for the boot drive of a builder VM. It returns why
+// there is none.
+func (l *Location) selectBootDrives(snapshot *inventory.Snapshot, desired Desired) string {
+	if desired.Spec.Prepare == nil {
+		return ""
+	}
+	var err error
+	if l.BootDrives, err = placement.ISOStorage(snapshot, l.Host, "spec.prepare.storage", desired.Spec.Prepare.Storage); err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 // storageProblem returns why the storages of a Host cannot be used. present are the names

@@ -114,7 +114,7 @@ func (r *hostReconciler) destroyVM(ctx context.Context, existing Existing) error
 	if err != nil {
 		return err
 	}
-	_, owned := readOwnedMark(r.kubeCluster, r.UID, existing.VMID, config)
+	mark, owned := readOwnedMark(r.kubeCluster, r.UID, existing.VMID, config)
 	switch {
 	case config.Lock() != "":
 		return &retainedError{fmt.Sprintf("template %d is locked (%s) and is deleted after the lock is released", existing.VMID, config.Lock())}
@@ -124,6 +124,11 @@ func (r *hostReconciler) destroyVM(ctx context.Context, existing Existing) error
 		return &retainedError{fmt.Sprintf("template %d is protected; to allow its deletion, run: qm set %d --protection 0", existing.VMID, existing.VMID)}
 	}
 	r.tracker.setStep(r.HostKey, fmt.Sprintf("deleting template %d", existing.VMID))
+	if mark.Builder != nil {
+		if err := r.releaseBuilderVM(ctx, existing.VMID, *mark.Builder); err != nil {
+			return err
+		}
+	}
 	task, err := r.client.DestroyVM(ctx, r.Host, existing.VMID)
 	if err == nil {
 		err = r.wait(ctx, r.client, task, r.durationKey(storageOf(existing)))

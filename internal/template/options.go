@@ -20,6 +20,13 @@ import (
 // the disk.
 const cloudInitSlot = vmconfig.SCSIBootDriveSlot
 
+// The size and boot order of a Template. A launch sets those of the VM.
+const (
+	templateBootOrder = "order=scsi0"
+	templateCores     = "1"
+	templateMemory    = "1024"
+)
+
 // inPlaceOptions returns the VM options that are updated in place when the spec changes.
 func inPlaceOptions(desired Desired, location Location) map[string]string {
 	spec := desired.Spec
@@ -75,7 +82,7 @@ func createOptions(desired Desired, location Location, volume string, mark owner
 	disk := location.Storage + ":0,import-from=" + volume + ",discard=on,iothread=1"
 	for option, value := range map[string]string{
 		"name": desired.Name, "description": notes(desired, mark), "ostype": "l26", "scsihw": "virtio-scsi-single", "bios": desired.Spec.BIOS,
-		"scsi0": disk, "boot": "order=scsi0", "cores": "1", "sockets": "1", "numa": "1", "memory": "1024", "balloon": "0",
+		"scsi0": disk, "boot": templateBootOrder, "cores": templateCores, "sockets": "1", "numa": "1", "memory": templateMemory, "balloon": "0",
 	} {
 		if value != "" {
 			options[option] = value
@@ -87,6 +94,9 @@ func createOptions(desired Desired, location Location, volume string, mark owner
 	}
 	if desired.Spec.TPM != nil {
 		options["tpmstate0"] = location.Storage + ":1,version=" + desired.Spec.TPM.Version
+	}
+	if mark.Builder != nil {
+		setBuilderOptions(options, desired.Spec.Prepare)
 	}
 	return options
 }

@@ -28,6 +28,8 @@ type Deps struct {
 	KubeCluster string
 	Recorder    events.Recorder
 	Settings    Settings
+	// RenderBootData renders the boot data of builder VMs.
+	RenderBootData RenderBootData
 }
 
 // Settings are the limits that an operator can configure.
@@ -40,6 +42,9 @@ type Settings struct {
 	TaskTimeout time.Duration
 	// GracePeriod is how long a Template must have been unneeded before it is deleted.
 	GracePeriod time.Duration
+	// BuilderMinRuntime is how long a builder VM must run. One that powers off earlier has
+	// not installed anything.
+	BuilderMinRuntime time.Duration
 }
 
 // Provider creates, updates and deletes Templates.
@@ -51,6 +56,8 @@ type Provider struct {
 	recorder    events.Recorder
 	settings    Settings
 
+	renderBootData RenderBootData
+
 	tracker   *tracker
 	images    *keyed.Semaphore[string]
 	vmids     *vmidAllocator
@@ -61,7 +68,8 @@ type Provider struct {
 func NewProvider(deps Deps) *Provider {
 	return &Provider{
 		clients: deps.Clients, inventory: deps.Inventory, clock: deps.Clock, kubeCluster: deps.KubeCluster, recorder: deps.Recorder, settings: deps.Settings,
-		tracker: newTracker(), images: keyed.NewSemaphore[string](1), vmids: newVMIDAllocator(deps.Settings.VMIDs, deps.Clock), durations: proxmox.NewDurations(),
+		renderBootData: deps.RenderBootData,
+		tracker:        newTracker(), images: keyed.NewSemaphore[string](1), vmids: newVMIDAllocator(deps.Settings.VMIDs, deps.Clock), durations: proxmox.NewDurations(),
 	}
 }
 

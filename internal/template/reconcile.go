@@ -171,6 +171,13 @@ func (r *hostReconciler) ensureTemplate(ctx context.Context) (time.Duration, err
 	if obs.location.Blocker() != "" {
 		return 0, nil
 	}
+	if r.desired.Spec.Prepare != nil && r.desired.BootDataHash == "" {
+		r.tracker.setWaiting(r.HostKey, "waiting until the Secrets of spec.prepare are read")
+		return recheckInterval, nil
+	}
+	if builder, ok := obs.findBuilder(r.desired); ok && !builder.Mark.Builder.Failed.IsZero() {
+		return r.prepare(ctx, obs.location, builder) // it has its own backoff
+	}
 	if state := r.tracker.get(r.HostKey); state.failures > 0 && r.clock.Now().Before(state.retryAt) {
 		return state.retryAt.Sub(r.clock.Now()), nil
 	}

@@ -45,6 +45,10 @@ func (p *Provider) Report(desired Desired, previous []string) Report {
 	var parts []string
 	image, err := NewImage(desired.Spec.SourceImage, p.kubeCluster)
 	parts = append(parts, r.addImage(image, desired, err)...)
+	if desired.Problem != "" && desired.BootDataHash != "" {
+		// Without the hash it is a blocker of every Host.
+		r.Complete, r.Failing, parts = false, true, append(parts, desired.Problem)
+	}
 	parts = append(parts, p.reportClusters(&r, view, desired)...)
 	locations := Locations(view, desired, owned)
 	parts = append(parts, p.reportBlockers(&r, view, desired, locations, owned)...)

@@ -33,6 +33,7 @@ func (l *Location) checkPrivileges(snapshot *inventory.Snapshot, desired Desired
 	l.Required = privileges.ForTemplate(privileges.Template{
 		Snapshot: snapshot, Host: l.Host, ImageStorage: l.Images, Storage: l.Storage, Storages: desired.Spec.StorageIDs,
 		Volume: desired.Spec.SourceImage.Volume != "", ResourcePool: desired.Spec.ResourcePool, Config: PlannedConfig(desired, *l),
+		Prepared: desired.Spec.Prepare != nil, BootDriveStorage: l.BootDrives,
 	})
 	account := privileges.NewAccount(snapshot.Facts)
 	l.MissingPrivileges = account.Message(l.Required)
@@ -54,9 +55,12 @@ func networkProblem(snapshot *inventory.Snapshot, host string, desired Desired) 
 	return ""
 }
 
-// specProblem returns why a Template with the resource pool and tags of the spec cannot be
-// built on any Host of the Cluster.
+// specProblem returns why a Template with the boot data, resource pool and tags of the spec
+// cannot be built on any Host of the Cluster.
 func specProblem(snapshot *inventory.Snapshot, desired Desired) string {
+	if desired.Problem != "" && desired.BootDataHash == "" {
+		return desired.Problem
+	}
 	if snapshot.Facts == nil {
 		return ""
 	}

@@ -4,6 +4,7 @@
 package template
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,6 +39,11 @@ type hostState struct {
 	checksumMismatch bool
 
 	observed bool
+	// waiting is what the Host waits for between two runs, attempts counts the failed
+	// preparations, and notices are events that are not emitted yet.
+	waiting  string
+	attempts int
+	notices  []Notice
 	cancel   context.CancelCauseFunc
 }
 
@@ -53,7 +59,9 @@ type tracker struct {
 	unneeded map[any]time.Time
 	written  map[v1alpha1.TemplateZone]string
 	// swept is when unused images were last deleted from a Host.
-	swept       map[string]time.Time
+	swept map[string]time.Time
+	// builders are the builder VMs that this process created.
+	builders    map[HostKey]builderReservation
 	subscribers []chan Event
 }
 
@@ -64,6 +72,7 @@ func newTracker() *tracker {
 	return &tracker{
 		hosts: map[HostKey]*hostState{}, unneeded: map[any]time.Time{},
 		written: map[v1alpha1.TemplateZone]string{}, swept: map[string]time.Time{},
+		builders: map[HostKey]builderReservation{},
 	}
 }
 
@@ -119,7 +128,7 @@ func (t *tracker) markObserved(key HostKey) bool {
 }
 
 func (t *tracker) setStep(key HostKey, step string) {
-	t.update(key, func(s *hostState) { s.step = step })
+	t.update(key, func(s *hostState) { s.step, s.waiting = step, "" })
 }
 
 // begin records that a run for a generation starts. The run's context is canceled when
@@ -128,7 +137,7 @@ func (t *tracker) begin(ctx context.Context, key HostKey, desired Desired) (cont
 	ctx, cancel := context.WithCancelCause(ctx)
 	t.update(key, func(s *hostState) {
 		if s.hash != desired.Hash || s.revision != desired.Revision {
-			s.failure, s.failures, s.checksumMismatch = "", 0, false
+			s.failure, s.failures, s.attempts, s.waiting, s.checksumMismatch = "", 0, 0, "", false
 		}
 		s.hash, s.revision, s.cancel = desired.Hash, desired.Revision, cancel
 	})
@@ -154,14 +163,14 @@ func (t *tracker) recordFailure(key HostKey, now time.Time, text string, transie
 	t.update(key, func(s *hostState) {
 		delay = retry.Delay(s.failures)
 		s.failures++
-		s.failure, s.retryAt = text, now.Add(delay)
+		s.failure, s.retryAt, s.waiting = text, now.Add(delay), ""
 	})
 	return delay
 }
 
 func (t *tracker) recordSuccess(key HostKey) {
 	t.update(key, func(s *hostState) {
-		s.failure, s.failures, s.warning, s.missing, s.checksumMismatch = "", 0, "", 0, false
+		s.failure, s.failures, s.attempts, s.warning, s.waiting, s.missing, s.checksumMismatch = "", 0, 0, "", "", 0, false
 	})
 }
 
@@ -197,6 +206,7 @@ func (p *Provider) Evict(uid string) {
 	for key := range p.tracker.hosts {
 		if key.UID == uid {
 			delete(p.tracker.hosts, key)
+			delete(p.tracker.builders, key)
 		}
 	}
 }
@@ -234,6 +244,13 @@ func (t *tracker) recordWritten(zone v1alpha1.TemplateZone, settings string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.written[zone] = settings
+}
+
+// evictWritten removes what was written to an earlier Template with the same VMID.
+func (t *tracker) evictWritten(zone v1alpha1.TemplateZone) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.written, zone)
 }
 
 func (t *tracker) hasWritten(zone v1alpha1.TemplateZone, settings string) bool {
@@ -274,12 +291,12 @@ func (t *tracker) requestSweep() {
 
 // message describes the state in the condition.
 func (s hostState) message() string {
-	text := ""
+	text, step := "", cmp.Or(s.step, s.waiting)
 	switch {
-	case s.step != "" && s.failure != "":
-		text = fmt.Sprintf("%s, after: %s", s.step, s.failure)
-	case s.step != "":
-		text = s.step
+	case step != "" && s.failure != "":
+		text = fmt.Sprintf("%s, after: %s", step, s.failure)
+	case step != "":
+		text = step
 	case s.failure != "":
 		text = s.failure
 	default:

@@ -43,6 +43,11 @@ func (r *hostReconciler) deleteUnusedImages(ctx context.Context, obs observation
 			after = soonest(after, left)
 		}
 	}
+	left, err := r.deleteUnusedBootDrives(ctx, obs)
+	if err != nil {
+		return 0, err
+	}
+	after = soonest(after, left)
 	// An image in its grace period makes the next sweep due when the period ends.
 	last := now
 	if after > 0 && after < sweepInterval {

@@ -63,6 +63,14 @@ func (a *vmidAllocator) allocate(view inventory.View, key HostKey) (int, error) 
 	return 0, fmt.Errorf("no VMID from %d to %d is free for templates in region %s; raise --proxmox-template-vmid-max: %w", a.vmids.From, a.vmids.To, key.Region, placement.ErrRangeFull)
 }
 
+// isAllocated reports whether this process allocated a VMID recently.
+func (a *vmidAllocator) isAllocated(region string, vmid int) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	previous, ok := a.allocated[region][vmid]
+	return ok && a.clock.Now().Sub(previous.at) < allocationTTL
+}
+
 // isAllocatedElsewhere reports whether this process last allocated a VMID for another
 // Host or ProxmoxTemplate.
 func (a *vmidAllocator) isAllocatedElsewhere(vmid int, key HostKey) bool {

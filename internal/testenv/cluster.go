@@ -38,7 +38,7 @@ type Booted struct {
 
 // recordingGuests record what they boot with.
 type recordingGuests struct {
-	pvesim.CooperativeGuests
+	pvesim.GuestRuntime
 	cluster *Cluster
 }
 
@@ -50,7 +50,7 @@ func (g recordingGuests) Boot(ctx context.Context, m *pvesim.Machine) {
 	if booted.CDROM != "" || len(m.Firmware) > 0 {
 		g.cluster.booted.Store(m.VMID, booted)
 	}
-	g.CooperativeGuests.Boot(ctx, m)
+	g.GuestRuntime.Boot(ctx, m)
 }
 
 // Booted waits for the boot of a VM with a CD-ROM or firmware files, and returns them.

@@ -90,7 +90,7 @@ func NewFake(t *testing.T, options ...Option) *Env {
 
 func newEnv(t *testing.T, name string, options []Option) *Env {
 	b := base{WithT: gomega.NewWithT(t), T: t, Clock: NewSteppedClock(Speed)}
-	w := &Env{base: b, Events: &Recorder{}, KubeCluster: uuid.NewString(), setup: setup{hosts: 1}, Clients: map[string]proxmox.Client{}}
+	w := &Env{base: b, Events: &Recorder{}, KubeCluster: uuid.NewString(), setup: setup{hosts: 1, guests: pvesim.CooperativeGuests{}}, Clients: map[string]proxmox.Client{}}
 	for _, option := range options {
 		option(&w.setup)
 	}
@@ -106,7 +106,7 @@ func (w *Env) connect() {
 	for _, change := range w.setup.scenario {
 		change(scenario)
 	}
-	w.Sim = StartSimulator(w.T, scenario, pvesim.Options{Speed: Speed, Guests: recordingGuests{cluster: w.Cluster}})
+	w.Sim = StartSimulator(w.T, scenario, pvesim.Options{Speed: Speed, Guests: recordingGuests{GuestRuntime: w.setup.guests, cluster: w.Cluster}})
 	w.Client = NewClient(w.T, ClusterConfig(w.Sim, Region), proxmox.Options{})
 	w.Clients[Region] = w.Client
 	if w.setup.otherHosts > 0 {

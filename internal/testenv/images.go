@@ -78,9 +78,8 @@ func (i *Images) Hold(path string) (release func()) {
 
 // NewTemplates returns a provider of managed templates.
 func NewTemplates(deps template.Deps, grace time.Duration) *template.Provider {
-	deps.Settings = template.Settings{
-		VMIDs: placement.Range{From: 1000, To: 19999}, Builds: 16, TaskTimeout: 20 * time.Second, GracePeriod: grace,
-	}
+	deps.Settings.VMIDs, deps.Settings.Builds = placement.Range{From: 1000, To: 19999}, 16
+	deps.Settings.TaskTimeout, deps.Settings.GracePeriod = 20*time.Second, grace
 	if deps.Recorder == nil {
 		deps.Recorder = &Recorder{}
 	}
@@ -89,7 +88,10 @@ func NewTemplates(deps template.Deps, grace time.Duration) *template.Provider {
 
 // Templates returns a provider of managed templates.
 func (w *Env) Templates() *template.Provider {
-	return NewTemplates(template.Deps{Clients: w.Clients, Inventory: w.Inventory, Clock: w.Clock, KubeCluster: w.KubeCluster, Recorder: w.Events}, time.Second)
+	return NewTemplates(template.Deps{
+		Clients: w.Clients, Inventory: w.Inventory, Clock: w.Clock, KubeCluster: w.KubeCluster, Recorder: w.Events,
+		RenderBootData: w.Boot.PreparationImage,
+	}, time.Second)
 }
 
 // ManagedTemplate creates a ProxmoxTemplate of an image.

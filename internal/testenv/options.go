@@ -20,6 +20,7 @@ type setup struct {
 	// Of the Env.
 	hosts, otherHosts int
 	scenario          []func(*pvesim.Scenario)
+	guests            pvesim.GuestRuntime
 	// Of a Process.
 	neverPolled, noPolling bool
 	settings               []func(*instance.Settings)
@@ -44,6 +45,9 @@ func OtherHosts(n int) Option { return func(s *setup) { s.otherHosts = n } }
 func Scenario(changes ...func(*pvesim.Scenario)) Option {
 	return func(s *setup) { s.scenario = append(s.scenario, changes...) }
 }
+
+// Guests sets what runs in the VMs of Region.
+func Guests(runtime pvesim.GuestRuntime) Option { return func(s *setup) { s.guests = runtime } }
 
 // NeverPolled makes a Process whose Clusters were never polled.
 func NeverPolled() Option { return func(s *setup) { s.neverPolled, s.noPolling = true, true } }

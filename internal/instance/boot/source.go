@@ -61,32 +61,39 @@ func (s Source) Check(ctx context.Context, view inventory.View, class *v1alpha1.
 type templates struct {
 	bootdata.Templates
 	values map[string]string
-	// secret that they are stored in.
-	secret string
+	// secret that they are stored in, and field that names it.
+	secret, field string
 }
 
 // render names the Secret in errors: classes usually have different ones.
 func (t templates) render(data bootdata.Data) (bootdata.Files, error) {
 	files, err := bootdata.Render(t.Templates, data)
 	if err != nil {
-		return files, fmt.Errorf("rendering secret %s of spec.metadataOptions.templatesRef: %w", t.secret, err)
+		return files, fmt.Errorf("rendering secret %s of %s.templatesRef: %w", t.secret, t.field, err)
 	}
 	return files, nil
 }
 
+// metadataOptions is the field of a NodeClass with the references to its Secrets.
+const metadataOptions = "spec.metadataOptions"
+
 func (s Source) templates(ctx context.Context, options v1alpha1.MetadataOptions) (templates, error) {
-	var out templates
 	if options.TemplatesRef == nil {
-		return out, fmt.Errorf("spec.metadataOptions.templatesRef is empty: type cdrom needs the Secret with the keys user-data, meta-data and network-config")
+		return templates{}, fmt.Errorf("spec.metadataOptions.templatesRef is empty: type cdrom needs the Secret with the keys user-data, meta-data and network-config")
 	}
-	secret, err := s.secret(ctx, "templatesRef", *options.TemplatesRef)
+	return s.readTemplates(ctx, metadataOptions, *options.TemplatesRef, options.ValuesRef)
+}
+
+// readTemplates reads the Secrets that the references below a field name.
+func (s Source) readTemplates(ctx context.Context, field string, templatesRef v1alpha1.SecretReference, valuesRef *v1alpha1.SecretReference) (templates, error) {
+	out := templates{field: field, values: map[string]string{}}
+	secret, err := s.secret(ctx, field+".templatesRef", templatesRef)
 	if err != nil {
 		return out, err
 	}
 	out.Templates, out.secret = bootdata.TemplatesFrom(secret.Data), secret.Namespace+"/"+secret.Name
-	out.values = map[string]string{}
-	if options.ValuesRef != nil {
-		if secret, err = s.secret(ctx, "valuesRef", *options.ValuesRef); err != nil {
+	if valuesRef != nil {
+		if secret, err = s.secret(ctx, field+".valuesRef", *valuesRef); err != nil {
 			return out, err
 		}
 		for key, value := range secret.Data {
@@ -102,7 +109,7 @@ func (s Source) secret(ctx context.Context, field string, ref v1alpha1.SecretRef
 		if apierrors.IsForbidden(err) {
 			err = fmt.Errorf("%w; check the name, and to let the controller read it, add %s to bootDataSecrets.%s of the chart", err, ref.Name, ref.Namespace)
 		}
-		return nil, fmt.Errorf("reading secret %s/%s of spec.metadataOptions.%s: %w", ref.Namespace, ref.Name, field, err)
+		return nil, fmt.Errorf("reading secret %s/%s of %s: %w", ref.Namespace, ref.Name, field, err)
 	}
 	return secret, nil
 }
@@ -139,7 +146,7 @@ func (s Source) CloudInit(ctx context.Context, class *v1alpha1.ProxmoxNodeClass)
 
 // sshKeys reads a file authorized_keys: a key per line, comments and empty lines.
 func (s Source) sshKeys(ctx context.Context, ref v1alpha1.SecretReference) ([]string, error) {
-	secret, err := s.secret(ctx, "cloudInit.sshKeysRef", ref)
+	secret, err := s.secret(ctx, metadataOptions+".cloudInit.sshKeysRef", ref)
 	if err != nil {
 		return nil, err
 	}

@@ -5,9 +5,7 @@ package plan
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -17,7 +15,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
@@ -86,7 +83,7 @@ func chooseStorages(in *instance.Intent, view inventory.View, class *v1alpha1.Pr
 		return nil
 	}
 	in.Firmware = class.Spec.MetadataOptions.UsesFWCfg()
-	storage, err := ISOStorage(snapshot, in.Host, class.Spec.MetadataOptions.Storage)
+	storage, err := placement.ISOStorage(snapshot, in.Host, "spec.metadataOptions.storage", class.Spec.MetadataOptions.Storage)
 	if err != nil {
 		return fmt.Errorf("%s/%s: %w", in.Region, in.Host, err)
 	}
@@ -108,62 +105,4 @@ func canLink(snapshot *inventory.Snapshot, template inventory.Guest) bool {
 		}
 	}
 	return true
-}
-
-// ISOStorage returns the storage of a Host for boot drives: the requested one, or the
-// first by name with iso content, local storages before shared ones.
-func ISOStorage(snapshot *inventory.Snapshot, host, requested string) (string, error) {
-	var candidates []proxmox.StorageRow
-	for key, row := range snapshot.Storages {
-		if key.Host == host && slices.Contains(row.Content, "iso") && row.Available && (requested == "" || requested == key.Storage) {
-			candidates = append(candidates, row)
-		}
-	}
-	if len(candidates) == 0 {
-		return "", errors.New(missingISOStorage(snapshot, host, requested))
-	}
-	slices.SortFunc(candidates, func(a, b proxmox.StorageRow) int {
-		if a.Shared != b.Shared {
-			if a.Shared {
-				return 1
-			}
-			return -1
-		}
-		return strings.Compare(a.Name, b.Name)
-	})
-	return candidates[0].Name, nil
-}
-
-// fileStorages are the types of storage that can have iso content; the others have
-// only disks.
-var fileStorages = []string{"dir", "nfs", "cifs", "cephfs", "btrfs", "glusterfs"}
-
-// missingISOStorage explains why a Host has no storage for boot drives, and how to get
-// one. The command contains all content types: Proxmox replaces the list.
-func missingISOStorage(snapshot *inventory.Snapshot, host, requested string) string {
-	const hint = "run: pvesm set %s --content %s"
-	if requested != "" {
-		row, ok := snapshot.Storages[inventory.StorageKey{Host: host, Storage: requested}]
-		content := strings.Join(row.Content, ",")
-		switch {
-		case !ok:
-			return fmt.Sprintf("spec.metadataOptions.storage %q is not on this host, which has %s", requested, strings.Join(snapshot.StoragesOf(host), ", "))
-		case slices.Contains(row.Content, "iso"):
-			return fmt.Sprintf("spec.metadataOptions.storage %q is not available", requested)
-		case !slices.Contains(fileStorages, row.Type):
-			return fmt.Sprintf("spec.metadataOptions.storage %q is of type %s, which takes no iso content; name one that holds files", requested, row.Type)
-		}
-		return fmt.Sprintf("spec.metadataOptions.storage %q has the content types %s, but not iso; "+hint, requested, content, requested, "iso,"+content)
-	}
-	var found proxmox.StorageRow
-	for key, row := range snapshot.Storages {
-		if key.Host == host && slices.Contains(fileStorages, row.Type) && (found.Name == "" || row.Name < found.Name) {
-			found = row
-		}
-	}
-	const none = "no storage takes iso content, which the boot drive needs; "
-	if found.Name == "" {
-		return none + "run: pvesm add dir iso --path /var/lib/iso --content iso"
-	}
-	return none + fmt.Sprintf(hint, found.Name, strings.Join(append([]string{"iso"}, found.Content...), ","))
 }

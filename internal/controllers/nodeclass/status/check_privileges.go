@@ -4,8 +4,8 @@
 package status
 
 import (
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 )
 
@@ -28,7 +28,7 @@ func (z zone) vm() privileges.VM {
 	if z.template != nil {
 		vm.TemplateID = z.template.VMID
 	}
-	if storage, err := plan.ISOStorage(z.snapshot, z.host, z.class.Spec.MetadataOptions.Storage); err == nil {
+	if storage, err := placement.ISOStorage(z.snapshot, z.host, "spec.metadataOptions.storage", z.class.Spec.MetadataOptions.Storage); err == nil {
 		vm.BootDriveStorage = storage
 	}
 	return vm

@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
 // checkStorage checks whether the Host has storages for the disk, the boot drive and the
@@ -27,7 +27,7 @@ func checkStorage(z zone) *problem {
 		}
 	}
 	if z.class.Spec.MetadataOptions.IsRendered() {
-		if _, err := plan.ISOStorage(z.snapshot, z.host, z.class.Spec.MetadataOptions.Storage); err != nil {
+		if _, err := placement.ISOStorage(z.snapshot, z.host, "spec.metadataOptions.storage", z.class.Spec.MetadataOptions.Storage); err != nil {
 			return z.hostProblem("%v", err)
 		}
 	}

@@ -25,8 +25,10 @@ func manage(w *testenv.Env) {
 	w.T.Helper()
 	templates := w.Templates()
 	w.StartManager(
-		func(kube client.Client) testenv.Registrar { return build.NewController(kube, templates) },
-		func(kube client.Client) testenv.Registrar { return status.NewController(kube, templates) },
+		func(kube client.Client) testenv.Registrar { return build.NewController(kube, templates, w.Events) },
+		func(kube client.Client) testenv.Registrar {
+			return status.NewController(kube, templates, w.Boot.CheckPreparation)
+		},
 		func(kube client.Client) testenv.Registrar { return hash.NewManaged(kube) },
 		func(kube client.Client) testenv.Registrar { return termination.NewManaged(kube, templates, w.Events) },
 	)

@@ -29,13 +29,14 @@ const recheckInterval = 20 * time.Second
 
 // Controller writes the status of ProxmoxTemplates.
 type Controller struct {
-	kube      client.Client
-	templates *template.Provider
+	kube         client.Client
+	templates    *template.Provider
+	preparations *preparations
 }
 
 // NewController returns a Controller.
-func NewController(kube client.Client, templates *template.Provider) *Controller {
-	return &Controller{kube: kube, templates: templates}
+func NewController(kube client.Client, templates *template.Provider, check CheckPreparation) *Controller {
+	return &Controller{kube: kube, templates: templates, preparations: newPreparations(check)}
 }
 
 // Register adds the Controller to the manager.
@@ -54,12 +55,14 @@ func (c *Controller) Reconcile(ctx context.Context, t *v1alpha1.ProxmoxTemplate)
 	if err := c.kube.List(ctx, classes); err != nil {
 		return reconcile.Result{}, err
 	}
+	stored := t.DeepCopy()
+	problem, recheck := c.reconcilePreparation(ctx, t, classes.Items)
 	desired := template.NewDesired(t, classes.Items)
+	desired.Problem = problem
 	c.templates.CancelSuperseded(desired)
 	if desired.Deleted {
 		return reconcile.Result{}, nil
 	}
-	stored := t.DeepCopy()
 	c.recordMissing(t)
 	report := c.templates.Report(desired, t.Status.Zones)
 	for region, facts := range report.FailedFacts {
@@ -73,7 +76,7 @@ func (c *Controller) Reconcile(ctx context.Context, t *v1alpha1.ProxmoxTemplate)
 	t.Status.Resources = corev1.ResourceList{v1alpha1.ResourceZones: *resource.NewQuantity(int64(len(report.Zones)), resource.DecimalSI)}
 	setConditions(t, report)
 	readiness.SetCause(t)
-	result := reconcile.Result{}
+	result := reconcile.Result{RequeueAfter: recheck}
 	if len(report.FailedFacts) > 0 {
 		result.RequeueAfter = recheckInterval
 	}

@@ -1,0 +1,177 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package template
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// Notice is an event of a ProxmoxTemplate.
+type Notice struct {
+	Warning         bool
+	Reason, Message string
+}
+
+// TakeNotices returns the notices of a ProxmoxTemplate on one Host since the last call.
+func (p *Provider) TakeNotices(key HostKey) (notices []Notice) {
+	p.tracker.mu.Lock()
+	defer p.tracker.mu.Unlock()
+	if s, ok := p.tracker.hosts[key]; ok {
+		notices, s.notices = s.notices, nil
+	}
+	return notices
+}
+
+func (r *hostReconciler) notify(notice Notice) {
+	r.tracker.update(r.HostKey, func(s *hostState) { s.notices = append(s.notices, notice) })
+}
+
+// builderReservation makes a builder VM count for the limit of its ProxmoxTemplate before
+// the inventory shows it.
+type builderReservation struct {
+	vmid int // 0 until it is allocated
+	at   time.Time
+}
+
+// tryAcquireBuilder reports whether a builder VM may be created on the Host: fewer than
+// the limit exist on other Hosts, according to the inventory or to this process.
+func (r *hostReconciler) tryAcquireBuilder() bool {
+	busy := map[HostKey]bool{}
+	for _, region := range r.inventory.Regions() {
+		snapshot := r.inventory.View().Snapshots[region]
+		if snapshot == nil {
+			continue
+		}
+		for _, guest := range snapshot.Guests {
+			if guest.Config == nil || guest.Template {
+				continue
+			}
+			mark, owned := readOwnedMark(r.kubeCluster, r.UID, guest.VMID, *guest.Config)
+			if owned && mark.Builder != nil && mark.Builder.Failed.IsZero() && r.desired.matches(mark) {
+				busy[HostKey{UID: r.UID, Region: region, Host: guest.Host}] = true
+			}
+		}
+	}
+	r.tracker.mu.Lock()
+	defer r.tracker.mu.Unlock()
+	now := r.clock.Now()
+	for key, reservation := range r.tracker.builders {
+		// The Host of an older one went offline.
+		if key.UID == r.UID && now.Sub(reservation.at) < r.desired.Spec.Prepare.TimeLimit() {
+			busy[key] = true
+		}
+	}
+	for key := range busy {
+		// The inventory reads notes late, and with them that a builder VM failed.
+		if s := r.tracker.hosts[key]; key == r.HostKey || (s != nil && s.failures > 0) {
+			delete(busy, key)
+		}
+	}
+	if len(busy) >= r.desired.Spec.Prepare.HostLimit() {
+		return false
+	}
+	r.tracker.builders[r.HostKey] = builderReservation{at: now}
+	return true
+}
+
+// setBuilder records the VMID of the builder VM on a Host.
+func (t *tracker) setBuilder(key HostKey, vmid int, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.builders[key] = builderReservation{vmid: vmid, at: now}
+}
+
+// releaseBuilder removes the builder VM of a Host from those that count, and returns its
+// VMID, or 0 if there was none.
+func (t *tracker) releaseBuilder(key HostKey) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	vmid := t.builders[key].vmid
+	delete(t.builders, key)
+	return vmid
+}
+
+// setWaiting records what a Host waits for until its next run.
+func (t *tracker) setWaiting(key HostKey, text string) {
+	t.update(key, func(s *hostState) { s.step, s.waiting = "", text })
+}
+
+// recordBuilderFailure records why a preparation failed and when it is retried.
+func (t *tracker) recordBuilderFailure(key HostKey, text string, attempt int, retryAt time.Time) {
+	t.releaseBuilder(key)
+	t.update(key, func(s *hostState) {
+		s.failure, s.failures, s.attempts, s.retryAt, s.waiting = text, 1, attempt, retryAt, ""
+	})
+}
+
+// reportMissingBuilder reports that a builder VM was destroyed by another user.
+func (r *hostReconciler) reportMissingBuilder() {
+	if vmid := r.tracker.releaseBuilder(r.HostKey); vmid != 0 {
+		r.notify(Notice{Warning: true, Reason: v1alpha1.EventTemplatePreparationFailed, Message: fmt.Sprintf(
+			"%s: builder VM %d no longer exists and is recreated", r.displayName(r.Region, r.Host), vmid)})
+	}
+}
+
+// newBuilder returns the progress of a new builder VM.
+func (r *hostReconciler) newBuilder(location Location, vmid int) *ownership.Builder {
+	return &ownership.Builder{
+		BootDrive: location.BootDrives + ":iso/" + bootDriveName(r.kubeCluster, vmid), Attempt: r.tracker.get(r.HostKey).attempts + 1,
+	}
+}
+
+// findBuilder returns the builder VM for the desired Template, if there is one.
+func (o observation) findBuilder(desired Desired) (Existing, bool) {
+	for _, existing := range o.unfinished {
+		if o.location.matches(desired, existing) && existing.Mark.Builder != nil {
+			return existing, true
+		}
+	}
+	return Existing{}, false
+}
+
+func isBuilderOf(config proxmox.VMConfig, bootDrive string) bool {
+	mark, ok := ownership.Read(config.Description())
+	return ok && mark.Builder != nil && mark.Builder.BootDrive == bootDrive
+}
+
+// setBuilderOptions changes the options of a new VM to those of a builder VM. It has its
+// own boot drive instead of a cloud-init drive, does not start with its Host, and leaves
+// the Host's devices to Nodes. finishTemplate adds them to the Template.
+func setBuilderOptions(options map[string]string, prepare *v1alpha1.Preparation) {
+	for option := range options {
+		if option == cloudInitSlot || option == "onboot" || strings.HasPrefix(option, "hostpci") {
+			delete(options, option)
+		}
+	}
+	options["cores"], options["memory"] = strconv.Itoa(prepare.CPUs()), strconv.Itoa(prepare.MemoryMiB())
+}
+
+// RefreshDue reports whether the Templates of the desired generation have reached the age
+// at which they are rebuilt, and otherwise when the oldest one will; zero if never.
+func (p *Provider) RefreshDue(desired Desired) (due bool, after time.Duration) {
+	if desired.Spec.Prepare == nil || desired.Spec.Prepare.RefreshAfter == nil {
+		return false, 0
+	}
+	oldest := 0
+	for _, e := range ListOwned(p.inventory.View(), p.kubeCluster, desired.UID) {
+		if created := CreationTime(e.Config); e.Mark.Hash == desired.Hash && created > 0 && (oldest == 0 || created < oldest) {
+			oldest = created
+		}
+	}
+	if oldest == 0 {
+		return false, 0
+	}
+	after = time.Unix(int64(oldest), 0).Add(desired.Spec.Prepare.RefreshAfter.Duration).Sub(p.clock.Now())
+	return after <= 0, max(after, 0)
+}
+
+// Now returns the time of the Provider's clock.
+func (p *Provider) Now() time.Time { return p.clock.Now() }

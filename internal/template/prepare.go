@@ -1,0 +1,342 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package template
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// RenderBootData renders the boot data of a builder VM. It returns the ISO image, and the
+// hash of the content of the Secrets.
+type RenderBootData func(ctx context.Context, prepare *v1alpha1.Preparation, data bootdata.Data) (image []byte, hash string, err error)
+
+// builderInterval is how often a running builder VM is checked.
+const builderInterval = 10 * time.Second
+
+// preparationBackoff is the delay before a failed preparation is retried. A failed
+// builder VM that is kept longer delays it further.
+var preparationBackoff = backoff.Exponential{Initial: time.Minute, Max: time.Hour}
+
+// prepare runs the next step of a builder VM: boot it, wait until it powers itself off,
+// remove what only the builder needs, and convert it. The step follows from the ownership
+// mark and the VM's state.
+func (r *hostReconciler) prepare(ctx context.Context, location Location, existing Existing) (time.Duration, error) {
+	if lock := existing.Config.Lock(); lock != "" {
+		r.tracker.setWaiting(r.HostKey, fmt.Sprintf("builder VM %d is locked (%s)", existing.VMID, lock))
+		return recheckInterval, nil
+	}
+	switch b := existing.Mark.Builder; {
+	case !b.Failed.IsZero():
+		return r.retryBuilder(ctx, location, existing)
+	case !b.Prepared.IsZero():
+		return r.convertBuilder(ctx, location, existing)
+	case b.Started.IsZero():
+		return r.bootBuilder(ctx, location, existing)
+	}
+	return r.checkBuilder(ctx, location, existing)
+}
+
+// bootBuilder starts a builder VM with its boot data and records the start. An earlier
+// run may have started it without recording it.
+func (r *hostReconciler) bootBuilder(ctx context.Context, location Location, existing Existing) (time.Duration, error) {
+	if _, attached := bootDriveSlot(existing); attached {
+		started, busy, err := r.findStart(ctx, existing)
+		if err != nil {
+			return 0, explain(err, location, fmt.Sprintf("inspecting builder VM %d", existing.VMID), "")
+		}
+		if busy {
+			return recheckInterval, nil
+		}
+		if !started.IsZero() {
+			return r.recordStarted(ctx, location, existing, started)
+		}
+	}
+	if err := r.growDisk(ctx, location, existing); err != nil {
+		return 0, err
+	}
+	if err := r.attachBootDrive(ctx, location, existing); err != nil {
+		return 0, err
+	}
+	r.tracker.setStep(r.HostKey, fmt.Sprintf("booting builder VM %d", existing.VMID))
+	task, err := r.client.StartVM(ctx, r.Host, existing.VMID)
+	if err == nil {
+		err = r.wait(ctx, r.client, task, r.durationKey(location.Storage))
+	}
+	if err != nil && !errors.Is(err, proxmox.ErrRunning) {
+		return 0, explain(err, location, fmt.Sprintf("starting builder VM %d", existing.VMID), "")
+	}
+	return r.recordStarted(ctx, location, existing, r.clock.Now())
+}
+
+const taskStart = "qmstart"
+
+// findStart returns when an earlier run started a builder VM; the zero time if none did.
+// busy is whether the VM is being started.
+func (r *hostReconciler) findStart(ctx context.Context, existing Existing) (started time.Time, busy bool, err error) {
+	status, err := r.client.VMStatus(ctx, r.Host, existing.VMID)
+	if err != nil {
+		return time.Time{}, false, err
+	}
+	if status.Running {
+		return r.clock.Now().Add(-time.Duration(status.UptimeSeconds) * time.Second), false, nil
+	}
+	tasks, err := r.builderTasks(ctx, existing)
+	for _, task := range tasks {
+		if task.UPID.Kind() != taskStart {
+			continue
+		}
+		busy = busy || task.Running
+		if task.Succeeded() {
+			started = task.Started
+		}
+	}
+	return started, busy, err
+}
+
+// builderTasks returns the tasks of a builder VM since its creation.
+func (r *hostReconciler) builderTasks(ctx context.Context, existing Existing) ([]proxmox.TaskStatus, error) {
+	tasks, err := r.client.RecentTasks(ctx, r.Host, "", time.Unix(int64(CreationTime(existing.Config)), 0))
+	if err != nil {
+		return nil, err
+	}
+	var out []proxmox.TaskStatus
+	for _, task := range tasks {
+		if task.ID == strconv.Itoa(existing.VMID) {
+			out = append(out, task)
+		}
+	}
+	return out, nil
+}
+
+// growDisk grows the disk of a builder VM to the size in the spec.
+func (r *hostReconciler) growDisk(ctx context.Context, location Location, existing Existing) error {
+	size, err := r.desired.Spec.Prepare.DiskSize.Bytes()
+	if err != nil {
+		return fmt.Errorf("reading spec.prepare.diskSize: %w", err)
+	}
+	disk, ok := existing.Config.Drives().Boot()
+	if !ok || size == 0 || disk.SizeBytes == size {
+		return nil
+	}
+	if disk.SizeBytes > size {
+		return fmt.Errorf("spec.prepare.diskSize %s is smaller than the disk of the image, which has %d MiB: set a larger size, or remove it",
+			r.desired.Spec.Prepare.DiskSize, disk.SizeBytes>>20)
+	}
+	r.tracker.setStep(r.HostKey, fmt.Sprintf("growing the disk of builder VM %d", existing.VMID))
+	task, err := r.client.ResizeDisk(ctx, r.Host, existing.VMID, disk.Slot, size)
+	if err == nil {
+		err = r.wait(ctx, r.client, task, r.durationKey(location.Storage))
+	}
+	return explain(err, location, fmt.Sprintf("growing the disk of builder VM %d to spec.prepare.diskSize %s", existing.VMID, r.desired.Spec.Prepare.DiskSize), location.Storage)
+}
+
+// recordStarted writes to the ownership mark when a builder VM was started.
+func (r *hostReconciler) recordStarted(ctx context.Context, location Location, existing Existing, started time.Time) (time.Duration, error) {
+	err := r.writeBuilder(ctx, existing, proxmox.ConfigChange{}, func(b *ownership.Builder) { b.Started = truncate(started) })
+	if err != nil {
+		return 0, explain(err, location, fmt.Sprintf("recording the start of builder VM %d", existing.VMID), "")
+	}
+	r.notify(Notice{Reason: v1alpha1.EventTemplatePreparing, Message: fmt.Sprintf(
+		"started builder VM %d on host %s; it must power itself off within %s", existing.VMID, r.displayName(r.Region, r.Host), r.desired.Spec.Prepare.TimeLimit())})
+	r.waitForBuilder(existing.VMID, started)
+	return builderInterval, nil
+}
+
+// waitForBuilder reports since when a builder VM runs.
+func (r *hostReconciler) waitForBuilder(vmid int, started time.Time) {
+	r.tracker.setWaiting(r.HostKey, fmt.Sprintf("preparing: builder VM %d runs since %s, for at most %s",
+		vmid, started.UTC().Format(time.RFC3339), r.desired.Spec.Prepare.TimeLimit()))
+}
+
+// truncate returns a time as the ownership mark stores it.
+func truncate(t time.Time) time.Time { return t.UTC().Truncate(time.Second) }
+
+// writeBuilder changes a builder VM and its ownership mark with one write, after verifying
+// that it is still ours.
+func (r *hostReconciler) writeBuilder(ctx context.Context, existing Existing, change proxmox.ConfigChange, update func(*ownership.Builder)) error {
+	config, err := r.client.VMConfig(ctx, r.Host, existing.VMID)
+	if err != nil {
+		return err
+	}
+	mark, owned := readOwnedMark(r.kubeCluster, r.UID, existing.VMID, config)
+	if !owned || mark.Builder == nil {
+		return fmt.Errorf("the ownership mark of builder VM %d was changed", existing.VMID)
+	}
+	update(mark.Builder)
+	if change.Set == nil {
+		change.Set = map[string]string{}
+	}
+	change.Set["description"], change.Digest = mark.Notes(config.Description()), config.Digest
+	return r.client.UpdateVM(ctx, r.Host, existing.VMID, change)
+}
+
+// checkBuilder checks whether a builder VM has powered itself off in time.
+func (r *hostReconciler) checkBuilder(ctx context.Context, location Location, existing Existing) (time.Duration, error) {
+	status, err := r.client.VMStatus(ctx, r.Host, existing.VMID)
+	if err != nil {
+		return 0, explain(err, location, fmt.Sprintf("inspecting builder VM %d", existing.VMID), "")
+	}
+	started, limit := existing.Mark.Builder.Started, r.desired.Spec.Prepare.TimeLimit()
+	elapsed := r.clock.Now().Sub(started)
+	switch {
+	case status.Running && elapsed > limit:
+		return r.failBuilder(ctx, location, existing, fmt.Sprintf(
+			"it did not power itself off within spec.prepare.timeout %s; check its console, end user-data with a power-off, or raise the timeout", limit))
+	case status.Running:
+		r.waitForBuilder(existing.VMID, started)
+		return min(builderInterval, limit-elapsed+time.Second), nil
+	}
+	cause, err := r.interruption(ctx, existing, elapsed)
+	if err != nil {
+		return 0, explain(err, location, fmt.Sprintf("inspecting builder VM %d", existing.VMID), "")
+	}
+	if cause != "" {
+		return r.failBuilder(ctx, location, existing, cause)
+	}
+	return r.completeBuilder(ctx, location, existing, elapsed)
+}
+
+// hostRestartMargin is how much the uptime of a Host in the last poll may lag.
+const hostRestartMargin = time.Minute
+
+// interruption returns why a builder VM that is off did not complete, or "" if it powered
+// itself off. Its guest cannot be asked any more.
+func (r *hostReconciler) interruption(ctx context.Context, existing Existing, elapsed time.Duration) (string, error) {
+	host := r.inventory.View().Snapshots[r.Region].Hosts[r.Host]
+	if uptime := time.Duration(host.UptimeSeconds) * time.Second; uptime > 0 && uptime+hostRestartMargin < elapsed {
+		return "the host was restarted meanwhile", nil
+	}
+	if elapsed < r.settings.BuilderMinRuntime {
+		return fmt.Sprintf("it powered off after %s, which is too early for an installation; check that user-data powers it off as its last step only",
+			elapsed.Round(time.Second)), nil
+	}
+	tasks, err := r.builderTasks(ctx, existing)
+	if err != nil {
+		return "", err
+	}
+	for _, task := range tasks {
+		switch task.UPID.Kind() {
+		case "qmstop", "qmshutdown", "qmsuspend", "hastop":
+			// We stop builders only to destroy them.
+			if task.Succeeded() && task.UPID.User() != r.client.User() {
+				return fmt.Sprintf("it was stopped by %s (task %s)", task.UPID.User(), task.UPID.Kind()), nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// failBuilder records that a preparation failed. The builder VM is kept for inspection, or
+// destroyed at once.
+func (r *hostReconciler) failBuilder(ctx context.Context, location Location, existing Existing, cause string) (time.Duration, error) {
+	now, prepare := truncate(r.clock.Now()), r.desired.Spec.Prepare
+	b := *existing.Mark.Builder
+	b.Failed, b.Failure = now, cause
+	if prepare.FailedRetention() > 0 {
+		err := r.writeBuilder(ctx, existing, proxmox.ConfigChange{}, func(stored *ownership.Builder) { stored.Failed, stored.Failure = now, cause })
+		if err != nil {
+			return 0, explain(err, location, fmt.Sprintf("recording the failure of builder VM %d", existing.VMID), "")
+		}
+	} else if err := r.destroyVM(ctx, existing); err != nil {
+		return 0, explain(err, location, fmt.Sprintf("deleting builder VM %d", existing.VMID), location.Storage)
+	}
+	log.FromContext(ctx).Info("preparing template failed", "vmid", existing.VMID, "host", r.Host, "region", r.Region, "cause", cause)
+	message := r.failureMessage(existing.VMID, b)
+	r.notify(Notice{Warning: true, Reason: v1alpha1.EventTemplatePreparationFailed, Message: r.displayName(r.Region, r.Host) + ": " + message})
+	return r.delayBuilder(b, message), nil
+}
+
+// failureMessage describes a failed preparation and the next attempt.
+func (r *hostReconciler) failureMessage(vmid int, b ownership.Builder) string {
+	kept := "it was deleted"
+	if retention := r.desired.Spec.Prepare.FailedRetention(); retention > 0 {
+		kept = fmt.Sprintf("it is kept for inspection until %s, delete it to retry earlier", b.Failed.Add(retention).UTC().Format(time.RFC3339))
+	}
+	return fmt.Sprintf("preparing the template failed: builder VM %d: %s; %s; next attempt at %s",
+		vmid, b.Failure, kept, r.nextAttempt(b).UTC().Format(time.RFC3339))
+}
+
+func (r *hostReconciler) nextAttempt(b ownership.Builder) time.Time {
+	return b.Failed.Add(max(r.desired.Spec.Prepare.FailedRetention(), preparationBackoff.Delay(b.Attempt-1)))
+}
+
+// delayBuilder reports a failed preparation, releases its slot, and returns the time until
+// the next attempt.
+func (r *hostReconciler) delayBuilder(b ownership.Builder, message string) time.Duration {
+	next := r.nextAttempt(b)
+	r.tracker.recordBuilderFailure(r.HostKey, message, b.Attempt, next)
+	return max(next.Sub(r.clock.Now()), time.Millisecond)
+}
+
+// retryBuilder destroys a failed builder VM after its retention. The next run creates
+// another one.
+func (r *hostReconciler) retryBuilder(ctx context.Context, location Location, existing Existing) (time.Duration, error) {
+	b := *existing.Mark.Builder
+	delay := r.delayBuilder(b, r.failureMessage(existing.VMID, b))
+	if left := b.Failed.Add(r.desired.Spec.Prepare.FailedRetention()).Sub(r.clock.Now()); left > 0 {
+		return left, nil
+	}
+	if err := r.destroyVM(ctx, existing); err != nil {
+		return 0, explain(err, location, fmt.Sprintf("deleting builder VM %d", existing.VMID), location.Storage)
+	}
+	return delay, r.inventory.Refresh(ctx, r.Region)
+}
+
+// completeBuilder removes what only the builder VM needs from its configuration.
+func (r *hostReconciler) completeBuilder(ctx context.Context, location Location, existing Existing, elapsed time.Duration) (time.Duration, error) {
+	now := truncate(r.clock.Now())
+	change := proxmox.ConfigChange{Set: map[string]string{"boot": templateBootOrder, "cores": templateCores, "memory": templateMemory}}
+	if slot, attached := bootDriveSlot(existing); attached {
+		change.Delete = []string{slot}
+	}
+	r.tracker.setStep(r.HostKey, fmt.Sprintf("cleaning up builder VM %d", existing.VMID))
+	if err := r.writeBuilder(ctx, existing, change, func(b *ownership.Builder) { b.Prepared = now }); err != nil {
+		return 0, explain(err, location, fmt.Sprintf("cleaning up builder VM %d", existing.VMID), "")
+	}
+	log.FromContext(ctx).Info("prepared template", "vmid", existing.VMID, "host", r.Host, "region", r.Region, "duration", elapsed.String())
+	r.notify(Notice{Reason: v1alpha1.EventTemplatePrepared, Message: fmt.Sprintf(
+		"builder VM %d on host %s powered itself off after %s and becomes the template", existing.VMID, r.displayName(r.Region, r.Host), elapsed.Round(time.Second))})
+	return r.convertBuilder(ctx, location, existing)
+}
+
+// convertBuilder deletes the boot drive and converts the builder VM to a Template.
+func (r *hostReconciler) convertBuilder(ctx context.Context, location Location, existing Existing) (time.Duration, error) {
+	r.tracker.releaseBuilder(r.HostKey)
+	if err := r.deleteBootDrive(ctx, existing.Mark.Builder.BootDrive); err != nil {
+		return 0, explain(err, location, fmt.Sprintf("deleting boot drive %s", existing.Mark.Builder.BootDrive), "")
+	}
+	return r.finishTemplate(ctx, location, existing)
+}
+
+// releaseBuilderVM stops a builder VM and deletes its boot drive before it is destroyed.
+func (r *hostReconciler) releaseBuilderVM(ctx context.Context, vmid int, b ownership.Builder) error {
+	status, err := r.client.VMStatus(ctx, r.Host, vmid)
+	if err != nil {
+		return err
+	}
+	if status.Running {
+		r.tracker.setStep(r.HostKey, fmt.Sprintf("stopping builder VM %d", vmid))
+		task, err := r.client.StopVM(ctx, r.Host, vmid)
+		if err == nil {
+			err = r.wait(ctx, r.client, task, r.durationKey(""))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	r.tracker.releaseBuilder(r.HostKey)
+	return r.deleteBootDrive(ctx, b.BootDrive)
+}

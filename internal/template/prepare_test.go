@@ -1,0 +1,336 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package template_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+func (p *process) notices(host string) []template.Notice {
+	return p.TakeNotices(template.HostKey{UID: uid, Region: region, Host: host})
+}
+
+// reconcileUntilRunning reconciles until a builder VM runs on pve1, and returns its VMID.
+func (p *process) reconcileUntilRunning() int {
+	p.env.t.Helper()
+	vmid := 0
+	p.reconcileUntil(func(g Gomega) {
+		g.Expect(p.report().Message).To(ContainSubstring("preparing: builder VM "))
+		for _, guest := range p.env.sim.Guests() {
+			if guest.Name == p.env.object.Name && guest.Status == "running" {
+				vmid = guest.VMID
+			}
+		}
+		g.Expect(vmid).NotTo(BeZero())
+	})
+	return vmid
+}
+
+func TestPrepare(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		hosts     int
+		storages  []string
+		templates int
+	}{
+		"local_storage":  {3, []string{"local", "local-lvm"}, 3},
+		"shared_storage": {3, []string{"shared", "local"}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t, test.hosts, sharedStorage("rbd", "images"))
+			prepareTemplates(e, func(p *v1alpha1.Preparation) {
+				p.Size, p.MaxConcurrent, p.DiskSize = v1alpha1.VMSize{CPU: 3, Memory: "3Gi"}, 1, "8Gi"
+			})
+			e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) {
+				s.StorageIDs, s.OnBoot, s.Tags = test.storages, new(true), []string{"karpenter"}
+			})
+			p := e.process()
+			report := p.reconcileUntilComplete()
+			e.Expect(report.Zones).To(HaveLen(test.hosts))
+			guests, _, disks := e.createdObjects()
+			e.Expect(guests).To(HaveLen(test.templates))
+			e.Expect(disks).To(HaveLen(2*test.templates), "a disk and a cloud-init drive each, and no boot drive")
+			e.Expect(e.builders.most).To(Equal(1), "spec.prepare.maxConcurrent")
+			for _, guest := range e.sim.Guests() {
+				if guest.Name != e.object.Name {
+					continue
+				}
+				config := e.config(guest.Host, guest.VMID)
+				e.Expect(config.IsTemplate()).To(BeTrue())
+				e.Expect(config.Options).To(And(
+					HaveKeyWithValue("cores", "1"), HaveKeyWithValue("memory", "1024"), HaveKeyWithValue("boot", "order=scsi0"),
+					HaveKeyWithValue("onboot", "1"), HaveKeyWithValue("tags", "karpenter"), HaveKeyWithValue("scsi30", ContainSubstring("cloudinit")),
+					HaveKeyWithValue("scsi0", ContainSubstring("size=8G")), HaveKeyWithValue("description", Not(ContainSubstring("builder"))),
+				))
+				var reasons []string
+				for _, notice := range p.notices(guest.Host) {
+					reasons = append(reasons, notice.Reason)
+				}
+				e.Expect(reasons).To(Equal([]string{v1alpha1.EventTemplatePreparing, v1alpha1.EventTemplatePrepared}))
+			}
+			e.Expect(e.builders.data.Resources.CPU).To(BeEquivalentTo(3))
+			e.Expect(e.builders.data.Network.Interfaces).To(ConsistOf(HaveField("MacAddr", Not(BeEmpty()))))
+			p.deleteUntilGone()
+			e.Expect(e.listObjects()).To(Equal(e.initial))
+		})
+	}
+}
+
+// A change of the boot data is rolled out like that of an image: each host can launch at
+// every moment, and the old templates are deleted.
+func TestPrepareChangedBootData(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 3)
+	prepareTemplates(e)
+	p := e.process()
+	var zones []string
+	for _, zone := range p.reconcileUntilComplete().Zones {
+		zones = append(zones, zone.String())
+		e.inUse[zone.VMID] = "in the status"
+	}
+	before := p.report(zones...)
+	e.setContent("install more")
+	p.reconcileUntil(func(g Gomega) {
+		report := p.report(zones...)
+		e.Expect(report.Zones).To(HaveLen(3), "at every moment")
+		if !report.Complete {
+			e.Expect(report.Zones).To(Equal(before.Zones), "until the new generation is on every host")
+		}
+		g.Expect(report.Complete).To(BeTrue(), report.Message)
+	})
+	after := p.report(zones...)
+	for _, zone := range after.Zones {
+		e.Expect(before.Zones).NotTo(ContainElement(zone))
+	}
+	clear(e.inUse)
+	p.reconcileUntil(func(g Gomega) {
+		guests, _, _ := e.createdObjects()
+		g.Expect(guests).To(HaveLen(3))
+	})
+	e.Expect(e.bootDrives()).To(BeEmpty())
+}
+
+func TestPrepareFailure(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		minimum time.Duration
+		fail    func(e *env, vmid int)
+		want    string
+	}{
+		"timeout": {
+			fail: func(e *env, _ int) { e.builders.clock.Advance(31 * time.Minute) },
+			want: "it did not power itself off within spec.prepare.timeout 30m0s",
+		},
+		"early_power_off": {
+			minimum: time.Hour,
+			fail:    func(e *env, vmid int) { e.Expect(e.sim.PowerOffGuest(vmid)).To(Succeed()) },
+			want:    "which is too early for an installation",
+		},
+		"stopped_by_an_administrator": {
+			fail: func(e *env, vmid int) { e.stopByHand(vmid) },
+			want: "it was stopped by root@pam!admin (task qmstop)",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t, 1, withAdmin)
+			prepareTemplates(e)
+			e.builders.set(pvesim.Script{})
+			e.builders.minimum = test.minimum
+			p := e.process()
+			vmid := p.reconcileUntilRunning()
+			test.fail(e, vmid)
+			p.reconcileUntil(func(g Gomega) { g.Expect(p.report().Failing).To(BeTrue(), p.report().Message) })
+			message := p.report().Message
+			e.Expect(message).To(And(HavePrefix("pve1: preparing the template failed: builder VM 1000: "), ContainSubstring(test.want),
+				ContainSubstring("; it is kept for inspection until "), ContainSubstring("; next attempt at ")))
+			e.Expect(p.notices("pve1")).To(ContainElement(And(HaveField("Reason", v1alpha1.EventTemplatePreparationFailed), HaveField("Message", message))))
+			e.Expect(e.process().reconcile(t.Context(), "pve1")).To(Succeed())
+			e.Expect(e.config("pve1", vmid).Description()).To(ContainSubstring(`"failed"`), "kept by a restarted controller")
+
+			e.builders.set(newBuilders().script)
+			e.builders.clock.Advance(61 * time.Minute)
+			e.builders.minimum = 0
+			p = e.process()
+			p.reconcileUntilComplete()
+			p.deleteUntilGone()
+			e.Expect(e.listObjects()).To(Equal(e.initial))
+		})
+	}
+}
+
+func TestPrepareFailureNotKept(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 1)
+	prepareTemplates(e, func(p *v1alpha1.Preparation) { p.KeepFailed = &metav1.Duration{} })
+	e.builders.set(pvesim.Script{})
+	p := e.process()
+	vmid := p.reconcileUntilRunning()
+	e.builders.clock.Advance(31 * time.Minute)
+	p.reconcileUntil(func(g Gomega) {
+		g.Expect(p.report().Message).To(ContainSubstring("; it was deleted; next attempt at "))
+	})
+	guests, _, _ := e.createdObjects()
+	e.Expect(guests).To(BeEmpty())
+	e.Expect(e.bootDrives()).To(BeEmpty())
+	e.builders.set(newBuilders().script)
+	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
+	e.Expect(e.sim.Guests()).NotTo(ContainElement(HaveField("VMID", vmid)), "not before the backoff")
+	e.builders.clock.Advance(time.Minute)
+	p.reconcileUntilComplete()
+}
+
+func TestPrepareBuilderDestroyedByHand(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 1, withAdmin)
+	prepareTemplates(e)
+	e.builders.set(pvesim.Script{})
+	p := e.process()
+	vmid := p.reconcileUntilRunning()
+	e.stopByHand(vmid)
+	e.asAdmin(func(c proxmox.Client) (proxmox.UPID, error) { return c.DestroyVM(t.Context(), "pve1", vmid) })
+	e.Expect(e.bootDrives()).To(HaveLen(1), "orphaned")
+	e.builders.set(newBuilders().script)
+	e.Expect(p.Inventory().RefreshAll(t.Context())).To(Succeed())
+	p.reconcileUntilComplete()
+	e.Expect(p.notices("pve1")).To(ContainElement(HaveField("Message", "pve1: builder VM 1000 no longer exists and is recreated")))
+	e.builders.clock.Advance(3 * time.Minute)
+	p.reconcileUntil(func(g Gomega) { g.Expect(e.bootDrives()).To(BeEmpty()) })
+	p.deleteUntilGone()
+	e.Expect(e.listObjects()).To(Equal(e.initial))
+}
+
+// A builder VM of a changed or deleted ProxmoxTemplate is stopped and deleted.
+func TestPrepareSuperseded(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(e *env, p *process){
+		"deleted": func(_ *env, p *process) { p.deleteUntilGone() },
+		"not_prepared_any_more": func(e *env, p *process) {
+			e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.Prepare = nil })
+			p.reconcileUntilComplete()
+			p.deleteUntilGone()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t, 1)
+			prepareTemplates(e)
+			e.builders.set(pvesim.Script{})
+			p := e.process()
+			p.reconcileUntilRunning()
+			change(e, p)
+			e.Expect(e.listObjects()).To(Equal(e.initial))
+		})
+	}
+}
+
+func TestPrepareInvalid(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		change func(e *env)
+		want   string
+	}{
+		"disk_too_small": {
+			func(e *env) { e.object.Spec.Prepare.DiskSize = "1Gi" },
+			"pve1: spec.prepare.diskSize 1Gi is smaller than the disk of the image, which has 2048 MiB: set a larger size, or remove it",
+		},
+		"unreadable_Secret": {
+			func(e *env) {
+				e.builders.err = errors.New("reading secret a/b of spec.prepare.templatesRef: not found")
+			},
+			"pve1: reading secret a/b of spec.prepare.templatesRef: not found",
+		},
+		"unknown_storage": {
+			func(e *env) { e.object.Spec.Prepare.Storage = "nfs" },
+			`pve1: spec.prepare.storage "nfs" is not on this host, which has local, local-lvm`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t, 1)
+			prepareTemplates(e)
+			test.change(e)
+			p := e.process()
+			p.reconcileUntil(func(g Gomega) { g.Expect(p.report().Message).To(Equal(test.want)) })
+			e.Expect(p.report().Failing).To(BeTrue())
+			p.deleteUntilGone()
+			e.Expect(e.listObjects()).To(Equal(e.initial))
+		})
+	}
+}
+
+// Templates that have reached the age of spec.prepare.refreshAfter are rebuilt.
+func TestRefreshDue(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 1)
+	prepareTemplates(e, func(p *v1alpha1.Preparation) { p.RefreshAfter = &metav1.Duration{Duration: 24 * time.Hour} })
+	p := e.process()
+	due, _ := p.RefreshDue(e.desired())
+	e.Expect(due).To(BeFalse(), "there is no template")
+	old := p.reconcileUntilComplete().Zones[0]
+	due, after := p.RefreshDue(e.desired())
+	e.Expect(due).To(BeFalse())
+	e.Expect(after).To(BeNumerically("~", 24*time.Hour, time.Minute))
+	e.builders.clock.Advance(24 * time.Hour)
+	due, _ = p.RefreshDue(e.desired())
+	e.Expect(due).To(BeTrue())
+
+	e.object = e.object.DeepCopy()
+	e.object.Status.Preparation.RefreshedAt = new(metav1.NewTime(p.Now()))
+	due, _ = p.RefreshDue(e.desired())
+	e.Expect(due).To(BeFalse(), "it has started")
+	report := p.reconcileUntilComplete()
+	e.Expect(report.Zones[0].VMID).NotTo(Equal(old.VMID))
+	e.Expect(e.mark(report.Zones[0].VMID).Generation).NotTo(BeEmpty())
+}
+
+func TestPrepareCrash(t *testing.T) {
+	t.Parallel()
+	setup := func(t *testing.T) *env {
+		e := newEnv(t, 1, withAllResources("8.4"))
+		withTagsAndPool(e)
+		prepareTemplates(e, func(p *v1alpha1.Preparation) { p.DiskSize = "8Gi" })
+		return e
+	}
+	e := setup(t)
+	p := e.process()
+	calls, at := e.recordCalls(func() { p.reconcileUntilComplete() })
+	atEveryCall(t, calls, at, func(t *testing.T, n int, after bool) {
+		e := setup(t)
+		crashing := e.process()
+		ctx := testenv.KillAtRequest(e.t, e.sim, n, after)
+		for deadline := time.Now().Add(10 * time.Second); ctx.Err() == nil && time.Now().Before(deadline); {
+			_ = crashing.reconcile(ctx, "pve1")
+			_ = crashing.Inventory().RefreshAll(ctx)
+		}
+		e.sim.ClearFaults()
+		next := e.process()
+		zone := next.reconcileUntilComplete().Zones[0]
+		guests, images, disks := e.createdObjects()
+		e.Expect(guests).To(HaveLen(1), "one template")
+		e.Expect(images).To(HaveLen(1))
+		e.Expect(disks).To(HaveLen(2), "its disk and its cloud-init drive")
+		options := e.config("pve1", zone.VMID).Options
+		e.Expect(options).To(And(HaveKeyWithValue("tags", "karpenter"), HaveKeyWithValue("cores", "1")))
+		e.Expect(strings.Count(options["description"], "builder")).To(BeZero())
+		e.builders.mu.Lock()
+		e.Expect(e.builders.booted).To(BeNumerically(">=", 1), "no template without a preparation")
+		e.builders.mu.Unlock()
+		next.deleteUntilGone()
+		e.Expect(e.listObjects()).To(Equal(e.initial), "no orphans")
+	})
+}
