@@ -59,8 +59,10 @@ func newBuilders() *builders {
 
 // Boot counts the builders that run.
 func (b *builders) Boot(ctx context.Context, m *pvesim.Machine) {
-	b.count(1)
-	defer b.count(-1)
+	if len(m.CDROMs()) > 0 {
+		b.count(1)
+		defer b.count(-1)
+	}
 	b.ScriptedGuests.Boot(ctx, m)
 }
 

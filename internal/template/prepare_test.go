@@ -5,6 +5,7 @@ package template_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -66,7 +67,7 @@ func TestPrepare(t *testing.T) {
 			e.Expect(disks).To(HaveLen(2*test.templates), "a disk and a cloud-init drive each, and no boot drive")
 			e.Expect(e.builders.most).To(Equal(1), "spec.prepare.maxConcurrent")
 			for _, guest := range e.sim.Guests() {
-				if guest.Name != e.object.Name {
+				if !slices.ContainsFunc(report.Zones, func(zone v1alpha1.TemplateZone) bool { return zone.VMID == guest.VMID }) {
 					continue
 				}
 				config := e.config(guest.Host, guest.VMID)
@@ -162,6 +163,9 @@ func TestPrepareFailure(t *testing.T) {
 			e.Expect(e.process().reconcile(t.Context(), "pve1")).To(Succeed())
 			e.Expect(e.config("pve1", vmid).Description()).To(ContainSubstring(`"failed"`), "kept by a restarted controller")
 
+			// Tasks have times in seconds, and the next builder VM gets the same VMID.
+			failed := time.Now().Unix()
+			e.Eventually(func() int64 { return time.Now().Unix() }).WithTimeout(2 * time.Second).Should(BeNumerically(">", failed))
 			e.builders.set(newBuilders().script)
 			e.builders.clock.Advance(61 * time.Minute)
 			e.builders.minimum = 0
@@ -208,7 +212,7 @@ func TestPrepareBuilderDestroyedByHand(t *testing.T) {
 	e.Expect(p.Inventory().RefreshAll(t.Context())).To(Succeed())
 	p.reconcileUntilComplete()
 	e.Expect(p.notices("pve1")).To(ContainElement(HaveField("Message", "pve1: builder VM 1000 no longer exists and is recreated")))
-	e.builders.clock.Advance(3 * time.Minute)
+	p = e.process() // the sweep at the start needs no slot of the call budget
 	p.reconcileUntil(func(g Gomega) { g.Expect(e.bootDrives()).To(BeEmpty()) })
 	p.deleteUntilGone()
 	e.Expect(e.listObjects()).To(Equal(e.initial))
@@ -298,19 +302,23 @@ func TestRefreshDue(t *testing.T) {
 	e.Expect(e.mark(report.Zones[0].VMID).Generation).NotTo(BeEmpty())
 }
 
-func TestPrepareCrash(t *testing.T) {
-	t.Parallel()
-	setup := func(t *testing.T) *env {
-		e := newEnv(t, 1, withAllResources("8.4"))
-		withTagsAndPool(e)
-		prepareTemplates(e, func(p *v1alpha1.Preparation) { p.DiskSize = "8Gi" })
-		return e
-	}
-	e := setup(t)
+func newCrashEnv(t *testing.T) *env {
+	t.Helper()
+	e := newEnv(t, 1, withAllResources("8.4"))
+	withTagsAndPool(e)
+	prepareTemplates(e, func(p *v1alpha1.Preparation) { p.DiskSize = "8Gi" })
+	return e
+}
+
+// crashAtEveryCall kills a controller at each call of a preparation, and then calls run.
+func crashAtEveryCall(t *testing.T, run func(e *env, n int)) {
+	t.Helper()
+	e := newCrashEnv(t)
 	p := e.process()
 	calls, at := e.recordCalls(func() { p.reconcileUntilComplete() })
 	atEveryCall(t, calls, at, func(t *testing.T, n int, after bool) {
-		e := setup(t)
+		t.Helper()
+		e := newCrashEnv(t)
 		crashing := e.process()
 		ctx := testenv.KillAtRequest(e.t, e.sim, n, after)
 		for deadline := time.Now().Add(10 * time.Second); ctx.Err() == nil && time.Now().Before(deadline); {
@@ -318,6 +326,31 @@ func TestPrepareCrash(t *testing.T) {
 			_ = crashing.Inventory().RefreshAll(ctx)
 		}
 		e.sim.ClearFaults()
+		run(e, n)
+	})
+}
+
+func TestPrepareCrashThenSuperseded(t *testing.T) {
+	t.Parallel()
+	crashAtEveryCall(t, func(e *env, n int) {
+		next := e.process()
+		if n%2 == 0 {
+			e.setContent("install more")
+			next.reconcileUntilComplete()
+			next.reconcileUntil(func(g Gomega) {
+				guests, _, disks := e.createdObjects()
+				g.Expect(guests).To(HaveLen(1))
+				g.Expect(disks).To(HaveLen(2))
+			})
+		}
+		next.deleteUntilGone()
+		e.Expect(e.listObjects()).To(Equal(e.initial), "no orphans")
+	})
+}
+
+func TestPrepareCrash(t *testing.T) {
+	t.Parallel()
+	crashAtEveryCall(t, func(e *env, _ int) {
 		next := e.process()
 		zone := next.reconcileUntilComplete().Zones[0]
 		guests, images, disks := e.createdObjects()
