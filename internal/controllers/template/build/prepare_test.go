@@ -33,7 +33,14 @@ func withPreparation(w *testenv.Env) func(*v1alpha1.ProxmoxTemplate) {
 	}
 }
 
-// userData writes the Secret with the boot data of builder VMs.
+// advance advances the clock and causes a reconcile: requeues wait in real time.
+func advance(w *testenv.Env, object *v1alpha1.ProxmoxTemplate, d time.Duration) {
+	w.T.Helper()
+	w.Clock.Advance(d)
+	w.Annotate(object, map[string]string{"example.com/time": w.Clock.Now().String()})
+}
+
+// setUserData writes the Secret with the boot data of builder VMs.
 func setUserData(w *testenv.Env, text string) {
 	w.T.Helper()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "prepare", Namespace: w.Name}, Data: map[string][]byte{"user-data": []byte(text)}}
@@ -51,7 +58,7 @@ func TestPrepare(t *testing.T) {
 	expect := func(want OmegaMatcher) {
 		t.Helper()
 		w.Eventually(func() string {
-			w.Clock.Advance(10 * time.Second)
+			advance(w, object, time.Second)
 			return condition(w, object, v1alpha1.ConditionTemplateUpToDate)
 		}).WithTimeout(timeout).WithPolling(100 * time.Millisecond).Should(want)
 	}
@@ -68,7 +75,7 @@ func TestPrepare(t *testing.T) {
 
 	setUserData(w, "#cloud-config\npower_state: {mode: poweroff}\n# another\n")
 	w.Eventually(func() []string {
-		w.Clock.Advance(10 * time.Second)
+		advance(w, object, time.Second)
 		zones := testenv.Reload(w, object).Status.Zones
 		w.Expect(zones).To(HaveLen(3), "each host can launch at every moment")
 		return zones
@@ -111,8 +118,9 @@ func TestPrepareRefresh(t *testing.T) {
 	waitUntilUpToDate(w, object)
 	old := testenv.Reload(w, object).Status.Zones
 	w.Expect(testenv.Reload(w, object).Status.Preparation.RefreshedAt).To(BeNil())
-	w.Clock.Advance(25 * time.Hour)
-	w.Eventually(func() []string { return testenv.Reload(w, object).Status.Zones }).WithTimeout(timeout).
-		Should(And(HaveLen(1), Not(Equal(old))))
+	advance(w, object, 25*time.Hour)
+	w.Eventually(func() []string {
+		return testenv.Reload(w, object).Status.Zones
+	}).WithTimeout(timeout).WithPolling(100 * time.Millisecond).Should(And(HaveLen(1), Not(Equal(old))))
 	w.Expect(testenv.Reload(w, object).Status.Preparation.RefreshedAt).NotTo(BeNil())
 }
