@@ -45,7 +45,7 @@ func parseYAML(t *testing.T, content []byte) any {
 func TestCloudInitUserData(t *testing.T) {
 	t.Parallel()
 	cloudConfig := compileSchema(t, "schema-cloud-config-v1.json")
-	for _, recipe := range []string{"defaults", "kubeadm", "k3s", "rke2"} {
+	for _, recipe := range []string{"defaults", "kubeadm", "k3s", "rke2", "kubeadm-prepare", "k3s-prepare", "rke2-prepare"} {
 		content := readGolden(t, recipe+".user-data")
 		if !strings.HasPrefix(string(content), "#cloud-config\n") {
 			t.Errorf("%s: user-data does not start with #cloud-config", recipe)

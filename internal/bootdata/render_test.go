@@ -52,7 +52,7 @@ func TestRender(t *testing.T) {
 
 // optionalValues are all values that the recipes use if they are set.
 var optionalValues = map[string]string{
-	"install": "v1.36.3", "installKubernetes": "v1.36", "caHash": strings.Repeat("0", 64), "cloudProvider": "external", "sshAuthorizedKeys": "ssh-ed25519 AAAA a@b\nssh-rsa BBBB c@d",
+	"install": "v1.36.3", "installKubernetes": "v1.36", "prepared": "true", "caHash": strings.Repeat("0", 64), "cloudProvider": "external", "sshAuthorizedKeys": "ssh-ed25519 AAAA a@b\nssh-rsa BBBB c@d",
 	"clusterDNS": "10.96.0.10", "clusterDomain": "example.com", "clusterName": "home", "kubernetesVersion": "v1.36.3",
 	"podSubnets": "10.244.0.0/16,fd00::/56", "serviceSubnets": "10.96.0.0/12", "kubeletURL": "https://mirror.example.com/kubelet", "kubeletSHA512": strings.Repeat("0", 128),
 }

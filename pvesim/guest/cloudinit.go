@@ -32,6 +32,9 @@ type cloudConfig struct {
 	WriteFiles []writeFile `yaml:"write_files"`
 	BootCmd    []yaml.Node `yaml:"bootcmd"`
 	RunCmd     []yaml.Node `yaml:"runcmd"`
+	PowerState struct {
+		Mode string `yaml:"mode"`
+	} `yaml:"power_state"`
 }
 
 type metaData struct {
@@ -82,7 +85,9 @@ func (g *guest) runCloudInit(s seed, found bool) (system, bool) {
 		g.enable(effect.service)
 	}
 	g.storage.Write(instanceIDFile, []byte(meta.InstanceID))
-	return g.system(effect.started()), true
+	out := g.system(effect.started())
+	out.powerOff = effect.powerOff || config.PowerState.Mode == "poweroff" || config.PowerState.Mode == "halt"
+	return out, true
 }
 
 // withoutSource simulates a boot without the drive on an image with no other

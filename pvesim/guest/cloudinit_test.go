@@ -8,6 +8,7 @@ import (
 	"compress/gzip"
 	"encoding/base64"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -61,6 +62,16 @@ func TestCloudInitRunsOncePerInstance(t *testing.T) {
 
 	boot(seedWith(t, "i-2", config("third")))
 	g.Expect(disk.text("/etc/a")).To(Equal("third"), "another instance is reconfigured")
+}
+
+func TestCloudInitPowerState(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "builder", "#cloud-config\nwrite_files: [{path: /etc/prepared, content: x}]\npower_state: {mode: poweroff}\n")
+	m.powerOn()
+	g := NewWithT(t)
+	g.Eventually(m.done).WithTimeout(10*time.Second).Should(BeClosed(), "the guest powers itself off")
+	_, written := m.storage.Read("/etc/prepared")
+	g.Expect(written).To(BeTrue())
 }
 
 func TestCloudInitStaysOffOnceDisabled(t *testing.T) {

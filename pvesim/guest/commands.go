@@ -16,13 +16,15 @@ const maxScriptDepth = 5
 type unitEffect struct {
 	service       service
 	enable, start bool
+	// powerOff is whether the commands power the guest off.
+	powerOff bool
 }
 
 func (e unitEffect) and(other unitEffect) unitEffect {
 	if other.service != "" {
 		e.service = other.service
 	}
-	return unitEffect{service: e.service, enable: e.enable || other.enable, start: e.start || other.start}
+	return unitEffect{service: e.service, enable: e.enable || other.enable, start: e.start || other.start, powerOff: e.powerOff || other.powerOff}
 }
 
 // effectOf interprets systemctl, touch, mv and echo, and follows calls of shells and of
@@ -35,6 +37,12 @@ func (g *guest) effectOf(words []string, depth int) unitEffect {
 	switch program := path.Base(words[0]); program {
 	case "systemctl":
 		return systemctl(words[1:])
+	case "poweroff", "halt":
+		return unitEffect{powerOff: true}
+	case "shutdown":
+		return unitEffect{powerOff: !slices.Contains(words, "-r") && !slices.Contains(words, "-c")}
+	case "systemd-run":
+		return g.effectOf(operands(words[1:]), depth-1)
 	case "touch":
 		for _, name := range operands(words[1:]) {
 			if _, exists := g.storage.Read(absolute(name)); !exists {
@@ -93,6 +101,9 @@ func (g *guest) effectOfText(text string, depth int) unitEffect {
 // package enables needs only a start; systemd starts it at later boots.
 func systemctl(args []string) unitEffect {
 	names := operands(args)
+	if len(names) == 1 && (names[0] == "poweroff" || names[0] == "halt") {
+		return unitEffect{powerOff: true}
+	}
 	if len(names) < 2 {
 		return unitEffect{}
 	}

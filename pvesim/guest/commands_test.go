@@ -31,16 +31,21 @@ func TestCommandsStartKubelet(t *testing.T) {
 		"# systemctl start kubelet":                                  nothing,
 		"echo 'systemctl start kubelet'":                             nothing,
 		"systemctl":                                                  nothing,
-		"":                                                           nothing,
-		"/opt/join.sh --now":                                         both,
-		"sh -eux /opt/join.sh":                                       both,
-		"/opt/loop.sh":                                               nothing,
+		"shutdown -h now":                                            {powerOff: true},
+		"shutdown -r now":                                            nothing,
+		"sync; systemctl poweroff":                                   {powerOff: true},
+		"systemd-run --no-block -p A=b /opt/prepare.sh":              {powerOff: true},
+		"":                     nothing,
+		"/opt/join.sh --now":   both,
+		"sh -eux /opt/join.sh": both,
+		"/opt/loop.sh":         nothing,
 	} {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()
 			vm := newGuest(newDisk(map[string]string{
-				"/opt/join.sh": "#!/bin/sh\nset -e\nsystemctl enable --now kubelet\n",
-				"/opt/loop.sh": "#!/bin/sh\n/opt/loop.sh\n",
+				"/opt/join.sh":    "#!/bin/sh\nset -e\nsystemctl enable --now kubelet\n",
+				"/opt/prepare.sh": "#!/bin/sh\napt-get update\npoweroff\n",
+				"/opt/loop.sh":    "#!/bin/sh\n/opt/loop.sh\n",
 			}))
 			NewWithT(t).Expect(vm.effectOfText(text, maxScriptDepth)).To(Equal(want))
 		})

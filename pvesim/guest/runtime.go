@@ -203,7 +203,12 @@ func (r *Runtime) boot(ctx context.Context, hw hardware) {
 	if !pause(ctx, g.shutdown, r.options.BootTime) {
 		return
 	}
-	if system, ok := g.configure(); ok && system.service != "" {
+	system, ok := g.configure()
+	switch {
+	case ok && system.powerOff:
+		g.console.printf("powered off by its boot data")
+		return
+	case ok && system.service != "":
 		g.superviseKubelet(ctx, system)
 		return
 	}

@@ -50,6 +50,8 @@ type system struct {
 	// service is the service that runs the kubelet in this boot; empty if none.
 	service service
 	image   string
+	// powerOff is whether the boot data powers the guest off after it was applied.
+	powerOff bool
 }
 
 const ubuntu = "Ubuntu 24.04 LTS (simulated)"

@@ -113,6 +113,9 @@ func TestExampleSecrets(t *testing.T) {
 	readable := rendered.read(t, "Role", `{.metadata.namespace} {.rules[?(@.verbs[0]=="get")].resourceNames[*]}`)
 	files, err := fs.Glob(examples.Files, "*/secrets.yaml")
 	g.Expect(err).NotTo(HaveOccurred())
+	preparations, err := fs.Glob(examples.Files, "*/prepare.yaml")
+	g.Expect(err).NotTo(HaveOccurred())
+	files = append(files, preparations...)
 	g.Expect(files).NotTo(BeEmpty())
 	for _, file := range files {
 		content, err := examples.Files.ReadFile(file)
