@@ -33,7 +33,49 @@ network:
 pciDevices: [{mapping: gpu, mdev: nvidia-63, pcie: true, xvga: false}]
 tags: [karpenter]
 resourcePool: templates
+prepare:
+  templatesRef: {name: kubeadm-prepare, namespace: kube-system}
+  valuesRef: {name: kubeadm-prepare, namespace: kube-system}
+  storage: local
+  size: {cpu: 4, memory: 4Gi}
+  diskSize: 8Gi
+  timeout: 1h30m
+  keepFailed: 0s
+  refreshAfter: 168h
+  maxConcurrent: 1
 onBoot: true`,
+		}, {
+			name: "preparation_without_Secret",
+			spec: `
+sourceImage: {url: "https://example.com/a"}
+storageIDs: [local]
+network: [{bridge: vmbr0}]
+prepare: {}`,
+			refusal: "spec.prepare.templatesRef: Required value",
+		}, {
+			name: "preparation_with_short_timeout",
+			spec: `
+sourceImage: {url: "https://example.com/a"}
+storageIDs: [local]
+network: [{bridge: vmbr0}]
+prepare: {templatesRef: {name: a, namespace: b}, timeout: 10s}`,
+			refusal: "timeout must be at least 1m",
+		}, {
+			name: "preparation_with_days",
+			spec: `
+sourceImage: {url: "https://example.com/a"}
+storageIDs: [local]
+network: [{bridge: vmbr0}]
+prepare: {templatesRef: {name: a, namespace: b}, refreshAfter: 7d}`,
+			refusal: "spec.prepare.refreshAfter",
+		}, {
+			name: "preparation_with_frequent_refresh",
+			spec: `
+sourceImage: {url: "https://example.com/a"}
+storageIDs: [local]
+network: [{bridge: vmbr0}]
+prepare: {templatesRef: {name: a, namespace: b}, refreshAfter: 10m}`,
+			refusal: "refreshAfter must be at least 1h",
 		}, {
 			name: "image_URL_with_address_and_port",
 			spec: `{sourceImage: {url: "http://[fd00::1]:8080/a.raw"}, storageIDs: [local], network: [{bridge: vmbr0}]}`,

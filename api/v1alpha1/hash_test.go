@@ -275,6 +275,7 @@ func TestTemplateHash(t *testing.T) {
 		"Description":  {updates, func(s *v1alpha1.ProxmoxTemplateSpec) { s.Description = "another" }},
 		"SourceImage":  {replaces, func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.Checksum = "0123" }},
 		"StorageIDs":   {replaces, func(s *v1alpha1.ProxmoxTemplateSpec) { s.StorageIDs = []string{"local"} }},
+		"Prepare":      {replaces, func(s *v1alpha1.ProxmoxTemplateSpec) { s.Prepare = &v1alpha1.Preparation{} }},
 		"Machine":      {updates, func(s *v1alpha1.ProxmoxTemplateSpec) { s.Machine = "pc" }},
 		"BIOS":         {replaces, func(s *v1alpha1.ProxmoxTemplateSpec) { s.BIOS = "ovmf" }},
 		"TPM":          {replaces, func(s *v1alpha1.ProxmoxTemplateSpec) { s.TPM = &v1alpha1.TPM{Version: "v2.0"} }},
@@ -294,5 +295,40 @@ func TestTemplateHash(t *testing.T) {
 		changed := managedTemplate()
 		row.change(&changed.Spec)
 		row.effect.check(t, field, managedTemplate(), changed)
+	}
+}
+
+func TestTemplateHashPreparation(t *testing.T) {
+	t.Parallel()
+
+	prepared := func(changes ...func(*v1alpha1.ProxmoxTemplate)) string {
+		template := managedTemplate()
+		template.Spec.Prepare = &v1alpha1.Preparation{TemplatesRef: v1alpha1.SecretReference{Name: "a", Namespace: "b"}}
+		template.Status.Preparation = &v1alpha1.PreparationStatus{BootDataHash: "v2-1"}
+
+		for _, change := range changes {
+			change(template)
+		}
+
+		return template.Hash()
+	}
+
+	for name, test := range map[string]struct {
+		replaces bool
+		change   func(*v1alpha1.ProxmoxTemplate)
+	}{
+		"content_of_Secrets": {true, func(t *v1alpha1.ProxmoxTemplate) { t.Status.Preparation.BootDataHash = "v2-2" }},
+		"refresh":            {true, func(t *v1alpha1.ProxmoxTemplate) { t.Status.Preparation.RefreshedAt = new(metav1.Now()) }},
+		"disk_size":          {true, func(t *v1alpha1.ProxmoxTemplate) { t.Spec.Prepare.DiskSize = "8Gi" }},
+		"name_of_Secret":     {false, func(t *v1alpha1.ProxmoxTemplate) { t.Spec.Prepare.TemplatesRef.Name = "c" }},
+		"other_fields": {false, func(t *v1alpha1.ProxmoxTemplate) {
+			p := t.Spec.Prepare
+			p.Size, p.Storage, p.MaxConcurrent = v1alpha1.VMSize{CPU: 4}, "nfs", 1
+			p.Timeout, p.KeepFailed, p.RefreshAfter = &metav1.Duration{}, &metav1.Duration{}, &metav1.Duration{Duration: time.Hour}
+		}},
+	} {
+		if changed := prepared(test.change) != prepared(); changed != test.replaces {
+			t.Errorf("%s: found changed hash %t, want %t", name, changed, test.replaces)
+		}
 	}
 }

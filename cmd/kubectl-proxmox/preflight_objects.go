@@ -135,9 +135,10 @@ func (p *preflight) templates(ctx context.Context, objects *manifests, classes [
 	}
 	for _, object := range objects.objects {
 		if t, ok := object.(*v1alpha1.ProxmoxTemplate); ok {
+			problem := p.preparation(ctx, objects, t)
 			desired := template.NewDesired(t, all)
 			locations := template.Locations(p.view.inventory.View(), desired, nil)
-			p.template(t, locations)
+			p.template(t, locations, problem)
 			planTemplate(clients, p.view.inventory.View(), t, desired, locations)
 		}
 	}
@@ -154,10 +155,22 @@ func (p *preflight) templates(ctx context.Context, objects *manifests, classes [
 	return nil
 }
 
+// preparation returns why the boot data of a template's builder VMs cannot be used.
+func (p *preflight) preparation(ctx context.Context, objects *manifests, t *v1alpha1.ProxmoxTemplate) error {
+	if t.Spec.Prepare == nil {
+		return nil
+	}
+	_, err := boot.Source{Reader: objects, Namespace: p.namespace, Version: boot.FixedVersion(p.version)}.CheckPreparation(ctx, t)
+	return err
+}
+
 // template prints the hosts on which a template can be built, and the problems of the
 // others, each once.
-func (p *preflight) template(t *v1alpha1.ProxmoxTemplate, locations []template.Location) {
+func (p *preflight) template(t *v1alpha1.ProxmoxTemplate, locations []template.Location, preparation error) {
 	fmt.Fprintf(p.out, "\nProxmoxTemplate %s\n", t.Name)
+	if preparation != nil {
+		p.fail("%v", preparation)
+	}
 	if _, err := template.NewImage(t.Spec.SourceImage, ""); err != nil && !errors.Is(err, template.ErrChecksumUnresolved) {
 		p.fail("%v", err)
 	}

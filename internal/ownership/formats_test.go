@@ -6,6 +6,7 @@ package ownership_test
 import (
 	"os"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -28,6 +29,14 @@ func TestReadFormats(t *testing.T) {
 		"template-v1.txt": {
 			Version: 1, VMID: 1000, KubeCluster: "7c0e0a53-0000-4000-8000-000000000001", Name: "ubuntu",
 			TemplateUID: "0b9c3f8e-0000-4000-8000-000000000002", Generation: "4711", Hash: "4712", HashVersion: "v2", Settings: "42", Pool: "karpenter",
+		},
+		"builder-v1.txt": {
+			Version: 1, VMID: 1000, KubeCluster: "7c0e0a53-0000-4000-8000-000000000001", Name: "ubuntu",
+			TemplateUID: "0b9c3f8e-0000-4000-8000-000000000002", Generation: "4711", Hash: "4711", HashVersion: "v2",
+			Builder: &ownership.Builder{
+				BootDrive: "local:iso/karpenter-builder-8fe70642-1000.iso", Attempt: 2, Failure: "it was stopped",
+				Started: time.Date(2026, 11, 16, 15, 0, 0, 0, time.UTC), Failed: time.Date(2026, 11, 16, 15, 30, 0, 0, time.UTC),
+			},
 		},
 	} {
 		t.Run(file, func(t *testing.T) {

@@ -158,7 +158,11 @@ func (r *hostReconciler) deleteUnusedBootDrive(ctx context.Context, volume strin
 	if err != nil {
 		return 0, nil //nolint:nilerr // a number that is no VMID is not ours
 	}
-	if guest, exists := r.inventory.View().Guest(r.Region, vmid); exists {
+	view := r.inventory.View()
+	if guest, exists := view.Guest(r.Region, vmid); exists {
+		if !view.Snapshots[r.Region].Hosts[guest.Host].Online {
+			return 0, nil // its configuration cannot be read
+		}
 		config, err := r.client.VMConfig(ctx, guest.Host, vmid)
 		if err != nil && !errors.Is(err, proxmox.ErrNotFound) {
 			return 0, err

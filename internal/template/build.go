@@ -98,7 +98,6 @@ func (r *hostReconciler) createVM(ctx context.Context, location Location, volume
 		mark := r.newMark(vmid)
 		if r.desired.Spec.Prepare != nil {
 			mark.Builder = r.newBuilder(location, vmid)
-			r.tracker.setBuilder(r.HostKey, vmid, r.clock.Now())
 		} else if len(r.desired.Spec.Tags) == 0 {
 			mark.Settings = r.desired.Settings // the create request writes all of them
 		}

@@ -37,7 +37,7 @@ func (r *hostReconciler) notify(notice Notice) {
 // builderReservation makes a builder VM count for the limit of its ProxmoxTemplate before
 // the inventory shows it.
 type builderReservation struct {
-	vmid int // 0 until it is allocated
+	vmid int // 0 until the VM was started
 	at   time.Time
 }
 

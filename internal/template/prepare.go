@@ -121,6 +121,9 @@ func (r *hostReconciler) builderTasks(ctx context.Context, existing Existing) ([
 	return out, nil
 }
 
+// diskRounding is more than storages round the size of a disk up.
+const diskRounding = 64 << 20
+
 // growDisk grows the disk of a builder VM to the size in the spec.
 func (r *hostReconciler) growDisk(ctx context.Context, location Location, existing Existing) error {
 	size, err := r.desired.Spec.Prepare.DiskSize.Bytes()
@@ -128,7 +131,7 @@ func (r *hostReconciler) growDisk(ctx context.Context, location Location, existi
 		return fmt.Errorf("reading spec.prepare.diskSize: %w", err)
 	}
 	disk, ok := existing.Config.Drives().Boot()
-	if !ok || size == 0 || disk.SizeBytes == size {
+	if !ok || size == 0 || disk.SizeBytes >= size && disk.SizeBytes-size < diskRounding {
 		return nil
 	}
 	if disk.SizeBytes > size {
@@ -149,6 +152,7 @@ func (r *hostReconciler) recordStarted(ctx context.Context, location Location, e
 	if err != nil {
 		return 0, explain(err, location, fmt.Sprintf("recording the start of builder VM %d", existing.VMID), "")
 	}
+	r.tracker.setBuilder(r.HostKey, existing.VMID, r.clock.Now())
 	r.notify(Notice{Reason: v1alpha1.EventTemplatePreparing, Message: fmt.Sprintf(
 		"started builder VM %d on host %s; it must power itself off within %s", existing.VMID, r.displayName(r.Region, r.Host), r.desired.Spec.Prepare.TimeLimit())})
 	r.waitForBuilder(existing.VMID, started)

@@ -54,7 +54,7 @@ func TestPrepare(t *testing.T) {
 			t.Parallel()
 			e := newEnv(t, test.hosts, sharedStorage("rbd", "images"))
 			prepareTemplates(e, func(p *v1alpha1.Preparation) {
-				p.Size, p.MaxConcurrent, p.DiskSize = v1alpha1.VMSize{CPU: 3, Memory: "3Gi"}, 1, "8Gi"
+				p.Size, p.MaxConcurrent, p.DiskSize = v1alpha1.VMSize{CPU: 3, Memory: "3Gi"}, 1, "8G"
 			})
 			e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) {
 				s.StorageIDs, s.OnBoot, s.Tags = test.storages, new(true), []string{"karpenter"}
@@ -75,7 +75,7 @@ func TestPrepare(t *testing.T) {
 				e.Expect(config.Options).To(And(
 					HaveKeyWithValue("cores", "1"), HaveKeyWithValue("memory", "1024"), HaveKeyWithValue("boot", "order=scsi0"),
 					HaveKeyWithValue("onboot", "1"), HaveKeyWithValue("tags", "karpenter"), HaveKeyWithValue("scsi30", ContainSubstring("cloudinit")),
-					HaveKeyWithValue("scsi0", ContainSubstring("size=8G")), HaveKeyWithValue("description", Not(ContainSubstring("builder"))),
+					HaveKeyWithValue("scsi0", ContainSubstring("size=7630M")), HaveKeyWithValue("description", Not(ContainSubstring("builder"))),
 				))
 				var reasons []string
 				for _, notice := range p.notices(guest.Host) {
@@ -306,7 +306,7 @@ func newCrashEnv(t *testing.T) *env {
 	t.Helper()
 	e := newEnv(t, 1, withAllResources("8.4"))
 	withTagsAndPool(e)
-	prepareTemplates(e, func(p *v1alpha1.Preparation) { p.DiskSize = "8Gi" })
+	prepareTemplates(e, func(p *v1alpha1.Preparation) { p.DiskSize = "8G" })
 	return e
 }
 

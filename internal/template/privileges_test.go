@@ -31,11 +31,16 @@ func TestMissingPrivileges(t *testing.T) {
 		for _, version := range []string{"8.4", "9.2"} {
 			for _, role := range sample.Roles {
 				for _, privilege := range role.Privileges {
+					without := pvesim.Role{
+						ID: role.ID, Privileges: slices.DeleteFunc(slices.Clone(role.Privileges), func(p string) bool { return p == privilege }),
+					}
 					t.Run(fmt.Sprintf("%s_%s/%s_%s", name, version, role.ID, privilege), func(t *testing.T) {
 						t.Parallel()
-						checkMissingPrivilege(t, version, setup, pvesim.Role{
-							ID: role.ID, Privileges: slices.DeleteFunc(slices.Clone(role.Privileges), func(p string) bool { return p == privilege }),
-						})
+						checkMissingPrivilege(t, version, setup, without, func(*env) {})
+					})
+					t.Run(fmt.Sprintf("%s_%s/prepared/%s_%s", name, version, role.ID, privilege), func(t *testing.T) {
+						t.Parallel()
+						checkMissingPrivilege(t, version, setup, without, func(e *env) { prepareTemplates(e) })
 					})
 				}
 			}
@@ -43,7 +48,7 @@ func TestMissingPrivileges(t *testing.T) {
 	}
 }
 
-func checkMissingPrivilege(t *testing.T, version string, setup func(*pvesim.Scenario), role pvesim.Role) {
+func checkMissingPrivilege(t *testing.T, version string, setup func(*pvesim.Scenario), role pvesim.Role, change func(*env)) {
 	t.Helper()
 	e := newEnv(t, 1, func(s *pvesim.Scenario) {
 		s.Version, s.Pools = version, []pvesim.Pool{{ID: "karpenter"}}
@@ -53,6 +58,7 @@ func checkMissingPrivilege(t *testing.T, version string, setup func(*pvesim.Scen
 	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) {
 		s.Tags, s.BIOS, s.ResourcePool = []string{"karpenter"}, "ovmf", "karpenter"
 	})
+	change(e)
 	before, err := e.client().Permissions(t.Context())
 	e.Expect(err).NotTo(HaveOccurred())
 	e.Expect(e.sim.SetRole(role)).To(Succeed())

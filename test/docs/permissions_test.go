@@ -76,6 +76,7 @@ func requiredPrivileges(held proxmox.Permissions, resourcePool string, allFeatur
 	})
 	return append(required, privileges.ForTemplate(privileges.Template{
 		Snapshot: snapshot, Host: "pve1", ImageStorage: "local", Storage: "local-lvm", ResourcePool: resourcePool, Config: config,
+		Prepared: true, BootDriveStorage: "local",
 	})...)
 }
 

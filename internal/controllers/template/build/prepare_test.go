@@ -11,10 +11,13 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/examples"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/guest"
 )
 
 // builderGuests power themselves off if their user-data says so.
@@ -123,4 +126,25 @@ func TestPrepareRefresh(t *testing.T) {
 		return testenv.Reload(w, object).Status.Zones
 	}).WithTimeout(timeout).WithPolling(100 * time.Millisecond).Should(And(HaveLen(1), Not(Equal(old))))
 	w.Expect(testenv.Reload(w, object).Status.Preparation.RefreshedAt).NotTo(BeNil())
+}
+
+// A builder VM that boots with the recipe for kubeadm installs it and powers itself off.
+func TestPrepareRecipe(t *testing.T) {
+	t.Parallel()
+	guests := guest.NewRuntime(guest.Options{})
+	w := testenv.New(t, testenv.Guests(guests))
+	images := testenv.ServeImages(t, 64<<10)
+	raw, err := examples.Files.ReadFile("kubeadm/prepare.yaml")
+	w.Expect(err).NotTo(HaveOccurred())
+	secret := &corev1.Secret{}
+	w.Expect(yaml.UnmarshalStrict(raw, secret)).To(Succeed())
+	secret.Name, secret.Namespace = "prepare", w.Name
+	w.Create(secret)
+	manage(w)
+	object := w.ManagedTemplate(images.URL+"/noble.img", withPreparation(w), func(t *v1alpha1.ProxmoxTemplate) {
+		t.Spec.Prepare.ValuesRef = &t.Spec.Prepare.TemplatesRef
+	})
+	waitUntilUpToDate(w, object)
+	w.Expect(guests.Console(1000)).To(ContainSubstring("powered off by its boot data"))
+	w.Expect(w.Events.Messages(v1alpha1.EventTemplatePrepared)).To(HaveLen(1))
 }
