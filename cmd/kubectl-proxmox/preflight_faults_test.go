@@ -183,7 +183,7 @@ func objectFaults() map[string]fault {
 		"template_not_in_manifests": {manifest: strings.Replace(managedNode, "kind: ProxmoxTemplate, name: new", "kind: ProxmoxTemplate, name: other", 1), want: []string{
 			`InstanceTemplateReady: spec.instanceTemplateRef names ProxmoxTemplate "other", which does not exist; create it, or set one that is listed by: kubectl get proxmoxtemplates`}},
 		"compressed_image": {manifest: strings.Replace(managedNode, "new.img", "new.img.xz", 1), want: []string{
-			"spec.sourceImage.url ends in .xz: Proxmox decompresses ISO images only; use an image that is not compressed, or decompress it and serve it from your own web server"}},
+			"spec.sourceImage.url ends in .xz: Proxmox decompresses ISO images only; use an image that is not compressed, or decompress it and serve it from your own web server, or upload it to the hosts and set volume"}},
 		"resource_pool_of_class": {manifest: withClass(unmanagedNode, "resourcePool: team"), want: []string{
 			`ResourcePoolReady: home: spec.resourcePool "team" does not exist; run: pveum pool add team`}},
 		"resource_pool_of_template": {manifest: withTemplate("resourcePool: team"), want: []string{
