@@ -84,6 +84,14 @@ type ProxmoxNodeClassSpec struct {
 	// +optional
 	BootDevice BootDevice `json:"bootDevice,omitzero"`
 
+	// disks are more disks of the VM. They are created and deleted with the VM, and are available in the boot data templates as
+	// .Disks. The upstream provider does not have this field.
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Disks []Disk `json:"disks,omitempty"`
+
 	// tags are the Proxmox tags of the VM. A change updates running VMs in place.
 	// +kubebuilder:validation:MaxItems=10
 	// +kubebuilder:validation:items:MaxLength=124
@@ -246,16 +254,38 @@ type InstanceTemplateReference struct {
 }
 
 // BootDevice is the disk that a VM boots from.
+// +kubebuilder:validation:XValidation:rule="[has(self.storage), has(self.storages), has(self.storageSelector)].filter(x, x).size() <= 1",message="set only one of storage, storages and storageSelector"
 type BootDevice struct {
 	// size is the minimum size of the disk, for example 30G or 30Gi. The disk is resized to this size or to the ephemeral
 	// storage of the instance type, whichever is larger.
 	// +optional
 	Size DiskSize `json:"size,omitempty"`
 
-	// storage is the Proxmox storage that the disk is created on. If empty, the storage of the template is used.
+	// storage is the Proxmox storage that the disk is created on. If none of storage, storages and storageSelector is set, the
+	// storage of the template is used.
 	// +kubebuilder:validation:MaxLength=30
 	// +optional
 	Storage string `json:"storage,omitempty"`
+
+	// storages are Proxmox storages in order of preference. The disk is created on the first one that the host has and that
+	// has enough free space. The upstream provider does not have this field.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=30
+	// +listType=atomic
+	// +optional
+	Storages []string `json:"storages,omitempty"`
+
+	// storageSelector is a CEL expression that selects storages of the host, for example storage.type == 'zfspool' &&
+	// !storage.shared. It can use storage.name, storage.type, storage.free (bytes) and storage.shared. The disk is created on
+	// the selected storage with the most free space. The upstream provider does not have this field.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	StorageSelector string `json:"storageSelector,omitempty"`
+
+	DiskOptions `json:",inline"`
 
 	// fullClone copies the disk of the template. Otherwise the provider creates a linked clone if the storage supports it,
 	// which takes seconds instead of minutes, but the template cannot be deleted before the VM. The disk is always copied if

@@ -24,6 +24,8 @@ type Data struct {
 	Kubernetes Kubernetes `json:"kubernetes"`
 	// Shares are directories of the host that the guest can mount.
 	Shares []Share `json:"shares,omitempty"`
+	// Disks are the disks besides the boot disk.
+	Disks []Disk `json:"disks,omitempty"`
 	// Values are the keys of the Secret that valuesRef names: .Values.apiServer is the key apiServer.
 	Values map[string]string `json:"values"`
 }
@@ -38,6 +40,20 @@ type Share struct {
 	Options string `json:"options"`
 	// MountPath is the mount point in the guest; empty if the NodeClass does not set one.
 	MountPath string `json:"mountPath"`
+}
+
+// Disk is a disk besides the boot disk. It is empty at the first boot.
+type Disk struct {
+	// Name is the name of the disk in the NodeClass, and its serial number.
+	Name string `json:"name"`
+	// Device is the path of the disk in /dev/disk/by-id.
+	Device string `json:"device"`
+	// Size is in bytes.
+	Size int64 `json:"size"`
+	// MountPath is the mount point in the guest; empty if the NodeClass does not set one.
+	MountPath string `json:"mountPath,omitempty"`
+	// FileSystem is the file system to create: ext4 or xfs.
+	FileSystem string `json:"fileSystem"`
 }
 
 // Metadata is the identity of the VM.

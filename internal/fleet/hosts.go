@@ -78,8 +78,8 @@ func storages(in Input, host Host, vms []VM) []Storage {
 			ReservedBytes: state.ReservedBytes, FreeBytes: state.FreeBytes,
 		}
 		for _, vm := range vms {
-			if vm.Region == host.Region && vm.storage == name && (state.Shared || vm.Host == host.Name) {
-				storage.VMBytes += vm.diskBytes
+			if vm.Region == host.Region && (state.Shared || vm.Host == host.Name) {
+				storage.VMBytes += vm.diskBytes[name]
 			}
 		}
 		out = append(out, storage)

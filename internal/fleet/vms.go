@@ -46,8 +46,8 @@ type VM struct {
 	Timeline []Step `json:"launch,omitempty"`
 	Pods     []Pod  `json:"pods,omitempty"`
 
-	storage   string
-	diskBytes int64
+	// diskBytes by storage.
+	diskBytes map[string]int64
 }
 
 // Step is a step of a launch.
@@ -177,7 +177,10 @@ func newVM(in Input, claim *karpv1.NodeClaim, node *corev1.Node) VM {
 	intent, _, err := instance.ReadIntent(claim)
 	if err == nil && intent.VMID != 0 {
 		vm.Type, vm.CPUs, vm.MemoryBytes = intent.InstanceType, intent.Cores, int64(intent.MemoryMiB)<<20
-		vm.storage, vm.diskBytes = intent.Storage, intent.DiskBytes
+		vm.diskBytes = map[string]int64{intent.Storage: intent.DiskBytes}
+		for _, disk := range intent.Disks {
+			vm.diskBytes[disk.Storage] += disk.GiB() << 30
+		}
 	}
 	if intent.VMID != 0 { // also of a newer version
 		vm.Region, vm.Host, vm.VMID = intent.Region, intent.Host, intent.VMID

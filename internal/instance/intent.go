@@ -45,9 +45,12 @@ type Intent struct {
 	// Price of the offering, for the VM's notes.
 	Price float64 `json:"price,omitempty"`
 	// FullClone copies the Template's disk to Storage.
-	FullClone    bool   `json:"full,omitempty"`
-	Storage      string `json:"storage"`
-	ResourcePool string `json:"pool,omitempty"`
+	FullClone bool   `json:"full,omitempty"`
+	Storage   string `json:"storage"`
+	// Disks besides the boot disk, each with the Storage that was chosen. A release that does
+	// not know them creates none for any Claim.
+	Disks        []v1alpha1.Disk `json:"disks,omitempty"`
+	ResourcePool string          `json:"pool,omitempty"`
 	// ISOStorage is the storage of the boot drive; empty if the VM has none.
 	ISOStorage string `json:"isoStorage,omitempty"`
 	// Firmware: the file there is not a drive but Ignition, passed by QEMU's fw_cfg.
@@ -152,6 +155,9 @@ func (in Intent) Reservation(claim *karpv1.NodeClaim) inventory.Reservation {
 	if !in.Parked {
 		r.Amount = inventory.Amount{CPUs: in.Cores, MemoryBytes: int64(in.MemoryMiB) << 20}
 		r.DiskBytes = in.DiskBytes
+		for _, d := range in.Disks {
+			r.Disks = append(r.Disks, inventory.ReservedDisk{Storage: d.Storage, Bytes: d.GiB() << 30})
+		}
 		r.Devices = in.Devices
 		r.Binding = in.Binding.reservation()
 	}

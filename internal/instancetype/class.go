@@ -20,8 +20,8 @@ import (
 // slices with the NodeClass; see clone.
 type classInput struct {
 	region   string
-	size     v1alpha1.DiskSize
-	storage  string
+	boot     v1alpha1.BootDevice
+	disks    []v1alpha1.Disk
 	selected []string
 	unusable []v1alpha1.UnusableZone
 	network  *v1alpha1.Network
@@ -39,8 +39,8 @@ type classInput struct {
 func newClassInput(nodeClass *v1alpha1.ProxmoxNodeClass) classInput {
 	return classInput{
 		region:   nodeClass.Spec.Region,
-		size:     nodeClass.Spec.BootDevice.Size,
-		storage:  nodeClass.Spec.BootDevice.Storage,
+		boot:     nodeClass.Spec.BootDevice,
+		disks:    nodeClass.Spec.Disks,
 		selected: nodeClass.Status.SelectedZones,
 		unusable: nodeClass.Status.UnusableZones,
 		network:  nodeClass.Spec.Network,
@@ -51,7 +51,7 @@ func newClassInput(nodeClass *v1alpha1.ProxmoxNodeClass) classInput {
 }
 
 func (c classInput) equal(other classInput) bool {
-	return c.region == other.region && c.size == other.size && c.storage == other.storage && c.kubelet == other.kubelet && c.affinity == other.affinity && c.reserve == other.reserve &&
+	return c.region == other.region && c.sameDisks(other) && c.kubelet == other.kubelet && c.affinity == other.affinity && c.reserve == other.reserve &&
 		c.cpu == other.cpu && c.slotTag == other.slotTag && c.sizing == other.sizing &&
 		slices.Equal(c.selected, other.selected) && slices.EqualFunc(c.unusable, other.unusable, sameUnusableZone) &&
 		slices.EqualFunc(c.observed, other.observed, sameMemoryOverhead) &&
@@ -66,13 +66,15 @@ func sameUnusableZone(a, b v1alpha1.UnusableZone) bool {
 // clone returns a copy that shares no memory with the NodeClass.
 func (c classInput) clone() classInput {
 	c.selected, c.unusable, c.network = slices.Clone(c.selected), slices.Clone(c.unusable), c.network.DeepCopy()
+	class := (&v1alpha1.ProxmoxNodeClassSpec{BootDevice: c.boot, Disks: c.disks}).DeepCopy()
+	c.boot, c.disks = class.BootDevice, class.Disks
 	c.observed = (&v1alpha1.ProxmoxNodeClassStatus{MemoryOverhead: c.observed}).DeepCopy().MemoryOverhead
 	return c
 }
 
 // diskBytes is the size of the boot disk. The API server has validated it.
 func (c classInput) diskBytes() int64 {
-	bytes, err := c.size.Bytes()
+	bytes, err := c.boot.Size.Bytes()
 	if err != nil {
 		return 0
 	}
@@ -89,14 +91,17 @@ type offeringParams struct {
 	slotTag   string
 	sizing    sizing
 	diskBytes int64
-	kubelet   *kubeletOverhead
-	memory    memoryModel
-	zones     []zone
+	// kubeletDiskBytes is the size of the disk with the kubelet's directory; 0 if that is the
+	// boot disk.
+	kubeletDiskBytes int64
+	kubelet          *kubeletOverhead
+	memory           memoryModel
+	zones            []zone
 }
 
 func (o offeringParams) equal(other offeringParams) bool {
-	return o.diskBytes == other.diskBytes && o.kubelet == other.kubelet && o.affinity == other.affinity && o.cpu == other.cpu && o.sizing == other.sizing && o.memory.equal(other.memory) &&
-		slices.Equal(o.zones, other.zones)
+	return o.diskBytes == other.diskBytes && o.kubeletDiskBytes == other.kubeletDiskBytes && o.kubelet == other.kubelet && o.affinity == other.affinity && o.cpu == other.cpu && o.sizing == other.sizing && o.memory.equal(other.memory) &&
+		slices.EqualFunc(o.zones, other.zones, sameZone)
 }
 
 // newOfferingParams collects every Host in the view and in the status of the NodeClass.
@@ -142,7 +147,10 @@ func newOfferingParams(view inventory.View, key listKey, c classInput) offeringP
 		sizing:    c.sizing,
 		diskBytes: c.diskBytes(),
 		kubelet:   c.kubelet,
-		memory:    newMemoryModel(sorted, c.observed),
-		zones:     sorted,
+
+		kubeletDiskBytes: c.kubeletDiskBytes(),
+
+		memory: newMemoryModel(sorted, c.observed),
+		zones:  sorted,
 	}
 }

@@ -174,7 +174,8 @@ func (p *Provider) CheckKubelet(nodeClass *v1alpha1.ProxmoxNodeClass) error {
 	if k == nil {
 		return nil
 	}
-	params := offeringParams{kubelet: k, diskBytes: newClassInput(nodeClass).diskBytes()}
+	input := newClassInput(nodeClass)
+	params := offeringParams{kubelet: k, diskBytes: input.diskBytes(), kubeletDiskBytes: input.kubeletDiskBytes()}
 	var unusable error
 	usable := false
 	for _, t := range newSizing(nodeClass.Spec.VMSize, p.deps.VMSizePolicy, 0).typesAndCorners(p.deps.Catalog) {

@@ -181,7 +181,7 @@ func (p *Provider) availability(view inventory.View, params offeringParams, v va
 		if !v.isFor(z) {
 			continue
 		}
-		need.Storage, need.Inherited, need.PinningSupport = z.storage, z.inherited(), z.pinning
+		need.Storage, need.Disks, need.Inherited, need.PinningSupport = z.storage, z.disks, z.inherited(), z.pinning
 		_, failed := p.unavailable.find(OfferingSelector{z.Zone, v.Name, params.nodeClass})
 		available[n] = z.excludedReason == "" && z.exhaustedReason == "" && z.template != 0 && z.ready && !failed && placement.Fits(view, z.Zone, need)
 	}

@@ -4,6 +4,7 @@
 package instancetype
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strconv"
@@ -130,7 +131,7 @@ func (p *Provider) newInstanceType(f sharedRequirements, v variant, available []
 // resources returns the capacity of a Node of the type, without devices of the template,
 // and the part of it that is not available to pods.
 func (p *Provider) resources(params offeringParams, t Type) (corev1.ResourceList, *cloudprovider.InstanceTypeOverhead) {
-	kubelet, disk := params.kubelet.For(t.CPUs, t.MemoryBytes), max(params.diskBytes, t.EphemeralBytes)
+	kubelet, disk := params.kubelet.For(t.CPUs, t.MemoryBytes), cmp.Or(params.kubeletDiskBytes, max(params.diskBytes, t.EphemeralBytes))
 	capacity := t.capacity(disk, kubelet.pods(t.Pods, t.CPUs), params.memory.overhead(t, p.estimate))
 	maps.Copy(capacity, params.memory.hugepages(t))
 	return capacity, kubelet.overhead(t.overhead(disk), capacity)

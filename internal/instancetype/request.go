@@ -85,12 +85,16 @@ func newRequest(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.NodeClaim, p
 		Strategy:       nodeClass.Spec.PlacementStrategy.ZoneBalance,
 		Affinity:       nodeClass.Spec.PlacementStrategy.PoolAffinity,
 		Storages:       make(map[placement.Zone]string, len(params.zones)),
+		Disks:          map[placement.Zone]*placement.Disks{},
 		Inherited:      map[placement.Zone][]string{},
 		PinningSupport: map[placement.Zone]placement.PinningSupport{},
 		Excluded:       map[placement.Zone]string{},
 	}
 	for _, z := range params.zones {
 		request.Storages[z.Zone] = z.storage
+		if z.disks != nil {
+			request.Disks[z.Zone] = z.disks
+		}
 		if params.cpu.Bound {
 			request.PinningSupport[z.Zone] = z.pinning
 		}
@@ -252,6 +256,6 @@ func (p *Provider) newNeed(params offeringParams, t Type) placement.Need {
 // newNeedIn returns the capacity that a VM of the type takes in a zone.
 func (p *Provider) newNeedIn(params offeringParams, t Type, z zone) placement.Need {
 	need := p.newNeed(params, t)
-	need.Storage, need.Inherited, need.PinningSupport = z.storage, z.inherited(), z.pinning
+	need.Storage, need.Disks, need.Inherited, need.PinningSupport = z.storage, z.disks, z.inherited(), z.pinning
 	return need
 }

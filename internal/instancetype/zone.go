@@ -35,6 +35,9 @@ type zone struct {
 	guest guestKey
 	// storage of the boot disk; empty until it is known.
 	storage string
+	// disks are the storages that the disks may use; nil if there is only the boot disk, and
+	// it is on the storage above.
+	disks *placement.Disks
 	// excludedReason is why the NodeClass excludes the Host.
 	excludedReason string
 	// exhaustedReason is why no address is free for a VM on the Host.
@@ -59,8 +62,9 @@ func newZone(view inventory.View, key placement.Zone) zone {
 
 // withTemplate sets the template and what the view contains about it.
 func (z zone) withTemplate(vmid int, view inventory.View, c classInput) zone {
-	z.template, z.storage = vmid, c.storage
+	z.template, z.storage = vmid, c.boot.Storage
 	guest, _ := view.Guest(z.Region, z.template)
+	z.disks, z.excludedReason = c.findStorages(view.Snapshots[z.Region], z.Host, guest.Host)
 	if guest.Config == nil || !guest.Config.IsTemplate() {
 		return z
 	}

@@ -194,13 +194,22 @@ func (x *index) addReservation(r Reservation, v View) {
 		account.state.Free = account.state.Free.Minus(extra)
 	}
 	if snapshot := v.Snapshots[r.Region]; snapshot != nil && r.Storage != "" {
-		row, ok := snapshot.Storages[StorageKey{Host: r.Host, Storage: r.Storage}]
-		if !ok {
-			row = proxmox.StorageRow{Name: r.Storage, Host: r.Host}
-		}
-		x.reservedBytes[diskKeyOf(r.Region, row)] += r.DiskBytes
+		key := snapshot.diskKey(r.Region, r.Host, r.Storage)
+		x.reservedBytes[key] += r.DiskBytes
 		if r.CPUs > 0 { // not parked
-			x.queuedClones[diskKeyOf(r.Region, row)]++
+			x.queuedClones[key]++
+		}
+		for _, disk := range r.Disks {
+			x.reservedBytes[snapshot.diskKey(r.Region, r.Host, disk.Storage)] += disk.Bytes
 		}
 	}
+}
+
+// diskKey returns the key of a storage of a Host, which the Snapshot may not list.
+func (s *Snapshot) diskKey(region, host, storage string) diskKey {
+	row, ok := s.Storages[StorageKey{Host: host, Storage: storage}]
+	if !ok {
+		row = proxmox.StorageRow{Name: storage, Host: host}
+	}
+	return diskKeyOf(region, row)
 }

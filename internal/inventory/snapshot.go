@@ -104,6 +104,8 @@ type Reservation struct {
 	Storage  string
 	Amount
 	DiskBytes int64
+	// Disks are those besides the boot disk.
+	Disks []ReservedDisk
 	// Devices are PCI mappings, one entry per device.
 	Devices []string
 	// Binding to cells and cores of the Host; nil if the VM floats.
@@ -114,6 +116,12 @@ type Reservation struct {
 	// Fulfilled is true once a Snapshot shows the VM with its reserved size. From then on
 	// the VM counts, and the Reservation only keeps its VMID, addresses and NodePool.
 	Fulfilled bool
+}
+
+// ReservedDisk is capacity of a storage.
+type ReservedDisk struct {
+	Storage string
+	Bytes   int64
 }
 
 // VMIDRange is an inclusive range of VMIDs. The zero value is empty.

@@ -26,6 +26,9 @@ type Request struct {
 	// Storages are the storages of the boot disk by zone, for Needs without one: the
 	// template's storage, which differs between Hosts.
 	Storages map[Zone]string
+	// Disks are the storages that the disks may use, by zone. Zones without an entry have
+	// only the boot disk, on the storage above.
+	Disks map[Zone]*Disks
 	// Inherited are the PCI mappings of the templates by zone.
 	Inherited map[Zone][]string
 	// PinningSupport is how VMs can be pinned, by zone.
@@ -51,6 +54,8 @@ type Placement struct {
 	Zone         Zone
 	// Need is the Need of the Option, completed with the zone's storage.
 	Need Need
+	// DiskStorages are the storages of the disks besides the boot disk, in their order.
+	DiskStorages []string
 	// Devices are the PCI mappings that the VM gets a device of.
 	Devices []string
 	// Binding is the assignment to NUMA cells and cores; nil when the VM has none.
@@ -102,10 +107,12 @@ func (r *Request) completeNeed(option *Option) Need {
 
 // newPlacement returns the Placement for a zone where the option fits.
 func (r *Request) newPlacement(option *Option, need Need, s *zoneState) Placement {
-	need.Storage, need.Inherited, need.PinningSupport = s.storage, s.inherited, s.pinning
+	need.Inherited, need.PinningSupport = s.inherited, s.pinning
+	var diskStorages []string
+	need.Storage, diskStorages, _ = s.chooseStorages(&need, nil)
 	devices, _, _ := assignDevices(s.host.FreeDevices, s.inherited, need.Devices)
 	return Placement{
-		InstanceType: option.InstanceType, Price: option.Price, Zone: s.zone, Need: need, Devices: devices, Binding: s.bind(&need),
+		InstanceType: option.InstanceType, Price: option.Price, Zone: s.zone, Need: need, DiskStorages: diskStorages, Devices: devices, Binding: s.bind(&need),
 	}
 }
 
@@ -115,18 +122,21 @@ type zoneCache struct {
 	request *Request
 	zones   []Zone
 	storage string
+	disks   *Disks
 	states  []*zoneState
 }
 
 // statesFor returns the states of an option's zones.
 func (c *zoneCache) statesFor(option *Option) []*zoneState {
-	if c.states != nil && c.storage == option.Need.Storage && sameZones(c.zones, option.Zones) {
+	if c.states != nil && c.storage == option.Need.Storage && c.disks == option.Need.Disks && sameZones(c.zones, option.Zones) {
 		return c.states
 	}
-	c.zones, c.storage, c.states = option.Zones, option.Need.Storage, make([]*zoneState, len(option.Zones))
+	c.zones, c.storage, c.disks, c.states = option.Zones, option.Need.Storage, option.Need.Disks, make([]*zoneState, len(option.Zones))
 	all := make([]zoneState, len(option.Zones))
 	for n, zone := range option.Zones {
-		all[n] = newZoneState(c.view, zone, cmp.Or(option.Need.Storage, c.request.Storages[zone]), c.request.Inherited[zone], c.request.PinningSupport[zone])
+		all[n] = newZoneState(c.view, zone, zoneOptions{
+			cmp.Or(option.Need.Storage, c.request.Storages[zone]), cmp.Or(option.Need.Disks, c.request.Disks[zone]), c.request.Inherited[zone], c.request.PinningSupport[zone],
+		})
 		c.states[n] = &all[n]
 	}
 	return c.states

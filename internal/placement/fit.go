@@ -28,6 +28,9 @@ type Need struct {
 	// checked.
 	DiskBytes int64
 	Storage   string
+	// Disks are the storages that the disks may use; nil if the boot disk is the only disk
+	// and is on Storage.
+	Disks *Disks
 	// Devices are the PCI devices that the VM gets exclusively. Inherited are the
 	// mappings among them that its template already configures.
 	Devices   []DeviceNeed
@@ -55,7 +58,7 @@ func (n Need) amount() inventory.Amount {
 // Fit reports whether a Host has the capacity for a VM now. If not, reason starts with
 // the Host's name: "pve2: 4 CPUs free, 8 requested".
 func Fit(view inventory.View, zone Zone, need Need) (ok bool, reason string) {
-	s := newZoneState(view, zone, need.Storage, need.Inherited, need.PinningSupport)
+	s := newZoneState(view, zone, zoneOptions{need.Storage, need.Disks, need.Inherited, need.PinningSupport})
 	if reason = s.unfitReasons(&need); reason != "" {
 		return false, zone.Host + ": " + reason
 	}
@@ -64,29 +67,42 @@ func Fit(view inventory.View, zone Zone, need Need) (ok bool, reason string) {
 
 // Fits is Fit without the reason. Without a reserve, it does not allocate.
 func Fits(view inventory.View, zone Zone, need Need) bool {
-	s := newZoneState(view, zone, need.Storage, need.Inherited, need.PinningSupport)
+	s := newZoneState(view, zone, zoneOptions{need.Storage, need.Disks, need.Inherited, need.PinningSupport})
 	return s.check(&need, nil)
 }
 
 // zoneState is what a View contains about a zone, read once for any number of checks.
 type zoneState struct {
+	zoneOptions
 	zone    Zone
 	view    inventory.View
 	host    inventory.HostState
 	known   bool
-	storage string
 	disk    inventory.StorageState
 	hasDisk bool
+}
+
+// zoneOptions are what a VM can use in a zone.
+type zoneOptions struct {
+	// storage of the boot disk, or disks with the alternatives.
+	storage string
+	disks   *Disks
 	// inherited are the PCI mappings that the template in this zone configures.
 	inherited []string
 	pinning   PinningSupport
 }
 
-func newZoneState(view inventory.View, zone Zone, storage string, inherited []string, pinning PinningSupport) zoneState {
-	s := zoneState{zone: zone, view: view, storage: storage, inherited: inherited, pinning: pinning}
+func newZoneState(view inventory.View, zone Zone, options zoneOptions) zoneState {
+	s := zoneState{zoneOptions: options, zone: zone, view: view}
 	s.host, s.known = view.Host(zone.Region, zone.Host)
+	return s.withStorage(options.storage)
+}
+
+// withStorage returns the state for a VM with its boot disk on a storage.
+func (s zoneState) withStorage(storage string) zoneState {
+	s.storage, s.disk, s.hasDisk = storage, inventory.StorageState{}, false
 	if storage != "" {
-		s.disk, s.hasDisk = view.Storage(zone.Region, zone.Host, storage)
+		s.disk, s.hasDisk = s.view.Storage(s.zone.Region, s.zone.Host, storage)
 	}
 	return s
 }
@@ -123,8 +139,7 @@ func (s *zoneState) check(need *Need, addReason reasonFunc) bool {
 	fits = checkDevices(s, need, addReason) && fits
 	fits = checkAffinity(s, need, addReason) && fits
 	fits = checkCells(s, need, addReason) && fits
-	fits = checkQueue(s, need, addReason) && fits
-	fits = checkStorage(s, need, addReason) && fits
+	fits = checkDisks(s, need, addReason) && fits
 	// The reserve is the most expensive check, and no reason if the VM does not fit anyway.
 	return fits && checkReserve(s, need, addReason)
 }

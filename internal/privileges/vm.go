@@ -118,10 +118,9 @@ func (vm VM) forBootDrive() (required []string) {
 // onDisks returns the privileges on the storages of the disks: that of the class, else
 // those of the template.
 func (vm VM) onDisks() []Required {
-	var names []string
-	if storage := vm.Class.Spec.BootDevice.Storage; storage != "" {
-		names = append(names, "/"+storage)
-	} else if vm.Template != nil {
+	names := vm.selectedStorages()
+	hasStorage := !vm.Class.Spec.BootDevice.StorageSelection().IsZero()
+	if !hasStorage && vm.Template != nil {
 		for _, drive := range vm.Template.Drives().All() {
 			if !drive.IsCDROM && !drive.IsCloudInit && drive.Storage != "" {
 				names = append(names, "/"+drive.Storage)
@@ -132,7 +131,7 @@ func (vm VM) onDisks() []Required {
 				names = append(names, "/"+proxmox.ParseDrive(slot, value).Storage)
 			}
 		}
-	} else if vm.isTemplateHidden() {
+	} else if !hasStorage && vm.isTemplateHidden() {
 		names = append(names, "")
 	}
 	if vm.Template != nil {

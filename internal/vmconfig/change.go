@@ -41,6 +41,11 @@ type Desired struct {
 	// Cells are the guest's NUMA cells; empty if the VM is not bound to cells of its Host.
 	Cells  []Cell
 	Shares []v1alpha1.Share
+	// BootDisk are the options of the boot disk.
+	BootDisk v1alpha1.DiskOptions
+	// Disks are created in addition to the boot disk, on their Storage or else on that of the
+	// boot disk.
+	Disks []v1alpha1.Disk
 	// HookScripts are in the notes since the clone. The Template must have the
 	// hookscript that reads them.
 	HookScripts []string
@@ -68,9 +73,9 @@ func Change(clone proxmox.VMConfig, want Desired) (proxmox.ConfigChange, error) 
 	if !ok {
 		return proxmox.ConfigChange{}, fmt.Errorf("the template has no boot disk: its boot order %q names none, and it has none of virtio0, scsi0, sata0, ide0", strings.Join(clone.Drives().BootOrder(), ";"))
 	}
-	// The disk of a node is disposable: it is neither backed up nor replicated.
-	disk.Properties = disk.Properties.With("backup", "0").With("replicate", "0")
-	b.set[disk.Slot] = disk.Encode()
+	if err := b.setBootDisk(disk); err != nil {
+		return proxmox.ConfigChange{}, err
+	}
 	if err := b.addDevices(); err != nil {
 		return proxmox.ConfigChange{}, err
 	}
@@ -89,6 +94,9 @@ func Change(clone proxmox.VMConfig, want Desired) (proxmox.ConfigChange, error) 
 		if err := b.attachISO(disk); err != nil {
 			return proxmox.ConfigChange{}, err
 		}
+	}
+	if err := b.addDisks(disk); err != nil {
+		return proxmox.ConfigChange{}, err
 	}
 	slices.Sort(b.remove)
 	return proxmox.ConfigChange{Set: b.set, Delete: b.remove, Digest: clone.Digest}, nil
@@ -203,6 +211,7 @@ func (b *builder) addDevices() error {
 // needs a boot disk, a slot for the boot drive, and the interfaces that the class names.
 func CheckTemplate(template proxmox.VMConfig, class *v1alpha1.ProxmoxNodeClass) error {
 	want := Desired{Cores: 1, MemoryMiB: 1024, CloudInit: NewCloudInit(class), Firewalled: FirewalledInterfaces(class)}
+	want.BootDisk, want.Disks = class.Spec.BootDevice.DiskOptions, class.Spec.Disks
 	if class.Spec.MetadataOptions.UsesCDROM() {
 		want.ISO = "storage:iso/sample.iso"
 	}

@@ -90,8 +90,17 @@ func (s Source) render(ctx context.Context, r Request, source templates, token, 
 			KubeletConfiguration: kubelet, NodeLabels: r.Claim.Labels, NodeTaints: taints,
 		},
 		Shares: guestShares(r.Class.Spec.Shares),
+		Disks:  guestDisks(r.Intent.Disks),
 		Values: source.values,
 	})
+}
+
+func guestDisks(disks []v1alpha1.Disk) []bootdata.Disk {
+	var out []bootdata.Disk
+	for _, d := range disks {
+		out = append(out, bootdata.Disk{Name: d.Name, Device: d.DevicePath(), Size: d.GiB() << 30, MountPath: d.MountPath, FileSystem: d.FileSystemOrDefault()})
+	}
+	return out
 }
 
 func guestShares(shares []v1alpha1.Share) []bootdata.Share {

@@ -32,6 +32,7 @@ func (s Source) Preview(ctx context.Context, class *v1alpha1.ProxmoxNodeClass, c
 	intent := sampleIntent("region", "host")
 	if claim == nil {
 		claim = sampleClaim(class)
+		intent.Disks = class.Spec.Disks
 		intent.MACs, intent.Network = sampleNetwork(class)
 	} else if planned, ok, err := instance.ReadIntent(claim); err != nil {
 		return bootdata.Files{}, err
@@ -86,7 +87,7 @@ func plannedSample(view inventory.View, class *v1alpha1.ProxmoxNodeClass) *karpv
 			continue
 		}
 		claim, in := sampleClaim(class), sampleIntent(zone.Region, zone.Host)
-		in.MACs = map[string]string{}
+		in.MACs, in.Disks = map[string]string{}, class.Spec.Disks
 		for _, i := range layout.Interfaces {
 			in.MACs[i.Slot] = vmconfig.DeriveMAC(view.Snapshots[zone.Region].Options.MACPrefix, string(claim.UID), i.Slot, func(string) bool { return false })
 		}

@@ -78,6 +78,7 @@ func (a *attempt) configure(ctx context.Context) (proxmox.VMConfig, error) {
 		Tags: a.class.Spec.Tags, MACs: a.intent.MACs,
 		Firewalled: vmconfig.FirewalledInterfaces(a.class), Devices: a.intent.Devices, Network: a.intent.Network,
 		Shares: a.class.Spec.Shares, HookScripts: a.class.Spec.HookScripts,
+		BootDisk: a.class.Spec.BootDevice.DiskOptions, Disks: a.intent.Disks,
 	}
 	if a.intent.Binding != nil {
 		want.Cells = a.intent.Binding.Cells

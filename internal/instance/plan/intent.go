@@ -39,7 +39,7 @@ func (p *Planner) newIntent(
 		ResourcePool: class.Spec.ResourcePool, Devices: chosen.Devices, Binding: instance.NewBinding(chosen.Binding),
 		Time: p.deps.Clock.Now().UTC(),
 	}
-	if err := chooseStorages(&in, view, class, template); err != nil {
+	if err := chooseStorages(&in, view, class, template, chosen); err != nil {
 		return instance.Intent{}, err
 	}
 	in.MACs = map[string]string{}
@@ -69,15 +69,21 @@ func takenMACs(snapshot *inventory.Snapshot) map[string]bool {
 	return taken
 }
 
-// chooseStorages sets the storages of disk and boot drive, and whether the clone is
+// chooseStorages sets the storages of disks and boot drive, and whether the clone is
 // linked: that requires the same storage, and a type that supports it.
-func chooseStorages(in *instance.Intent, view inventory.View, class *v1alpha1.ProxmoxNodeClass, template inventory.Guest) error {
+func chooseStorages(in *instance.Intent, view inventory.View, class *v1alpha1.ProxmoxNodeClass, template inventory.Guest, chosen placement.Placement) error {
 	disk, ok := template.Config.Drives().Boot()
 	if !ok {
 		return fmt.Errorf("template %d on host %s has no boot disk", template.VMID, template.Host)
 	}
 	snapshot := view.Snapshots[in.Region]
 	in.Storage = cmp.Or(class.Spec.BootDevice.Storage, disk.Storage)
+	if boot := class.Spec.BootDevice; len(boot.Storages) > 0 || boot.StorageSelector != "" {
+		in.Storage = chosen.Need.Storage
+	}
+	if err := chooseDiskStorages(in, class, chosen); err != nil {
+		return err
+	}
 	in.FullClone = class.Spec.BootDevice.FullClone || in.Storage != disk.Storage || !canLink(snapshot, template)
 	if !class.Spec.MetadataOptions.IsRendered() {
 		return nil
@@ -88,6 +94,20 @@ func chooseStorages(in *instance.Intent, view inventory.View, class *v1alpha1.Pr
 		return fmt.Errorf("%s/%s: %w", in.Region, in.Host, err)
 	}
 	in.ISOStorage = storage
+	return nil
+}
+
+// chooseDiskStorages sets the disks besides the boot disk with their storages. The class may
+// have changed since the request was made.
+func chooseDiskStorages(in *instance.Intent, class *v1alpha1.ProxmoxNodeClass, chosen placement.Placement) error {
+	if len(chosen.DiskStorages) != len(class.Spec.Disks) {
+		return fmt.Errorf("storages were chosen for %d disks, but NodeClass %s has %d", len(chosen.DiskStorages), class.Name, len(class.Spec.Disks))
+	}
+	for n, d := range class.Spec.Disks {
+		disk := *d.DeepCopy()
+		disk.Storage, disk.Storages, disk.StorageSelector = chosen.DiskStorages[n], nil, ""
+		in.Disks = append(in.Disks, disk)
+	}
 	return nil
 }
 

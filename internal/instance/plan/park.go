@@ -146,6 +146,9 @@ func (p *Planner) parkedRequest(claim *karpv1.NodeClaim, class *v1alpha1.Proxmox
 	need.CPUs, need.MemoryBytes, need.DiskBytes = in.Cores, int64(in.MemoryMiB)<<20, in.DiskBytes
 	// The storage may have been unknown when the Claim was parked.
 	need.Storage = cmp.Or(in.Storage, need.Storage)
+	if need.Disks != nil && len(need.Disks.Boot.Names) > 0 {
+		need.Storage = "" // any of them
+	}
 	return placement.Request{
 		ClaimUID: string(claim.UID), NodePool: pool, Inherited: map[placement.Zone][]string{zone: need.Inherited},
 		PinningSupport: map[placement.Zone]placement.PinningSupport{zone: need.PinningSupport},

@@ -4,6 +4,7 @@
 package status
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,19 +12,19 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/storageselection"
 )
 
 // checkStorage checks whether the Host has storages for the disk, the boot drive and the
 // snippets of the class, and whether clones on them are fast enough.
 func checkStorage(z zone) *problem {
-	if storage := z.class.Spec.BootDevice.Storage; storage != "" {
-		row, ok := z.snapshot.Storages[inventory.StorageKey{Host: z.host, Storage: storage}]
-		content := strings.Join(row.Content, ",")
-		switch {
-		case !ok:
-			return z.hostProblem("spec.bootDevice.storage %q is not on this host, which has %s", storage, strings.Join(z.snapshot.StoragesOf(z.host), ", "))
-		case !slices.Contains(row.Content, "images"):
-			return z.hostProblem("spec.bootDevice.storage %q has the content types %s, but not images; run: pvesm set %s --content images,%s", storage, content, storage, content)
+	for _, selection := range z.class.StorageSelections() {
+		_, err := storageselection.Find(z.snapshot, z.host, selection)
+		if _, invalid := errors.AsType[*storageselection.ExpressionError](err); invalid {
+			return &problem{message: err.Error()}
+		}
+		if err != nil {
+			return z.hostProblem("%v", err)
 		}
 	}
 	if z.class.Spec.MetadataOptions.IsRendered() {
@@ -55,8 +56,11 @@ func cloneProblem(snapshot *inventory.Snapshot, zone v1alpha1.TemplateZone, clas
 	if !snapshot.Hosts[guest.Host].Online {
 		return fmt.Sprintf("template %d is on host %s, which is offline", zone.VMID, guest.Host)
 	}
-	storage := class.Spec.BootDevice.Storage
-	if storage != "" && !snapshot.Storages[inventory.StorageKey{Host: zone.Host, Storage: storage}].Shared {
+	storages, _ := storageselection.Find(snapshot, zone.Host, class.Spec.BootDevice.StorageSelection()) // checked before
+	isShared := func(storage string) bool {
+		return snapshot.Storages[inventory.StorageKey{Host: zone.Host, Storage: storage}].Shared
+	}
+	if storage := strings.Join(storages, ", "); storage != "" && !slices.ContainsFunc(storages, isShared) {
 		return fmt.Sprintf("template %d is on host %s, and Proxmox clones to another host on shared storage only: spec.bootDevice.storage %q is local; leave it empty, or have a template on this host",
 			zone.VMID, guest.Host, storage)
 	}

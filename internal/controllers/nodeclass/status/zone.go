@@ -13,6 +13,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/storageselection"
 )
 
 // zone is the state of one Host for VMs of one NodeClass. Checks read it without further
@@ -122,6 +123,9 @@ func outOfService(view inventory.View, region, host string) (string, time.Time) 
 // almost are.
 func (c *Checker) evaluateCloneTime(z zone) (tooSlow, warning string) {
 	storage := z.class.Spec.BootDevice.Storage
+	if storages, err := storageselection.Find(z.snapshot, z.host, z.class.Spec.BootDevice.StorageSelection()); err == nil && len(storages) > 0 {
+		storage = storages[0]
+	}
 	if storage == "" && z.config != nil {
 		if disk, ok := z.config.Drives().Boot(); ok {
 			storage = disk.Storage

@@ -1,0 +1,77 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instancetype
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/storageselection"
+)
+
+// sameDisks reports whether both have disks of the same sizes on the same storages.
+func (c classInput) sameDisks(other classInput) bool {
+	return c.boot.Size == other.boot.Size && c.boot.Storage == other.boot.Storage && c.boot.StorageSelector == other.boot.StorageSelector &&
+		slices.Equal(c.boot.Storages, other.boot.Storages) && len(c.disks) == len(other.disks) &&
+		(len(c.disks) == 0 || equality.Semantic.DeepEqual(c.disks, other.disks))
+}
+
+// kubeletDiskBytes is the size of the disk with the kubelet's directory; 0 if that is the
+// boot disk.
+func (c classInput) kubeletDiskBytes() int64 {
+	disk, ok := v1alpha1.ProxmoxNodeClassSpec{Disks: c.disks}.KubeletDisk()
+	if !ok {
+		return 0
+	}
+	return disk.GiB() << 30
+}
+
+// findStorages returns the storages of a Host that the disks may use; nil if there is only
+// the boot disk, and its storage needs no choice. The reason is why the Host has no
+// storage for a disk; empty if it has. A template on another Host is cloned to shared
+// storages only.
+func (c classInput) findStorages(snapshot *inventory.Snapshot, host, templateHost string) (disks *placement.Disks, reason string) {
+	if snapshot == nil || (len(c.disks) == 0 && len(c.boot.Storages) == 0 && c.boot.StorageSelector == "") {
+		return nil, ""
+	}
+	disks = &placement.Disks{}
+	var err error
+	if c.boot.Storage == "" {
+		if disks.Boot, err = findStorages(snapshot, host, c.boot.StorageSelection()); err != nil {
+			return disks, err.Error()
+		}
+		if templateHost != "" && templateHost != host && len(disks.Boot.Names) > 0 {
+			disks.Boot.Names = slices.DeleteFunc(disks.Boot.Names, func(name string) bool {
+				return !snapshot.Storages[inventory.StorageKey{Host: host, Storage: name}].Shared
+			})
+			if len(disks.Boot.Names) == 0 {
+				return disks, "the template is on another host, and none of the storages of spec.bootDevice is shared"
+			}
+		}
+	}
+	for _, d := range c.disks {
+		disk := placement.Disk{Name: d.Name, Bytes: d.GiB() << 30}
+		if disk.Storages, err = findStorages(snapshot, host, d.StorageSelection()); err != nil {
+			return disks, err.Error()
+		}
+		disks.More = append(disks.More, disk)
+	}
+	return disks, ""
+}
+
+func findStorages(snapshot *inventory.Snapshot, host string, selection v1alpha1.StorageSelection) (placement.Storages, error) {
+	names, err := storageselection.Find(snapshot, host, selection)
+	return placement.Storages{Names: names, MostFree: selection.Selector != ""}, err
+}
+
+// sameZone reports whether instance types are the same for both zones. The storages matter
+// only for the availability of offerings, which is always computed.
+func sameZone(a, b zone) bool {
+	a.disks, b.disks = nil, nil
+	return a == b
+}

@@ -1,0 +1,25 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package privileges
+
+import "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/storageselection"
+
+// selectedStorages returns the paths below /storage of the storages that the disks of the
+// class may use: those of a list or a selector as far as they are visible on the Host,
+// else all that are listed.
+func (vm VM) selectedStorages() []string {
+	var paths []string
+	for _, selection := range vm.Class.StorageSelections() {
+		names, err := storageselection.Find(vm.Snapshot, vm.Host, selection)
+		if err != nil && selection.Storage != "" {
+			names = []string{selection.Storage}
+		} else if err != nil {
+			names = selection.Storages
+		}
+		for _, name := range names {
+			paths = append(paths, "/"+name)
+		}
+	}
+	return paths
+}
