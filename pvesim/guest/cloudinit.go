@@ -27,11 +27,13 @@ const (
 
 // cloudConfig is the part of #cloud-config that matters to a Node.
 type cloudConfig struct {
-	Hostname   string      `yaml:"hostname"`
-	FQDN       string      `yaml:"fqdn"`
-	WriteFiles []writeFile `yaml:"write_files"`
-	BootCmd    []yaml.Node `yaml:"bootcmd"`
-	RunCmd     []yaml.Node `yaml:"runcmd"`
+	Hostname   string       `yaml:"hostname"`
+	FQDN       string       `yaml:"fqdn"`
+	WriteFiles []writeFile  `yaml:"write_files"`
+	FSSetup    []fileSystem `yaml:"fs_setup"`
+	Mounts     [][]string   `yaml:"mounts"`
+	BootCmd    []yaml.Node  `yaml:"bootcmd"`
+	RunCmd     []yaml.Node  `yaml:"runcmd"`
 	PowerState struct {
 		Mode string `yaml:"mode"`
 	} `yaml:"power_state"`
@@ -80,6 +82,7 @@ func (g *guest) runCloudInit(s seed, found bool) (system, bool) {
 			g.enable(kubeletService)
 		}
 	}
+	g.setupDisks(config)
 	effect := early.and(g.runCommands("runcmd", config.RunCmd))
 	if effect.enable {
 		g.enable(effect.service)

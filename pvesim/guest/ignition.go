@@ -28,6 +28,15 @@ func (g *guest) ignite(config []byte) (system, bool) {
 		g.console.printf("ignition: failed to parse config: %v; emergency mode\n%s", err, findings.String())
 		return system{}, false
 	}
+	for _, f := range parsed.Storage.Filesystems {
+		if _, exists := g.disks[f.Device]; !exists {
+			g.console.printf("ignition: createFilesystems: device %s does not exist; emergency mode", f.Device)
+			return system{}, false
+		}
+		if f.Path != nil && f.Format != nil {
+			g.mount(f.Device, *f.Path, *f.Format)
+		}
+	}
 	for _, file := range parsed.Storage.Files {
 		if err := g.igniteFile(file); err != nil {
 			g.console.printf("ignition: createFilesystemsFiles: %v; emergency mode", err)

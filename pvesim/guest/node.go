@@ -93,10 +93,11 @@ func (k *kubelet) capacity() corev1.ResourceList {
 	if perCore := int64(k.settings.config.PodsPerCore); perCore > 0 {
 		pods = min(pods, perCore*int64(k.cores))
 	}
+	disk := k.ephemeralBytes()
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU:              *resource.NewQuantity(int64(k.cores), resource.DecimalSI),
 		corev1.ResourceMemory:           *resource.NewQuantity(memory/1024*1024, resource.BinarySI),
-		corev1.ResourceEphemeralStorage: *resource.NewQuantity(k.disk-k.disk*3/100, resource.BinarySI),
+		corev1.ResourceEphemeralStorage: *resource.NewQuantity(disk-disk*3/100, resource.BinarySI),
 		corev1.ResourcePods:             *resource.NewQuantity(pods, resource.DecimalSI),
 	}
 	for _, mapping := range k.devices {

@@ -79,7 +79,7 @@ func (r *Runtime) Boot(ctx context.Context, m *pvesim.Machine) {
 		leases: map[string]netip.Prefix{},
 		arch:   kubernetesArch(m.Arch),
 		vmid:   m.VMID, uuid: m.UUID, serial: m.SMBIOS["serial"], bootID: m.BootID,
-		cores: m.Cores, memory: m.MemoryBytes, disk: m.DiskBytes, devices: m.Devices,
+		cores: m.Cores, memory: m.MemoryBytes, disk: m.DiskBytes, disks: diskSizes(m.Options()), devices: m.Devices,
 		storage: m.Disk, firmware: m.Firmware, shutdown: m.ShutdownRequested(), setAgent: m.SetAgent, health: m.Health,
 	}
 	defer m.SetAgent(nil)
@@ -168,7 +168,9 @@ type hardware struct {
 	serial       string
 	cores        int
 	memory, disk int64
-	macs         []string
+	// disks are the sizes of the other disks by their paths.
+	disks map[string]int64
+	macs  []string
 	// leases of the cluster's own DHCP servers, by MAC.
 	leases map[string]netip.Prefix
 	// devices are the mappings of its PCI devices.

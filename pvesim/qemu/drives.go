@@ -68,6 +68,9 @@ func driveOptions(d qm.Drive) string {
 	if v := d.Opts["serial"]; v != "" {
 		out += ",serial=" + escape(v)
 	}
+	if v := d.Opts["wwn"]; v != "" {
+		out += ",wwn=" + escape(v)
+	}
 	if bus, _ := slotNumber(d.Key); d.Opts["ssd"] == "1" && bus != "virtio" && !d.IsCDROM() {
 		out += ",rotation_rate=1"
 	}
