@@ -5,6 +5,7 @@ package crds_test
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,7 +41,7 @@ func TestAPIServer(t *testing.T) {
 		kind  string
 		cases []admissionCase
 	}{
-		"NodeClass":         {v1alpha1.ProxmoxNodeClassKind, nodeClassCases()},
+		"NodeClass":         {v1alpha1.ProxmoxNodeClassKind, slices.Concat(nodeClassCases(), diskCases())},
 		"Template":          {v1alpha1.ProxmoxTemplateKind, templateCases()},
 		"UnmanagedTemplate": {v1alpha1.ProxmoxUnmanagedTemplateKind, unmanagedTemplateCases()},
 	} {

@@ -4,6 +4,7 @@
 package crds_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,7 +21,7 @@ func TestValidate(t *testing.T) {
 	t.Parallel()
 
 	for kind, cases := range map[string][]admissionCase{
-		v1alpha1.ProxmoxNodeClassKind:         nodeClassCases(),
+		v1alpha1.ProxmoxNodeClassKind:         slices.Concat(nodeClassCases(), diskCases()),
 		v1alpha1.ProxmoxTemplateKind:          templateCases(),
 		v1alpha1.ProxmoxUnmanagedTemplateKind: unmanagedTemplateCases(),
 	} {

@@ -90,6 +90,9 @@ func TestNodeClassHash(t *testing.T) {
 			s.CPU = &v1alpha1.CPULayout{Pinning: v1alpha1.PinningExclusive}
 		}},
 		"BootDevice": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.BootDevice.Size = "40G" }},
+		"Disks": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) {
+			s.Disks = []v1alpha1.Disk{{Name: "data", Size: "10G"}}
+		}},
 		"Tags":       {updates, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Tags = append(s.Tags, "more") }},
 		"MetadataOptions": {neither, func(s *v1alpha1.ProxmoxNodeClassSpec) {
 			s.MetadataOptions = v1alpha1.MetadataOptions{

@@ -9,6 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -19,6 +20,7 @@ import (
 func TestLaunchCrash(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
+	w.NodeClass.Spec.Disks = crashDisks()
 	p := w.StartProcess(testenv.NoPolling())
 	claim := p.Planned("recorded", w.NodeClass)
 	requests := w.RecordRequests(func() { w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed()) })
@@ -26,6 +28,7 @@ func TestLaunchCrash(t *testing.T) {
 		t.Run(point.Name, func(t *testing.T) {
 			t.Parallel()
 			w := testenv.NewFake(t)
+			w.NodeClass.Spec.Disks = crashDisks()
 			killed := w.StartProcess(testenv.NoPolling())
 			claim := killed.Planned("pool-abc", w.NodeClass)
 			intent, _, err := instance.ReadIntent(claim)
@@ -45,10 +48,29 @@ func TestLaunchCrash(t *testing.T) {
 			disk, _ := cfg.Drives().Boot()
 			w.Expect(disk.SizeBytes).To(BeNumerically(">=", intent.DiskBytes), "the disk was resized")
 			w.Expect(cfg.Compute().Cores()).To(Equal(intent.Cores))
+			w.Expect(diskVolumes(w, intent)).To(HaveLen(3), "the boot disk and the others exist once")
 			next.Delete(w.Stored(claim))
 			w.ExpectNoOrphans()
+			w.Expect(diskVolumes(w, intent)).To(BeEmpty())
 		})
 	}
+}
+
+func crashDisks() []v1alpha1.Disk {
+	return []v1alpha1.Disk{{Name: "data", Size: "10Gi"}, {Name: "scratch", Size: "1Gi", Bus: v1alpha1.DiskBusVirtIO}}
+}
+
+// diskVolumes returns the volumes of a VM.
+func diskVolumes(w *testenv.Env, in instance.Intent) []string {
+	volumes, err := w.Client.Volumes(w.T.Context(), in.Host, in.Storage, "images")
+	w.Expect(err).NotTo(HaveOccurred())
+	var out []string
+	for _, volume := range volumes {
+		if volume.VMID == in.VMID {
+			out = append(out, volume.ID)
+		}
+	}
+	return out
 }
 
 // The limits for one node with a linked clone, a boot drive, one security group and a

@@ -33,6 +33,8 @@ const (
 	kubeCluster = "0f0f0f0f-0000-4000-8000-000000000001"
 	// diskBytes is the disk size of the classes, larger than the template's disk.
 	diskBytes = 30 << 30
+	// diskName is the name of the other disk of the classes.
+	diskName = "data"
 )
 
 // Options configure an Env.
@@ -201,6 +203,7 @@ func (e *Env) NewClass(name string) *v1alpha1.ProxmoxNodeClass {
 	class := testenv.NewNodeClass(name, "ubuntu", metav1.NamespaceSystem)
 	class.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: testenv.SecurityGroup, Interface: "net0"}}
 	class.Spec.ResourcePool = e.resourcePool
+	class.Spec.Disks = []v1alpha1.Disk{{Name: diskName, Size: "10Gi"}}
 	if e.addresses != nil {
 		class.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.InterfaceAddresses{{Name: "net0", Address4: e.addresses}}}
 	}

@@ -141,8 +141,8 @@ func (e *Env) guestViolations(want map[int]*karpv1.NodeClaim) (violations []stri
 			violations = append(violations, fmt.Sprintf("reading VM %d: %v", row.VMID, err))
 		case !strings.EqualFold(cfg.SMBIOS().UUID, string(claim.UID)):
 			violations = append(violations, fmt.Sprintf("VM %d does not belong to claim %s", row.VMID, claim.Name))
-		case !hasGrownDisk(cfg):
-			violations = append(violations, fmt.Sprintf("disk of VM %d of claim %s was not resized", row.VMID, claim.Name))
+		case !hasDisks(cfg):
+			violations = append(violations, fmt.Sprintf("disks of VM %d of claim %s were not resized or not created: %v", row.VMID, claim.Name, cfg.Drives().All()))
 		case e.addresses != nil && !slices.Equal(cfg.Network().Addresses(), addressesOf(claim)):
 			violations = append(violations, fmt.Sprintf("VM %d of claim %s has addresses %v, want %v", row.VMID, claim.Name, cfg.Network().Addresses(), addressesOf(claim)))
 		case row.Status != "running":
@@ -186,10 +186,17 @@ func (e *Env) firewallViolations(want map[int]*karpv1.NodeClaim) (violations []s
 	return violations
 }
 
-// hasGrownDisk reports whether the boot disk has the size that the class requests.
-func hasGrownDisk(cfg proxmox.VMConfig) bool {
-	disk, ok := cfg.Drives().Boot()
-	return ok && disk.SizeBytes >= diskBytes
+// hasDisks reports whether the boot disk has the size that the class requests, and whether the
+// other disk exists once.
+func hasDisks(cfg proxmox.VMConfig) bool {
+	boot, ok := cfg.Drives().Boot()
+	more := 0
+	for _, drive := range cfg.Drives().All() {
+		if drive.Properties.Value("serial") == diskName {
+			more++
+		}
+	}
+	return ok && boot.SizeBytes >= diskBytes && more == 1
 }
 
 // volumeViolations returns leaked disks and boot drives.

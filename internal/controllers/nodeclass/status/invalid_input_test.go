@@ -99,6 +99,27 @@ func TestReconcileInvalidInput(t *testing.T) {
 			condition: v1alpha1.ConditionStorageReady, reason: v1alpha1.ReasonStorageUnsuitable,
 			want: `region-1/pve1: spec.bootDevice.storage "nas" is not on this host, which has local, local-lvm`,
 		},
+		"unknown_storage_of_disk": {
+			class: func(c *v1alpha1.ProxmoxNodeClass) {
+				c.Spec.Disks = []v1alpha1.Disk{{Name: "data", Size: "1Gi", Storages: []string{"nas", "local"}}}
+			},
+			condition: v1alpha1.ConditionStorageReady, reason: v1alpha1.ReasonStorageUnsuitable,
+			want: "region-1/pve1: spec.disks[name=data].storages lists nas, local, none of which is on this host with the content type images; the host has local-lvm (lvmthin)",
+		},
+		"invalid_storage_selector": {
+			class:     func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.BootDevice.StorageSelector = "storage.typ == 'rbd'" },
+			condition: v1alpha1.ConditionStorageReady, reason: v1alpha1.ReasonStorageUnsuitable,
+			want: `spec.bootDevice.storageSelector "storage.typ == 'rbd'" is invalid: 1:1: undeclared reference to 'storage' (in container ''); ` +
+				"want a CEL expression over storage.name, storage.type, storage.free (bytes) and storage.shared that is true or false",
+		},
+		"IO_thread_of_shared_controller": {
+			scenario: setTemplateOption("scsihw", "virtio-scsi-pci"),
+			class: func(c *v1alpha1.ProxmoxNodeClass) {
+				c.Spec.Disks = []v1alpha1.Disk{{Name: "data", Size: "1Gi", DiskOptions: v1alpha1.DiskOptions{IOThread: new(true)}}}
+			},
+			condition: v1alpha1.ConditionInstanceTemplateReady, reason: v1alpha1.ReasonTemplatesNotFound,
+			want: `spec.disks[name=data].ioThread is true, but the disk scsi1 is on the bus scsi with the SCSI controller "virtio-scsi-pci"`,
+		},
 		"invalid_CIDR":              invalidNetwork(withSubnets("10.0.0.0/33"), `spec.network.interfaces[0].address4.cidr "10.0.0.0/33" is not a subnet: want a subnet such as 192.168.0.0/24 or 2001:db8::/64`),
 		"CIDR_without_free_address": invalidNetwork(withNet0(v1alpha1.AddressSource{CIDR: "10.0.0.0/30", Exclude: []string{"10.0.0.0/30"}}), `spec.network.interfaces[0].address4.cidr 10.0.0.0/30 has no address left for a VM: the network, broadcast and gateway addresses and the exclusions cover all of it`),
 		"range_outside_CIDR": invalidNetwork(withNet0(v1alpha1.AddressSource{CIDR: "10.0.0.0/24", Ranges: []string{"10.0.9.0/24"}}),
