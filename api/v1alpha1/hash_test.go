@@ -93,7 +93,7 @@ func TestNodeClassHash(t *testing.T) {
 		"Disks": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) {
 			s.Disks = []v1alpha1.Disk{{Name: "data", Size: "10G"}}
 		}},
-		"Tags":       {updates, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Tags = append(s.Tags, "more") }},
+		"Tags": {updates, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Tags = append(s.Tags, "more") }},
 		"MetadataOptions": {neither, func(s *v1alpha1.ProxmoxNodeClassSpec) {
 			s.MetadataOptions = v1alpha1.MetadataOptions{
 				Type:         v1alpha1.MetadataTypeCDROM,
