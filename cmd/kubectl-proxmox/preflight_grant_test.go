@@ -57,6 +57,7 @@ func TestPreflightGrant(t *testing.T) {
 		"devices":        strings.Replace(withClass(managedNode, "shares: [{mapping: data, mountPath: /data}]"), "spec: {sourceImage:", "spec: {pciDevices: [{mapping: gpu}], sourceImage:", 1),
 		"tags":           withClass(managedNode, "tags: [karpenter]\n  securityGroups: [{name: kubernetes}]"),
 		"boot_storage":   withClass(unmanagedNode, "bootDevice: {storage: local-lvm}"),
+		"disks":          withClass(unmanagedNode, "disks: [{name: a, size: 1Gi, storages: [other, local-lvm]}, {name: b, size: 1Gi, storageSelector: \"storage.type == 'lvmthin'\"}]"),
 		"separate_pools": withClass(managedNode, "resourcePool: team"),
 		"none":           "",
 	}
