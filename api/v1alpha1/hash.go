@@ -22,8 +22,16 @@ const BootDataHashPrefix = HashVersion + "-"
 
 // Hash returns a hash of the fields whose change replaces the Nodes of this class. It excludes the fields that are updated
 // in place (tags, security groups and resource pool) and those that apply to new VMs only (placement strategy, metadata
-// options, network and hook scripts).
+// options, the addresses and routes of the network, and hook scripts).
 func (in *ProxmoxNodeClass) Hash() string {
+	if interfaces := in.Spec.Network.hashedInterfaces(); len(interfaces) > 0 {
+		return hashOf(struct {
+			Spec       ProxmoxNodeClassSpec
+			Interfaces []VMInterface
+		}{in.Spec, interfaces})
+	}
+
+	// The same as in releases without InterfaceDevice, so their Nodes do not drift.
 	return hashOf(in.Spec)
 }
 

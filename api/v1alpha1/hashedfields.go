@@ -27,6 +27,10 @@ func (in *ProxmoxNodeClass) HashedFields() map[string]string {
 		flatten(name, jsonValue(spec.Field(i).Interface()), out)
 	}
 
+	for _, i := range in.Spec.Network.hashedInterfaces() {
+		flatten("network.interfaces["+i.Name+"]", jsonValue(i.InterfaceDevice), out)
+	}
+
 	return out
 }
 

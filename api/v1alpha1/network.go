@@ -3,15 +3,16 @@
 
 package v1alpha1
 
-// Network defines how the interfaces of a VM get their addresses. Fields that are not set keep the template's value (its
+// Network defines the interfaces of a VM and how they get their addresses. Fields that are not set keep the template's value (its
 // options ipconfigN, nameserver and searchdomain). An interface that is configured in neither place uses DHCP.
 type Network struct {
-	// interfaces are the address settings of the VM's interfaces, by their name in the template.
+	// interfaces are the settings of the VM's interfaces, by their name in Proxmox. Interfaces of the template that are not
+	// listed stay as they are.
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=6
 	// +optional
-	Interfaces []InterfaceAddresses `json:"interfaces,omitempty"`
+	Interfaces []VMInterface `json:"interfaces,omitempty"`
 
 	// dnsServers are the addresses of the name servers. If empty, those of the template are used.
 	// +kubebuilder:validation:MaxItems=6
@@ -28,24 +29,30 @@ type Network struct {
 	SearchDomains []string `json:"searchDomains,omitempty"`
 }
 
-// InterfaceAddresses defines how one interface of a VM gets its addresses.
-type InterfaceAddresses struct {
-	// name is the name of the interface in Proxmox, for example net0. The template must have this interface.
+// VMInterface is one network interface of a VM: its device, its addresses and its routes.
+// +kubebuilder:validation:XValidation:rule="!has(self.model) || self.model == 'virtio' || (!has(self.mtu) && !has(self.queues))",message="mtu and queues need the model virtio: remove them, or the model"
+type VMInterface struct {
+	// name is the name of the interface in Proxmox, for example net0. The template must have this interface, unless bridge is
+	// set.
 	// +kubebuilder:validation:MaxLength=5
 	// +kubebuilder:validation:Pattern=`^net[0-9]+$`
 	// +required
 	Name string `json:"name,omitempty"`
 
+	InterfaceDevice `json:",inline"`
+
 	// address4 is the source of the IPv4 address. If empty, the template's setting is used.
 	// +kubebuilder:validation:XValidation:rule="!has(self.method) || self.method != 'SLAAC'",message="method SLAAC exists for IPv6 only: use DHCP or a cidr"
 	// +kubebuilder:validation:XValidation:rule="!has(self.cidr) || !self.cidr.contains(':')",message="address4.cidr must be an IPv4 subnet, like 192.168.0.0/24"
 	// +optional
-	Address4 *AddressSource `json:"address4,omitempty"`
+	Address4 *AddressSource `json:"address4,omitempty" hash:"ignore"`
 
 	// address6 is the source of the IPv6 address. If empty, the template's setting is used.
 	// +kubebuilder:validation:XValidation:rule="!has(self.cidr) || self.cidr.contains(':') || !self.cidr.contains('.')",message="address6.cidr must be an IPv6 subnet, like 2001:db8::/64"
 	// +optional
-	Address6 *AddressSource `json:"address6,omitempty"`
+	Address6 *AddressSource `json:"address6,omitempty" hash:"ignore"`
+
+	InterfaceRouting `json:",inline" hash:"ignore"`
 }
 
 // AddressMethod is a method to get an address that the provider does not assign.

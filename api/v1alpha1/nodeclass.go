@@ -45,6 +45,7 @@ type ProxmoxNodeClassList struct {
 // field's description states otherwise.
 // +kubebuilder:validation:XValidation:rule="!has(self.placementStrategy) || !has(self.placementStrategy.poolAffinity) || self.placementStrategy.poolAffinity != 'SameCell' || (has(self.cpu) && (has(self.cpu.hugepages) || (has(self.cpu.numa) && self.cpu.numa == 'Bind') || (has(self.cpu.pinning) && self.cpu.pinning == 'Exclusive')))",message="poolAffinity SameCell needs VMs that are bound to NUMA cells: set cpu.numa to Bind"
 // +kubebuilder:validation:XValidation:rule="!has(self.network) || !has(self.metadataOptions) || !has(self.metadataOptions.cloudInit) || !has(self.metadataOptions.cloudInit.snippets) || !has(self.metadataOptions.cloudInit.snippets.network)",message="metadataOptions.cloudInit.snippets.network replaces the settings of network: remove one of them"
+// +kubebuilder:validation:XValidation:rule="!has(self.network) || !has(self.network.interfaces) || (has(self.metadataOptions) && has(self.metadataOptions.type) && self.metadataOptions.type in ['cdrom', 'fwcfg']) || self.network.interfaces.all(i, !has(i.defaultRoute) && !has(i.metric) && !has(i.routes) && !has(i.policyRoutes) && !has(i.dnsServers) && !has(i.searchDomains))",message="defaultRoute, metric, routes, policyRoutes, dnsServers and searchDomains of network.interfaces need boot data that the provider renders, because Proxmox's own drive cannot contain them: set metadataOptions.type to cdrom or fwcfg"
 type ProxmoxNodeClassSpec struct {
 	// region is the Proxmox cluster that VMs are created in, by its name in the cloud config. If empty, all configured
 	// clusters are used.
@@ -104,7 +105,9 @@ type ProxmoxNodeClassSpec struct {
 	// +optional
 	MetadataOptions MetadataOptions `json:"metadataOptions,omitzero" hash:"ignore"`
 
-	// network defines how the interfaces of the VM get their addresses. A change applies to new VMs only. The upstream provider does not have this field.
+	// network defines the interfaces of the VM and how they get their addresses. A change of an interface's device (bridge,
+	// model, vlan, trunks, rateLimit, mtu, queues, firewall) replaces the nodes; any other change applies to new VMs only. The
+	// upstream provider does not have this field.
 	// +optional
 	Network *Network `json:"network,omitempty" hash:"ignore"`
 

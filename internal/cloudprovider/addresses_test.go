@@ -24,7 +24,7 @@ import (
 )
 
 func twoAddresses(c *v1alpha1.ProxmoxNodeClass) {
-	c.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.InterfaceAddresses{{
+	c.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{{
 		Name: "net0", Address4: &v1alpha1.AddressSource{CIDR: "10.0.0.0/24", Ranges: []string{"10.0.0.5-10.0.0.6"}, Gateway: "10.0.0.1"},
 	}}}
 }

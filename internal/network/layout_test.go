@@ -15,12 +15,12 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-func class(interfaces ...v1alpha1.InterfaceAddresses) *v1alpha1.ProxmoxNodeClass {
+func class(interfaces ...v1alpha1.VMInterface) *v1alpha1.ProxmoxNodeClass {
 	return &v1alpha1.ProxmoxNodeClass{Spec: v1alpha1.ProxmoxNodeClassSpec{Network: &v1alpha1.Network{Interfaces: interfaces}}}
 }
 
-func pool4(name, cidr string) v1alpha1.InterfaceAddresses {
-	return v1alpha1.InterfaceAddresses{Name: name, Address4: &v1alpha1.AddressSource{CIDR: cidr}}
+func pool4(name, cidr string) v1alpha1.VMInterface {
+	return v1alpha1.VMInterface{Name: name, Address4: &v1alpha1.AddressSource{CIDR: cidr}}
 }
 
 // template returns a template with the interfaces net0 and net1 and the assigned options.
@@ -80,9 +80,9 @@ func TestAssignFromTemplate(t *testing.T) {
 func TestAssignClassOverridesTemplate(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	c := class(v1alpha1.InterfaceAddresses{
+	c := class(v1alpha1.VMInterface{
 		Name: "net0", Address4: &v1alpha1.AddressSource{Method: v1alpha1.AddressMethodDHCP},
-	}, v1alpha1.InterfaceAddresses{
+	}, v1alpha1.VMInterface{
 		Name: "net1", Address4: &v1alpha1.AddressSource{Method: v1alpha1.AddressMethodNone}, Address6: &v1alpha1.AddressSource{CIDR: "fd00::/64", Gateway: "fe80::1"},
 	})
 	c.Spec.Network.DNSServers = []string{"192.168.0.53"}

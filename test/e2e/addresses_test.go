@@ -80,7 +80,7 @@ func TestAddresses(t *testing.T) {
 
 func (e *env) pooledNodes(t *testing.T) {
 	p := e.newNodePool(t, "pooled", func(kit *harness.Kit) {
-		kit.Class.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.InterfaceAddresses{{Name: "net0", Address4: &pool4, Address6: &pool6}}}
+		kit.Class.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{{Name: "net0", Address4: &pool4, Address6: &pool6}}}
 	})
 
 	p.deploy(t, 3, onePerNode)

@@ -103,14 +103,14 @@ var (
 // addresses assigns addresses of the pools.
 func addresses(v4, v6 bool) func(*testing.T, *env, *harness.Kit) {
 	return func(_ *testing.T, _ *env, kit *harness.Kit) {
-		card := v1alpha1.InterfaceAddresses{Name: "net0"}
+		card := v1alpha1.VMInterface{Name: "net0"}
 		if v4 {
 			card.Address4 = &pool4
 		}
 		if v6 {
 			card.Address6 = &pool6
 		}
-		kit.Class.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.InterfaceAddresses{card}}
+		kit.Class.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{card}}
 	}
 }
 

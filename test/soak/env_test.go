@@ -146,7 +146,7 @@ func (s *soak) createObjects() {
 	s.kit, err = harness.NewKit(name, s.plane.Server)
 	s.must(err)
 	s.kit.Class.Spec.InstanceTemplateRef = v1alpha1.InstanceTemplateReference{Kind: v1alpha1.ProxmoxTemplateKind, Name: name}
-	s.kit.Class.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.InterfaceAddresses{{Name: "net0", Address4: &v1alpha1.AddressSource{
+	s.kit.Class.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{{Name: "net0", Address4: &v1alpha1.AddressSource{
 		CIDR: "172.16.0.0/12", Ranges: []string{"172.16.1.1-172.16.1.100"}, Gateway: "172.16.255.254",
 	}}}}
 	s.kit.Pool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("5s")

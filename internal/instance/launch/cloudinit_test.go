@@ -63,7 +63,7 @@ func TestLaunchCloudInitDrive(t *testing.T) {
 		Snippets: &v1alpha1.Snippets{Vendor: "local:snippets/worker.yaml"},
 	})
 	w.NodeClass.Spec.Network = &v1alpha1.Network{
-		Interfaces: []v1alpha1.InterfaceAddresses{{Name: "net0", Address4: &v1alpha1.AddressSource{CIDR: "10.1.2.0/24", Ranges: []string{"10.1.2.7"}, Gateway: "10.1.2.1"}}},
+		Interfaces: []v1alpha1.VMInterface{{Name: "net0", Address4: &v1alpha1.AddressSource{CIDR: "10.1.2.0/24", Ranges: []string{"10.1.2.7"}, Gateway: "10.1.2.1"}}},
 		DNSServers: []string{"10.1.2.53"}, SearchDomains: []string{"example.com"},
 	}
 	p := w.StartProcess()

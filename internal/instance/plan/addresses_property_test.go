@@ -75,11 +75,11 @@ func TestPlanAddressesConcurrently(t *testing.T) {
 	for n, source := range propertyPools {
 		classes[n] = w.NodeClass.DeepCopy()
 		classes[n].Name = fmt.Sprintf("class-%d", n)
-		addresses := v1alpha1.InterfaceAddresses{Name: "net0", Address4: &source}
+		addresses := v1alpha1.VMInterface{Name: "net0", Address4: &source}
 		if strings.Contains(source.CIDR, ":") {
-			addresses = v1alpha1.InterfaceAddresses{Name: "net0", Address6: &source}
+			addresses = v1alpha1.VMInterface{Name: "net0", Address6: &source}
 		}
-		classes[n].Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.InterfaceAddresses{addresses}}
+		classes[n].Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{addresses}}
 	}
 
 	const requests = 1000

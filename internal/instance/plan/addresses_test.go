@@ -28,7 +28,7 @@ import (
 // setPool adds an address pool to the class.
 func setPool(w *testenv.Env, source v1alpha1.AddressSource) {
 	w.NodeClass.Spec.Network = &v1alpha1.Network{
-		Interfaces: []v1alpha1.InterfaceAddresses{{Name: "net0", Address4: &source}},
+		Interfaces: []v1alpha1.VMInterface{{Name: "net0", Address4: &source}},
 		DNSServers: []string{"10.0.0.53"},
 	}
 }

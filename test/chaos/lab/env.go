@@ -205,7 +205,7 @@ func (e *Env) NewClass(name string) *v1alpha1.ProxmoxNodeClass {
 	class.Spec.ResourcePool = e.resourcePool
 	class.Spec.Disks = []v1alpha1.Disk{{Name: diskName, Size: "10Gi"}}
 	if e.addresses != nil {
-		class.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.InterfaceAddresses{{Name: "net0", Address4: e.addresses}}}
+		class.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{{Name: "net0", Address4: e.addresses}}}
 	}
 	return class
 }

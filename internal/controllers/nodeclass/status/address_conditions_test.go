@@ -14,7 +14,7 @@ import (
 
 func withNet0(source v1alpha1.AddressSource) func(*v1alpha1.ProxmoxNodeClass) {
 	return func(c *v1alpha1.ProxmoxNodeClass) {
-		c.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.InterfaceAddresses{{Name: "net0", Address4: &source}}}
+		c.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{{Name: "net0", Address4: &source}}}
 	}
 }
 

@@ -55,7 +55,7 @@ func withSubnets(cidrs ...string) func(*v1alpha1.ProxmoxNodeClass) {
 	return func(c *v1alpha1.ProxmoxNodeClass) {
 		c.Spec.Network = &v1alpha1.Network{}
 		for n, cidr := range cidrs {
-			c.Spec.Network.Interfaces = append(c.Spec.Network.Interfaces, v1alpha1.InterfaceAddresses{
+			c.Spec.Network.Interfaces = append(c.Spec.Network.Interfaces, v1alpha1.VMInterface{
 				Name: []string{"net0", "net1", "net2"}[n], Address4: &v1alpha1.AddressSource{CIDR: cidr},
 			})
 		}
