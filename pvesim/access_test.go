@@ -39,6 +39,15 @@ func testPermissionsMissing(t *testing.T) {
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", clone...)
 }
 
+func TestPermissionsOfTrunks(t *testing.T) { simulated(t, testPermissionsOfTrunks) }
+
+func testPermissionsOfTrunks(t *testing.T) {
+	c := narrow(t, "/vms", "/sdn/zones/localnetwork/vmbr0/7", "/sdn/zones/localnetwork/vmbr0/8")
+	c.ok("PUT", "/nodes/pve1/qemu/101/config", "net1", "virtio,bridge=vmbr0,trunks=7-8")
+	c.refused(403, "Permission check failed (/sdn/zones/localnetwork/vmbr0/9, SDN.Use)", "PUT", "/nodes/pve1/qemu/101/config",
+		"net1", "virtio,bridge=vmbr0,tag=8,trunks=7;9")
+}
+
 func TestPermissionsFilterLists(t *testing.T) { simulated(t, testPermissionsFilterLists) }
 
 func testPermissionsFilterLists(t *testing.T) {

@@ -128,8 +128,8 @@ func updateFirewall(ctx context.Context, client proxmox.Client, vm VM, groups []
 	return client.UpdateVM(ctx, vm.Host, vm.VMID, proxmox.ConfigChange{Set: enable})
 }
 
-// inheritsFirewall returns whether an interface is behind the firewall in the Template
-// of a Claim's VM. If the Template is unknown, every interface may be.
+// inheritsFirewall returns whether an interface is behind the firewall without a security
+// group: the NodeClass sets it, or the Template of a Claim's VM has it. If the Template is unknown, every interface may be.
 func (u *Updater) inheritsFirewall(claim *karpv1.NodeClaim) func(slot string) bool {
 	in, ok, err := ReadIntent(claim)
 	template, found := u.deps.Inventory.View().Guest(in.Region, in.TemplateID)
@@ -137,6 +137,9 @@ func (u *Updater) inheritsFirewall(claim *karpv1.NodeClaim) func(slot string) bo
 		return func(string) bool { return true }
 	}
 	return func(slot string) bool {
+		if own := in.Network.Interfaces[slot].Device.Firewall; own != nil {
+			return *own
+		}
 		return slices.ContainsFunc(template.Config.Network().NICs(), func(nic proxmox.NIC) bool { return nic.Slot == slot && nic.Firewall })
 	}
 }

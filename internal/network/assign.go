@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ipam"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -30,9 +31,12 @@ type InterfaceAddresses struct {
 	DHCP4    bool         `json:"dhcp4,omitempty"`
 	DHCP6    bool         `json:"dhcp6,omitempty"`
 	SLAAC    bool         `json:"slaac,omitempty"`
-	// Bridge and MTU are from the template. An MTU of 0 is the default.
+	// Bridge and MTU are from the class or the template. An MTU of 0 is the default.
 	Bridge string `json:"bridge,omitempty"`
 	MTU    int    `json:"mtu,omitempty"`
+	// Device and Routing are the settings of the class.
+	Device  v1alpha1.InterfaceDevice  `json:"device,omitzero"`
+	Routing v1alpha1.InterfaceRouting `json:"routing,omitzero"`
 }
 
 // Request describes the VM to assign addresses to.
@@ -59,7 +63,9 @@ func (e *ExhaustedError) Error() string {
 func (l Layout) Assign(r Request) (Assignment, error) {
 	out := Assignment{Interfaces: make(map[string]InterfaceAddresses, len(l.Interfaces)), DNS: l.DNS, Search: l.Search}
 	for _, i := range l.Interfaces {
-		assigned := InterfaceAddresses{Bridge: i.Bridge, MTU: i.MTU, DHCP4: i.V4.DHCP, DHCP6: i.V6.DHCP, SLAAC: i.V6.SLAAC}
+		assigned := InterfaceAddresses{
+			Bridge: i.Bridge, MTU: i.MTU, DHCP4: i.V4.DHCP, DHCP6: i.V6.DHCP, SLAAC: i.V6.SLAAC, Device: i.Device, Routing: i.Routing,
+		}
 		bridge := FindBridge(r.View, r.Region, r.Host, i.Bridge)
 		var err error
 		if assigned.Address4, assigned.Gateway4, err = r.pick(i.V4, i.Slot, bridge.CIDR4.Addr(), bridge.Gateway4); err != nil {
@@ -67,6 +73,9 @@ func (l Layout) Assign(r Request) (Assignment, error) {
 		}
 		if assigned.Address6, assigned.Gateway6, err = r.pick(i.V6, i.Slot, bridge.CIDR6.Addr(), bridge.Gateway6); err != nil {
 			return Assignment{}, err
+		}
+		if use := i.Routing.DefaultRoute; use != nil && !*use {
+			assigned.Gateway4, assigned.Gateway6 = netip.Addr{}, netip.Addr{}
 		}
 		out.Interfaces[i.Slot] = assigned
 	}

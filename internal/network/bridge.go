@@ -41,18 +41,32 @@ func CheckBridge(facts *inventory.Facts, host, subject, alternative string, nic 
 		return &BridgeProblem{Message: fmt.Sprintf("bridge %q of %s is not on this host, which has %s; create it (Host, System, Network), or %s",
 			nic.Bridge, subject, have, alternative)}
 	}
+	return checkVLANs(facts, host, subject, bridge, nic)
+}
+
+// checkVLANs checks whether a bridge supports the VLAN of an interface, and its trunks, for
+// which it must be VLAN-aware in any case.
+func checkVLANs(facts *inventory.Facts, host, subject string, bridge proxmox.Bridge, nic proxmox.NIC) *BridgeProblem {
+	vlans := fmt.Sprintf("VLAN %d", nic.VLAN)
+	if nic.Trunks != "" {
+		vlans = "the trunks " + nic.Trunks
+	}
 	switch {
-	case nic.VLAN == 0 || bridge.VLANAware:
+	case (nic.VLAN == 0 && nic.Trunks == "") || bridge.VLANAware:
 	case bridge.Type == "vnet":
 		if vnet, known := facts.VNets[bridge.Name]; known && !vnet.VLANAware {
 			return &BridgeProblem{IsRegional: true, Message: fmt.Sprintf(
-				"%s has VLAN %d, but vnet %q is not VLAN-aware; run: pvesh set /cluster/sdn/vnets/%s --vlanaware 1 && pvesh set /cluster/sdn",
-				subject, nic.VLAN, bridge.Name, bridge.Name)}
+				"%s has %s, but vnet %q is not VLAN-aware; run: pvesh set /cluster/sdn/vnets/%s --vlanaware 1 && pvesh set /cluster/sdn",
+				subject, vlans, bridge.Name, bridge.Name)}
 		}
-	case bridge.Type == "bridge" && bridge.Ports == "":
+	case bridge.Type == "bridge" && (bridge.Ports == "" || nic.Trunks != ""):
+		found := "is not VLAN-aware"
+		if bridge.Ports == "" {
+			found = "has no port and is not VLAN-aware"
+		}
 		return &BridgeProblem{Message: fmt.Sprintf(
-			"%s has VLAN %d, but bridge %q has no port and is not VLAN-aware; run: pvesh set /nodes/%s/network/%s --type bridge --bridge_vlan_aware 1 && pvesh set /nodes/%s/network",
-			subject, nic.VLAN, bridge.Name, host, bridge.Name, host)}
+			"%s has %s, but bridge %q %s; run: pvesh set /nodes/%s/network/%s --type bridge --bridge_vlan_aware 1 && pvesh set /nodes/%s/network",
+			subject, vlans, bridge.Name, found, host, bridge.Name, host)}
 	}
 	return nil
 }

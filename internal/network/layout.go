@@ -30,6 +30,9 @@ type Interface struct {
 	VLAN   int // 0 for none
 	MTU    int // 0 for the default or that of the bridge
 	V4, V6 Source
+	// Device and Routing are the settings of the class.
+	Device  v1alpha1.InterfaceDevice
+	Routing v1alpha1.InterfaceRouting
 }
 
 // Source is where an interface gets its addresses of one family from. The zero value means
@@ -54,12 +57,11 @@ func NewLayout(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) (Lay
 			l.Search = n.SearchDomains
 		}
 	}
-	var slots []string
-	for _, nic := range template.Network().NICs() {
-		slots = append(slots, nic.Slot)
-		i, err := templateInterface(nic, template.Network().IPConfig(nic.Slot))
+	nics := NICs(class, template)
+	for _, nic := range nics {
+		i, err := templateInterface(nic.NIC, template.Network().IPConfig(nic.Slot))
 		if own, ok := requested[nic.Slot]; ok {
-			i.V4, i.V6 = cmp.Or(own.V4, i.V4), cmp.Or(own.V6, i.V6)
+			i.V4, i.V6, i.Device, i.Routing = cmp.Or(own.V4, i.V4), cmp.Or(own.V6, i.V6), own.Device, own.Routing
 			if own.V4 != (Source{}) && own.V6 != (Source{}) {
 				err = nil // the template's value is not used
 			}
@@ -72,7 +74,8 @@ func NewLayout(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) (Lay
 		}
 		l.Interfaces = append(l.Interfaces, i)
 	}
-	errs = append(errs, unknownInterfaces(class, slots)...)
+	errs = append(errs, unknownInterfaces(class, nics)...)
+	errs = append(errs, invalidDevices(class, nics)...)
 	if err := errors.Join(append(errs, findOverlaps(l.Interfaces)...)...); err != nil {
 		return Layout{}, err
 	}
@@ -87,7 +90,8 @@ func classInterfaces(class *v1alpha1.ProxmoxNodeClass) (map[string]Interface, []
 	requested := map[string]Interface{}
 	var errs []error
 	for n, in := range class.Spec.Network.Interfaces {
-		i := Interface{Slot: in.Name}
+		i := Interface{Slot: in.Name, Device: in.InterfaceDevice, Routing: in.InterfaceRouting}
+		errs = append(errs, invalidRoutes(fmt.Sprintf("spec.network.interfaces[%d]", n), in.InterfaceRouting)...)
 		for _, family := range []struct {
 			name   string
 			source *v1alpha1.AddressSource
@@ -150,33 +154,47 @@ func parseIPConfig(from, address, gateway string) (Source, error) {
 	return Source{From: from, Pool: &pool}, nil
 }
 
-// unknownInterfaces returns an error for each interface in the class that the template
-// lacks.
-func unknownInterfaces(class *v1alpha1.ProxmoxNodeClass, slots []string) []error {
-	has := "none"
-	if len(slots) > 0 {
-		has = strings.Join(slots, ", ")
+// unknownInterfaces returns an error for each interface in the class that its VMs lack.
+func unknownInterfaces(class *v1alpha1.ProxmoxNodeClass, nics []NIC) []error {
+	has := func(slot string) bool {
+		return slices.ContainsFunc(nics, func(nic NIC) bool { return nic.Slot == slot })
 	}
 	var errs []error
 	if class.Spec.Network != nil {
 		for n, in := range class.Spec.Network.Interfaces {
-			if !slices.Contains(slots, in.Name) {
-				errs = append(errs, fmt.Errorf("spec.network.interfaces[%d].name %s is not an interface of the template, which has %s", n, in.Name, has))
+			if !has(in.Name) {
+				errs = append(errs, fmt.Errorf("spec.network.interfaces[%d].name %s is not an interface of the template, which has %s: set bridge to create it",
+					n, in.Name, templateSlots(nics)))
 			}
 		}
 	}
 	for n, group := range class.Spec.SecurityGroups {
-		if !slices.Contains(slots, group.Interface) {
-			errs = append(errs, fmt.Errorf("spec.securityGroups[%d].interface %s is not an interface of the template, which has %s", n, group.Interface, has))
+		if !has(group.Interface) {
+			errs = append(errs, fmt.Errorf("spec.securityGroups[%d].interface %s is not an interface of the template, which has %s, nor of spec.network",
+				n, group.Interface, templateSlots(nics)))
 		}
 	}
 	return errs
 }
 
+// templateSlots lists the interfaces of the template.
+func templateSlots(nics []NIC) string {
+	var slots []string
+	for _, nic := range nics {
+		if !nic.IsNew {
+			slots = append(slots, nic.Slot)
+		}
+	}
+	if len(slots) == 0 {
+		return "none"
+	}
+	return strings.Join(slots, ", ")
+}
+
 // findOverlaps returns an error for each pair of interfaces in one subnet: the guest could
 // not choose between them.
 func findOverlaps(interfaces []Interface) []error {
-	slices.SortFunc(interfaces, func(a, b Interface) int { return cmp.Or(len(a.Slot)-len(b.Slot), cmp.Compare(a.Slot, b.Slot)) })
+	slices.SortFunc(interfaces, func(a, b Interface) int { return compareSlots(a.Slot, b.Slot) })
 	var errs []error
 	for n, a := range interfaces {
 		for _, b := range interfaces[n+1:] {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
@@ -86,7 +87,7 @@ func (vm VM) onVM() []Required {
 }
 
 func (vm VM) hasNICs() bool {
-	return vm.isTemplateHidden() || (vm.Template != nil && len(vm.Template.Network().NICs()) > 0)
+	return vm.isTemplateHidden() || (vm.Template != nil && len(network.NICs(vm.Class, *vm.Template)) > 0)
 }
 
 // forBootDrive returns the privileges on the VM for its boot drive.
@@ -193,6 +194,9 @@ func (vm VM) onDevices() []Required {
 	switch {
 	case vm.Template != nil:
 		out = append(out, forDevices(vm.Snapshot, vm.Host, *vm.Template)...)
+		for _, nic := range network.NICs(vm.Class, *vm.Template) {
+			out = append(out, forBridge(vm.Snapshot.Facts, vm.Host, nic.NIC)...)
+		}
 	case vm.isTemplateHidden():
 		out = append(out, on("/sdn/zones", "SDN.Use")...)
 	}
@@ -232,9 +236,31 @@ func forDevices(snapshot *inventory.Snapshot, host string, config proxmox.VMConf
 		out = append(out, on(path, "Mapping.Use")...)
 	}
 	for _, nic := range config.Network().NICs() {
-		if path, ok := bridgePath(snapshot.Facts, host, nic); ok {
-			out = append(out, on(path, "SDN.Use")...)
-		}
+		out = append(out, forBridge(snapshot.Facts, host, nic)...)
+	}
+	return out
+}
+
+// maxTrunkPaths is the number of VLANs in trunks up to which each is required. More are
+// required on the bridge, which includes them.
+const maxTrunkPaths = 16
+
+// forBridge returns the privileges for the bridge and the VLANs of an interface.
+func forBridge(facts *inventory.Facts, host string, nic proxmox.NIC) []Required {
+	path, ok := bridgePath(facts, host, nic)
+	if !ok {
+		return nil
+	}
+	vlans := network.TrunkVLANs(nic.Trunks)
+	if nic.VLAN != 0 {
+		vlans = append(vlans, nic.VLAN)
+	}
+	if len(vlans) == 0 || len(vlans) > maxTrunkPaths {
+		return on(path, "SDN.Use")
+	}
+	var out []Required
+	for _, vlan := range vlans {
+		out = append(out, on(fmt.Sprintf("%s/%d", path, vlan), "SDN.Use")...)
 	}
 	return out
 }
@@ -251,11 +277,7 @@ func bridgePath(facts *inventory.Facts, host string, nic proxmox.NIC) (string, b
 	} else if facts.Bridges[host][nic.Bridge].Type == "vnet" {
 		return "", false
 	}
-	path := "/sdn/zones/" + zone + "/" + nic.Bridge
-	if nic.VLAN != 0 {
-		path += fmt.Sprintf("/%d", nic.VLAN)
-	}
-	return path, true
+	return "/sdn/zones/" + zone + "/" + nic.Bridge, true
 }
 
 func sortByPath(required []Required) {

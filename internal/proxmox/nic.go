@@ -9,6 +9,9 @@ import (
 	"strings"
 )
 
+// ModelVirtIO is the model of network interfaces with queues and a settable MTU.
+const ModelVirtIO = "virtio"
+
 // NIC is a network interface of a VM, "netN" in its config.
 type NIC struct {
 	Slot     string // net0
@@ -19,6 +22,8 @@ type NIC struct {
 	Firewall bool
 	MTU      int // 0 = default, 1 = the bridge's
 	Queues   int
+	Rate     string // limit in megabytes per second; empty = none
+	Trunks   string // VLANs of the guest: 2;4-6
 
 	properties Properties
 }
@@ -37,6 +42,8 @@ func ParseNIC(slot, value string) NIC {
 		Firewall:   isTrue(p.Value("firewall")),
 		MTU:        parseNumber(p.Value("mtu")),
 		Queues:     parseNumber(p.Value("queues")),
+		Rate:       p.Value("rate"),
+		Trunks:     p.Value("trunks"),
 		properties: p,
 	}
 	if model, ok := p.bare(); ok && n.Model == "" {
@@ -62,7 +69,7 @@ func (n NIC) Encode() string {
 	}
 	model := n.Model
 	if model == "" {
-		model = "virtio"
+		model = ModelVirtIO
 	}
 	switch {
 	case macPattern.MatchString(n.MAC):
@@ -73,7 +80,8 @@ func (n NIC) Encode() string {
 		p = append(Properties{{Value: model, Bare: true}}, p...)
 	}
 	return p.withText("bridge", n.Bridge).withFlag("firewall", n.Firewall).
-		withNumber("tag", n.VLAN).withNumber("mtu", n.MTU).withNumber("queues", n.Queues).Encode()
+		withNumber("tag", n.VLAN).withNumber("mtu", n.MTU).withNumber("queues", n.Queues).
+		withText("rate", n.Rate).withText("trunks", n.Trunks).Encode()
 }
 
 // Network are the network options of a VM or container.

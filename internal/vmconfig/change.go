@@ -210,7 +210,7 @@ func (b *builder) addDevices() error {
 // CheckTemplate returns an error if VMs of a class cannot be made of a Template: it
 // needs a boot disk, a slot for the boot drive, and the interfaces that the class names.
 func CheckTemplate(template proxmox.VMConfig, class *v1alpha1.ProxmoxNodeClass) error {
-	want := Desired{Cores: 1, MemoryMiB: 1024, CloudInit: NewCloudInit(class), Firewalled: FirewalledInterfaces(class)}
+	want := Desired{Cores: 1, MemoryMiB: 1024, CloudInit: NewCloudInit(class), Firewalled: FirewalledInterfaces(class), Network: network.Devices(class)}
 	want.BootDisk, want.Disks = class.Spec.BootDevice.DiskOptions, class.Spec.Disks
 	if class.Spec.MetadataOptions.UsesCDROM() {
 		want.ISO = "storage:iso/sample.iso"

@@ -9,19 +9,29 @@ import (
 	"strings"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 // maxQueues is Proxmox's limit for a NIC.
 const maxQueues = 64
 
-// setNICs sets MAC addresses, queues and the firewall bridge.
+// setNICs adds the interfaces of the class, and sets MAC addresses, queues, the firewall
+// bridge and what else the class sets.
 func (b *builder) setNICs() error {
-	for _, nic := range b.clone.Network().NICs() {
+	nics := b.clone.Network().NICs()
+	for slot, assigned := range b.want.Network.Interfaces {
+		if _, inherited := b.clone.Options[slot]; !inherited && assigned.Device.Bridge != "" {
+			nics = append(nics, proxmox.NIC{Slot: slot})
+		}
+	}
+	for _, nic := range nics {
+		device := b.want.Network.Interfaces[nic.Slot].Device
+		nic = network.WithDevice(nic, device)
 		if mac, ok := b.want.MACs[nic.Slot]; ok {
 			nic.MAC = mac
 		}
-		if nic.Model == "virtio" {
+		if nic.Model == proxmox.ModelVirtIO && device.Queues == nil {
 			nic.Queues = min(b.want.Cores, maxQueues)
 		}
 		if slices.Contains(b.want.Firewalled, nic.Slot) {
@@ -31,7 +41,7 @@ func (b *builder) setNICs() error {
 	}
 	for _, slot := range b.want.Firewalled {
 		if _, ok := b.set[slot]; !ok {
-			return fmt.Errorf("a security group names interface %s, but the template has none of that name", slot)
+			return fmt.Errorf("a security group names interface %s, but neither the template nor spec.network has one of that name", slot)
 		}
 	}
 	return nil

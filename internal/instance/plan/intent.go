@@ -13,6 +13,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
@@ -45,7 +46,7 @@ func (p *Planner) newIntent(
 	in.MACs = map[string]string{}
 	snapshot := view.Snapshots[in.Region]
 	taken := takenMACs(snapshot)
-	for _, nic := range template.Config.Network().NICs() {
+	for _, nic := range network.NICs(class, *template.Config) {
 		in.MACs[nic.Slot] = vmconfig.DeriveMAC(snapshot.Options.MACPrefix, string(claim.UID), nic.Slot, func(mac string) bool { return taken[mac] })
 	}
 	in.Network, err = p.assignAddresses(view, claim, class, template, in, busy)

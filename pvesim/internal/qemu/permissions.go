@@ -265,7 +265,7 @@ func (p *permissions) checkImport(r *api.Request, d qm.Drive) error {
 	return p.k.RequireAny(r, "/storage/"+id, "Datastore.AllocateSpace", "Datastore.Audit")
 }
 
-// checkBridges requires SDN.Use on each bridge, or on the VLAN of the bridge if one is set.
+// checkBridges requires SDN.Use on each bridge, or on its VLAN and trunks if there are any.
 func (p *permissions) checkBridges(r *api.Request, options map[string]string) error {
 	for _, key := range qm.NetKeys(options) {
 		n := qm.ParseNet(options[key])
@@ -274,11 +274,17 @@ func (p *permissions) checkBridges(r *api.Request, options map[string]string) er
 			continue
 		}
 		at := "/sdn/zones/" + p.network.ZoneOf(bridge) + "/" + bridge
-		if tag := n.Opts["tag"]; tag != "" {
-			at += "/" + tag
+		paths := []string{at}
+		if vlans := n.VLANs(); len(vlans) > 0 {
+			paths = nil
+			for _, vlan := range vlans {
+				paths = append(paths, at+"/"+strconv.Itoa(vlan))
+			}
 		}
-		if err := p.k.Require(r, at, "SDN.Use"); err != nil {
-			return err
+		for _, path := range paths {
+			if err := p.k.Require(r, path, "SDN.Use"); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

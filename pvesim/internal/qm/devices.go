@@ -84,6 +84,23 @@ type Net struct {
 	Opts       map[string]string
 }
 
+// VLANs returns the tag and the trunks of a NIC.
+func (n Net) VLANs() []int {
+	var out []int
+	for _, part := range strings.Split(n.Opts["tag"]+";"+n.Opts["trunks"], ";") {
+		from, to, isRange := strings.Cut(part, "-")
+		if !isRange {
+			to = from
+		}
+		first, err1 := strconv.Atoi(from)
+		last, err2 := strconv.Atoi(to)
+		for vlan := first; err1 == nil && err2 == nil && vlan <= min(last, 4094); vlan++ {
+			out = append(out, vlan)
+		}
+	}
+	return out
+}
+
 // ParseNet parses the property string of a network device.
 func ParseNet(v string) Net {
 	n := Net{Opts: map[string]string{}}

@@ -24,9 +24,12 @@ func checkNetwork(z zone) *problem {
 	if z.config == nil {
 		return nil
 	}
-	for _, nic := range z.config.Network().NICs() {
-		subject, alternative := "the template's "+nic.Slot, fmt.Sprintf("run: qm set %d --%s %s", z.template.VMID, nic.Slot, withOtherBridge(nic))
-		switch p := network.CheckBridge(z.facts(), z.host, subject, alternative, nic); {
+	for _, nic := range network.NICs(z.class, *z.config) {
+		subject, alternative := "the template's "+nic.Slot, fmt.Sprintf("run: qm set %d --%s %s", z.template.VMID, nic.Slot, withOtherBridge(nic.NIC))
+		if nic.Field != "" {
+			subject, alternative = nic.Field, "set another one"
+		}
+		switch p := network.CheckBridge(z.facts(), z.host, subject, alternative, nic.NIC); {
 		case p == nil:
 		case p.IsRegional:
 			return z.regionProblem("%s", p.Message)
