@@ -10,6 +10,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
@@ -104,6 +105,18 @@ func TestNodeClassHash(t *testing.T) {
 		"Network": {neither, func(s *v1alpha1.ProxmoxNodeClassSpec) {
 			s.Network = &v1alpha1.Network{DNSServers: []string{"192.168.0.53"}}
 		}},
+		"Network.addresses": {neither, func(s *v1alpha1.ProxmoxNodeClassSpec) {
+			s.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{{
+				Name: "net0", Address4: &v1alpha1.AddressSource{Method: v1alpha1.AddressMethodDHCP},
+				InterfaceRouting: v1alpha1.InterfaceRouting{Metric: 100, Routes: []v1alpha1.InterfaceRoute{{To: "10.0.0.0/8"}}},
+			}}}
+		}},
+		"Network.bridge": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) {
+			s.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{{Name: "net1", InterfaceDevice: v1alpha1.InterfaceDevice{Bridge: "vmbr1"}}}}
+		}},
+		"Network.vlan": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) {
+			s.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{{Name: "net0", InterfaceDevice: v1alpha1.InterfaceDevice{VLAN: new(int32(0))}}}}
+		}},
 		"SecurityGroups": {updates, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.SecurityGroups[0].Interface = "net1" }},
 		"ResourcePool":   {updates, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.ResourcePool = "other" }},
 		"Shares":         {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Shares = []v1alpha1.Share{{Mapping: "data"}} }},
@@ -118,6 +131,45 @@ func TestNodeClassHash(t *testing.T) {
 		row.effect.check(t, field, nodeClass(), changed)
 
 		if got := !maps.Equal(nodeClass().HashedFields(), changed.HashedFields()); got != (row.effect == replaces) {
+			t.Errorf("%s: the hashed fields changed: %v, want the same as the hash", field, got)
+		}
+	}
+}
+
+// TestNodeClassHashInterfaces checks which settings of an interface replace the Nodes of a class that defines it.
+func TestNodeClassHashInterfaces(t *testing.T) {
+	t.Parallel()
+
+	class := func(change func(*v1alpha1.VMInterface)) *v1alpha1.ProxmoxNodeClass {
+		out := nodeClass()
+		nic := v1alpha1.VMInterface{Name: "net1", InterfaceDevice: v1alpha1.InterfaceDevice{Bridge: "vmbr1"}}
+		change(&nic)
+		out.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{nic}}
+
+		return out
+	}
+
+	for field, row := range map[string]struct {
+		effect effect
+		change func(*v1alpha1.VMInterface)
+	}{
+		"name":      {replaces, func(i *v1alpha1.VMInterface) { i.Name = "net2" }},
+		"bridge":    {replaces, func(i *v1alpha1.VMInterface) { i.Bridge = "vmbr2" }},
+		"model":     {replaces, func(i *v1alpha1.VMInterface) { i.Model = "e1000" }},
+		"vlan":      {replaces, func(i *v1alpha1.VMInterface) { i.VLAN = new(int32(7)) }},
+		"trunks":    {replaces, func(i *v1alpha1.VMInterface) { i.Trunks = []string{"7"} }},
+		"rateLimit": {replaces, func(i *v1alpha1.VMInterface) { i.RateLimit = new(intstr.FromString("12.5")) }},
+		"mtu":       {replaces, func(i *v1alpha1.VMInterface) { i.MTU = new(int32(9000)) }},
+		"queues":    {replaces, func(i *v1alpha1.VMInterface) { i.Queues = new(int32(2)) }},
+		"firewall":  {replaces, func(i *v1alpha1.VMInterface) { i.Firewall = new(false) }},
+		"address4":  {neither, func(i *v1alpha1.VMInterface) { i.Address4 = &v1alpha1.AddressSource{CIDR: "10.0.0.0/24"} }},
+		"metric":    {neither, func(i *v1alpha1.VMInterface) { i.Metric = 5 }},
+		"routes":    {neither, func(i *v1alpha1.VMInterface) { i.Routes = []v1alpha1.InterfaceRoute{{To: "10.0.0.0/8"}} }},
+	} {
+		before, after := class(func(*v1alpha1.VMInterface) {}), class(row.change)
+		row.effect.check(t, field, before, after)
+
+		if got := !maps.Equal(before.HashedFields(), after.HashedFields()); got != (row.effect == replaces) {
 			t.Errorf("%s: the hashed fields changed: %v, want the same as the hash", field, got)
 		}
 	}

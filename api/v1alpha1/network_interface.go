@@ -169,6 +169,11 @@ func (d InterfaceDevice) IsSet() bool {
 	return d.Bridge != "" || d.Model != "" || d.VLAN != nil || len(d.Trunks) > 0 || d.RateLimit != nil || d.MTU != nil || d.Queues != nil || d.Firewall != nil
 }
 
+// IsSet reports whether a class configures routes or name servers of the interface.
+func (r InterfaceRouting) IsSet() bool {
+	return r.DefaultRoute != nil || r.Metric != 0 || len(r.Routes) > 0 || len(r.PolicyRoutes) > 0 || len(r.DNSServers) > 0 || len(r.SearchDomains) > 0
+}
+
 // hashedInterfaces returns the interfaces whose device the class configures. They are in the hash.
 func (n *Network) hashedInterfaces() []VMInterface {
 	if n == nil {
@@ -178,7 +183,7 @@ func (n *Network) hashedInterfaces() []VMInterface {
 	var out []VMInterface
 
 	for _, i := range n.Interfaces {
-		if i.IsSet() {
+		if i.InterfaceDevice.IsSet() {
 			out = append(out, i)
 		}
 	}

@@ -143,6 +143,22 @@ type Interface struct {
 	OnLink6 bool `json:"onLink6,omitempty"`
 	// MTU is the MTU, 0 for the default.
 	MTU int `json:"mtu,omitempty"`
+	// Metric4 is the metric of the IPv4 default route, 0 for the guest's default.
+	Metric4 int `json:"metric4,omitempty"`
+	// Metric6 is the metric of the IPv6 default route, 0 for the guest's default.
+	Metric6 int `json:"metric6,omitempty"`
+	// NoDefaultRoute4 is whether the guest must ignore an IPv4 default route of DHCP on this device. Gateway4 is then empty.
+	NoDefaultRoute4 bool `json:"noDefaultRoute4,omitempty"`
+	// NoDefaultRoute6 is whether the guest must ignore an IPv6 default route of router advertisements. Gateway6 is then empty.
+	NoDefaultRoute6 bool `json:"noDefaultRoute6,omitempty"`
+	// Routes are more routes through this device.
+	Routes []Route `json:"routes,omitempty"`
+	// PolicyRoutes are routing rules.
+	PolicyRoutes []PolicyRoute `json:"policyRoutes,omitempty"`
+	// NameServers are addresses of DNS servers for this device, instead of those of Network.
+	NameServers []string `json:"nameServers,omitempty"`
+	// SearchDomains are DNS suffixes for this device, instead of those of Network.
+	SearchDomains []string `json:"searchDomains,omitempty"`
 
 	// NodeAddress4 is the address of the host on the bridge of the device, in CIDR form.
 	NodeAddress4 string `json:"nodeAddress4,omitempty"`
@@ -152,6 +168,32 @@ type Interface struct {
 	NodeGateway4 string `json:"nodeGateway4,omitempty"`
 	// NodeGateway6 is the same for IPv6.
 	NodeGateway6 string `json:"nodeGateway6,omitempty"`
+}
+
+// Route is a route of the guest.
+type Route struct {
+	// To is the destination in CIDR form.
+	To string `json:"to"`
+	// Via is the gateway; empty if the destination is on the link.
+	Via string `json:"via,omitempty"`
+	// OnLink is whether Via is outside the subnets of the device and reachable directly.
+	OnLink bool `json:"onLink,omitempty"`
+	// Metric is the metric, 0 for the guest's default.
+	Metric int `json:"metric,omitempty"`
+	// Table is the number of the routing table, 0 for the main table.
+	Table int `json:"table,omitempty"`
+}
+
+// PolicyRoute is a routing rule of the guest.
+type PolicyRoute struct {
+	// From is the subnet of source addresses; empty for all.
+	From string `json:"from,omitempty"`
+	// To is the subnet of destination addresses; empty for all.
+	To string `json:"to,omitempty"`
+	// Table is the number of the routing table.
+	Table int `json:"table"`
+	// Priority is the position of the rule.
+	Priority int `json:"priority"`
 }
 
 // withDefaults returns a copy of d with a Values map that is not nil, with a name and

@@ -49,8 +49,17 @@ func newData(t *testing.T) bootdata.Data {
 				{
 					MacAddr: "BC:24:11:7D:F3:16", SLAAC: true,
 					Address4: []string{"192.168.7.5/24"}, Address6: []string{"2001:db8::5/64"},
-					Gateway4: "192.168.7.1", Gateway6: "2001:db8::1",
+					Gateway4: "192.168.7.1", Gateway6: "2001:db8::1", Metric4: 200, Metric6: 300,
+					Routes: []bootdata.Route{
+						{To: "10.0.0.0/8", Via: "192.168.7.254", Metric: 50}, {To: "0.0.0.0/0", Via: "192.168.7.1", Table: 100},
+						{To: "2001:db8:1::/48", Via: "2001:db8::fe", Table: 100}, {To: "172.16.0.0/12", Via: "172.31.0.1", OnLink: true}, {To: "203.0.113.0/24"},
+					},
+					PolicyRoutes: []bootdata.PolicyRoute{
+						{From: "192.168.7.0/24", Table: 100, Priority: 1000}, {From: "2001:db8::/64", To: "2001:db8:1::/48", Table: 100, Priority: 1001},
+					},
+					NameServers: []string{"192.168.7.53", "2001:db8::53"}, SearchDomains: []string{"storage.example.com"},
 				},
+				{MacAddr: "BC:24:11:7D:F3:17", DHCPv4: true, SLAAC: true, NoDefaultRoute4: true, NoDefaultRoute6: true},
 			},
 			NameServers: []string{"1.1.1.1", "2001:4860:4860::8888"}, SearchDomains: []string{"example.com"},
 		},

@@ -45,6 +45,8 @@ type Source struct {
 	From string
 }
 
+func (s Source) hasAddresses() bool { return s.Pool != nil || s.DHCP || s.SLAAC }
+
 // NewLayout combines the class and its template. The error names every invalid field.
 func NewLayout(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) (Layout, error) {
 	requested, errs := classInterfaces(class)
@@ -71,6 +73,9 @@ func NewLayout(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) (Lay
 		}
 		if i.V4 == (Source{}) && i.V6 == (Source{}) {
 			i.V4 = Source{DHCP: true}
+		}
+		if i.Routing.IsSet() && !i.V4.hasAddresses() && !i.V6.hasAddresses() {
+			errs = append(errs, fmt.Errorf("spec.network: %s has no addresses, so it is not in the boot data: remove its routes and name servers", i.Slot))
 		}
 		l.Interfaces = append(l.Interfaces, i)
 	}

@@ -4,11 +4,14 @@
 package vmconfig
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -145,6 +148,24 @@ func TestChangeDevices(t *testing.T) {
 	want.Devices = slices.Repeat([]string{"gpu"}, 16)
 	_, err = Change(clone, want)
 	g.Expect(err).To(MatchError(ContainSubstring("PCI slots for devices of gpu")))
+}
+
+func TestChangeInterfaces(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	want := desired()
+	want.MACs["net2"] = "BC:24:11:00:00:03"
+	want.Firewalled = []string{"net2"}
+	want.Network.Interfaces = map[string]network.InterfaceAddresses{
+		"net0": {DHCP4: true, Device: v1alpha1.InterfaceDevice{Bridge: "vmbr7", Queues: new(int32(1)), Firewall: new(false)}},
+		"net2": {Address4: netip.MustParsePrefix("10.0.0.5/24"), Device: v1alpha1.InterfaceDevice{Bridge: "vmbr2", VLAN: new(int32(9))}},
+	}
+	change, err := Change(ubuntuClone(), want)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(change.Set).To(HaveKeyWithValue("net0", "virtio=BC:24:11:00:00:01,bridge=vmbr7,firewall=0,mtu=1500,tag=7,queues=1"))
+	g.Expect(change.Set).To(HaveKeyWithValue("net1", "e1000=BC:24:11:00:00:02,bridge=vmbr1"))
+	g.Expect(change.Set).To(HaveKeyWithValue("net2", "virtio=BC:24:11:00:00:03,bridge=vmbr2,firewall=1,tag=9,queues=2"))
+	g.Expect(change.Set).To(HaveKeyWithValue("ipconfig2", "ip=10.0.0.5/24"))
 }
 
 func TestChangeQueues(t *testing.T) {

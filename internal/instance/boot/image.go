@@ -72,12 +72,21 @@ func ignition(files bootdata.Files) ([]byte, error) {
 
 // render renders the templates with all data that they can refer to.
 func (s Source) render(ctx context.Context, r Request, source templates, token, rootCA string) (bootdata.Files, error) {
+	data, err := s.data(ctx, r, source, token, rootCA)
+	if err != nil {
+		return bootdata.Files{}, err
+	}
+	return source.render(data)
+}
+
+// data returns what the templates can refer to.
+func (s Source) data(ctx context.Context, r Request, source templates, token, rootCA string) (bootdata.Data, error) {
 	taints := bootdata.RegistrationTaints(append(slices.Clone(r.Claim.Spec.Taints), r.Claim.Spec.StartupTaints...)...)
 	kubelet, err := newKubeletConfiguration(r, taints)
 	if err != nil {
-		return bootdata.Files{}, fmt.Errorf("creating the kubelet's configuration from NodeClass %s: %w", r.Class.Name, err)
+		return bootdata.Data{}, fmt.Errorf("creating the kubelet's configuration from NodeClass %s: %w", r.Class.Name, err)
 	}
-	return source.render(bootdata.Data{
+	return bootdata.Data{
 		Metadata: bootdata.Metadata{
 			Hostname: r.Claim.Name, InstanceID: strconv.Itoa(r.Intent.VMID), InstanceUUID: string(r.Claim.UID),
 			InstanceType: r.Intent.InstanceType, ProviderID: r.Intent.ProviderID(),
@@ -92,7 +101,7 @@ func (s Source) render(ctx context.Context, r Request, source templates, token, 
 		Shares: guestShares(r.Class.Spec.Shares),
 		Disks:  guestDisks(r.Intent.Disks),
 		Values: source.values,
-	})
+	}, nil
 }
 
 func guestDisks(disks []v1alpha1.Disk) []bootdata.Disk {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -29,7 +30,7 @@ func guestNetwork(in instance.Intent, bridges func(name string) proxmox.Bridge) 
 		}
 		// An unknown interface gets DHCP, the default of bootdata.
 		nic := bootdata.Interface{
-			Name: "eth" + strings.TrimPrefix(slot, "net"), MacAddr: in.MACs[slot], MTU: assigned.MTU,
+			Name: guestName(slot), MacAddr: in.MACs[slot], MTU: assigned.MTU,
 			DHCPv4: assigned.DHCP4, DHCPv6: assigned.DHCP6, SLAAC: assigned.SLAAC,
 			Address4: prefixes(assigned.Address4), Gateway4: addrString(assigned.Gateway4),
 			Address6: prefixes(assigned.Address6), Gateway6: addrString(assigned.Gateway6),
@@ -40,9 +41,42 @@ func guestNetwork(in instance.Intent, bridges func(name string) proxmox.Bridge) 
 			nic.NodeAddress4, nic.NodeGateway4 = prefixString(bridge.CIDR4), addrString(bridge.Gateway4)
 			nic.NodeAddress6, nic.NodeGateway6 = prefixString(bridge.CIDR6), addrString(bridge.Gateway6)
 		}
-		out.Interfaces = append(out.Interfaces, nic)
+		out.Interfaces = append(out.Interfaces, withRouting(nic, assigned))
 	}
 	return out
+}
+
+// guestName returns the name of an interface in the guest: eth0 for net0.
+func guestName(slot string) string { return "eth" + strings.TrimPrefix(slot, "net") }
+
+// withRouting adds the routes and name servers that the class sets on an interface.
+func withRouting(nic bootdata.Interface, assigned network.InterfaceAddresses) bootdata.Interface {
+	r := assigned.Routing
+	if use := r.DefaultRoute; use != nil && !*use {
+		nic.NoDefaultRoute4, nic.NoDefaultRoute6 = true, true
+	} else {
+		if nic.Gateway4 != "" || nic.DHCPv4 {
+			nic.Metric4 = int(r.Metric)
+		}
+		if nic.Gateway6 != "" || nic.DHCPv6 || nic.SLAAC {
+			nic.Metric6 = int(r.Metric)
+		}
+	}
+	for _, route := range r.Routes {
+		via, _ := netip.ParseAddr(route.Via) // invalid if it is empty
+		subnet := assigned.Address4
+		if via.Is6() {
+			subnet = assigned.Address6
+		}
+		nic.Routes = append(nic.Routes, bootdata.Route{
+			To: route.To, Via: route.Via, Metric: int(route.Metric), Table: int(route.Table), OnLink: subnet.IsValid() && isOnLink(subnet, via),
+		})
+	}
+	for _, rule := range r.PolicyRoutes {
+		nic.PolicyRoutes = append(nic.PolicyRoutes, bootdata.PolicyRoute{From: rule.From, To: rule.To, Table: int(rule.Table), Priority: int(rule.Priority)})
+	}
+	nic.NameServers, nic.SearchDomains = r.DNSServers, r.SearchDomains
+	return nic
 }
 
 // isOnLink reports whether a gateway needs a route of its own: it is outside of the

@@ -29,30 +29,41 @@ const sampleToken = "abcdef.0123456789abcdef"
 // VM, as far as it is planned; without one, that of a sample VM. The join token is a
 // sample in either case.
 func (s Source) Preview(ctx context.Context, class *v1alpha1.ProxmoxNodeClass, claim *karpv1.NodeClaim) (bootdata.Files, error) {
+	source, data, err := s.previewData(ctx, class, claim)
+	if err != nil {
+		return bootdata.Files{}, err
+	}
+	return source.render(data)
+}
+
+// previewData returns the templates of a NodeClass, and the data that Preview renders them
+// with.
+func (s Source) previewData(ctx context.Context, class *v1alpha1.ProxmoxNodeClass, claim *karpv1.NodeClaim) (templates, bootdata.Data, error) {
 	intent := sampleIntent("region", "host")
 	if claim == nil {
 		claim = sampleClaim(class)
 		intent.Disks = class.Spec.Disks
 		intent.MACs, intent.Network = sampleNetwork(class)
 	} else if planned, ok, err := instance.ReadIntent(claim); err != nil {
-		return bootdata.Files{}, err
+		return templates{}, bootdata.Data{}, err
 	} else if ok {
 		intent = planned
 	}
 	source, err := s.templates(ctx, class.Spec.MetadataOptions)
 	if err != nil {
-		return bootdata.Files{}, err
+		return templates{}, bootdata.Data{}, err
 	}
 	rootCA, err := s.rootCA(ctx)
 	if err != nil {
-		return bootdata.Files{}, err
+		return templates{}, bootdata.Data{}, err
 	}
-	return s.render(ctx, Request{
+	data, err := s.data(ctx, Request{
 		Class: class, Claim: claim, Intent: intent,
 		// Every instance type has reserved CPUs: some settings of the kubelet need them.
 		Overhead: cloudprovider.InstanceTypeOverhead{KubeReserved: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}},
 		Pods:     claim.Status.Capacity.Pods().Value(),
 	}, source, sampleToken, rootCA)
+	return source, data, err
 }
 
 // sampleInstanceType is the instance type of sample VMs.

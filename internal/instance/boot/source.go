@@ -7,6 +7,7 @@ package boot
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -50,11 +51,34 @@ func (s Source) Check(ctx context.Context, view inventory.View, class *v1alpha1.
 		_, err := s.CloudInit(ctx, class)
 		return err
 	}
-	files, err := s.Preview(ctx, class, plannedSample(view, class))
+	source, data, err := s.previewData(ctx, class, plannedSample(view, class))
+	if err != nil {
+		return err
+	}
+	files, err := source.render(data)
 	if err == nil && class.Spec.MetadataOptions.UsesFWCfg() {
 		_, err = ignition(files)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return source.checkUnused(class, data, files)
+}
+
+// checkUnused returns an error if the templates do not pass settings of the class's
+// interfaces to the guest.
+func (t templates) checkUnused(class *v1alpha1.ProxmoxNodeClass, data bootdata.Data, files bootdata.Files) error {
+	unused, err := bootdata.UnusedSettings(t.Templates, data, files)
+	if err != nil {
+		return fmt.Errorf("rendering secret %s of spec.metadataOptions.templatesRef: %w", t.secret, err)
+	}
+	var errs []error
+	for _, setting := range unused {
+		n := slices.IndexFunc(class.Spec.Network.Interfaces, func(i v1alpha1.VMInterface) bool { return guestName(i.Name) == setting.Interface })
+		errs = append(errs, fmt.Errorf("spec.network.interfaces[%d].%s has no effect: %s of secret %s does not use it, or its format cannot express it; "+
+			"add it to the template as the recipes do, or remove it from the class", n, setting.Field, setting.File, t.secret))
+	}
+	return errors.Join(errs...)
 }
 
 // templates are the boot data templates of a NodeClass.

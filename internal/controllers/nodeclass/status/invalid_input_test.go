@@ -62,6 +62,12 @@ func withSubnets(cidrs ...string) func(*v1alpha1.ProxmoxNodeClass) {
 	}
 }
 
+func withInterface(nic v1alpha1.VMInterface) func(*v1alpha1.ProxmoxNodeClass) {
+	return func(c *v1alpha1.ProxmoxNodeClass) {
+		c.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{nic}}
+	}
+}
+
 func TestReconcileInvalidInput(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]invalidInput{
@@ -129,7 +135,18 @@ func TestReconcileInvalidInput(t *testing.T) {
 		"overlapping_address_pools": invalidNetwork(withSubnets("10.0.0.0/16", "10.0.7.0/24"),
 			`spec.network.interfaces[0].address4 (10.0.0.0/16) and spec.network.interfaces[1].address4 (10.0.7.0/24) overlap: each interface needs its own subnet`),
 		"unknown_interface": invalidNetwork(withSubnets("10.0.0.0/24", "10.0.1.0/24", "10.0.2.0/24"),
-			`spec.network.interfaces[2].name net2 is not an interface of the template, which has net0, net1`),
+			`spec.network.interfaces[2].name net2 is not an interface of the template, which has net0, net1: set bridge to create it`),
+		"unknown_bridge_of_interface": {
+			class:     withInterface(v1alpha1.VMInterface{Name: "net1", InterfaceDevice: v1alpha1.InterfaceDevice{Bridge: "vmbr7"}}),
+			condition: v1alpha1.ConditionNetworkReady, reason: v1alpha1.ReasonBridgesNotFound,
+			want: `region-1/pve1: bridge "vmbr7" of spec.network.interfaces[0] is not on this host, which has vmbr0; create it (Host, System, Network), or set another one`,
+		},
+		"routes_not_in_boot_data": {
+			class:     withInterface(v1alpha1.VMInterface{Name: "net0", InterfaceRouting: v1alpha1.InterfaceRouting{PolicyRoutes: []v1alpha1.PolicyRoute{{From: "10.0.0.0/8", Table: 1, Priority: 1}}}}),
+			userData:  "version: v1alpha1\nmachine: {type: worker}\n",
+			condition: v1alpha1.ConditionInstanceMetadataOptionsReady, reason: v1alpha1.ReasonMetadataOptionsNotFound,
+			want: `spec.network.interfaces[0].policyRoutes has no effect: user-data of secret NAME/templates does not use it, or its format cannot express it; add it to the template as the recipes do, or remove it from the class`,
+		},
 		"template_gateway_outside_CIDR": {
 			scenario:  setTemplateOption("ipconfig0", "ip=10.0.0.0/24,gw=10.0.1.1"),
 			condition: v1alpha1.ConditionNetworkReady, reason: v1alpha1.ReasonNetworkInvalid,
