@@ -178,6 +178,11 @@ func checkTalos(name string, out *output) error {
 			}
 		}
 	}
+	if value, reason := invalidTalosRouting(documents); value != nil {
+		templateErr := &TemplateError{File: name, Reason: reason}
+		templateErr.Line, templateErr.Column = out.origin(value.Line, value.Column)
+		return templateErr
+	}
 	return nil
 }
 

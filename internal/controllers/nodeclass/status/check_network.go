@@ -12,7 +12,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// checkNetwork checks whether the Host has the bridges of the template's interfaces,
+// checkNetwork checks whether the Host has the bridges of the VMs' interfaces,
 // whether they support its VLANs, and whether the interfaces can get their addresses.
 // Proxmox accepts any name, and the VM then fails to start.
 func checkNetwork(z zone) *problem {

@@ -1,0 +1,54 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bootdata
+
+import (
+	"slices"
+	"strconv"
+
+	yamlv3 "go.yaml.in/yaml/v3"
+)
+
+// maxTalosTable is the highest number of a routing table that Talos accepts. The tables
+// above have names.
+const maxTalosTable = 252
+
+// talosPriorities are the priorities of routing rules that Talos uses itself.
+var talosPriorities = []string{"32500", "32501"}
+
+// invalidTalosRouting returns the first value in documents about routes that Talos rejects,
+// and why; nil if there is none.
+func invalidTalosRouting(documents []*yamlv3.Node) (*yamlv3.Node, string) {
+	priorities := map[string]bool{}
+	for _, document := range documents {
+		var tables []*yamlv3.Node
+		switch kind := lookup(document, "kind"); {
+		case kind == nil:
+		case kind.Value == "LinkConfig":
+			if routes := lookup(document, "routes"); routes != nil {
+				for _, route := range routes.Content {
+					tables = append(tables, lookup(route, "table"))
+				}
+			}
+		case kind.Value == "RoutingRuleConfig":
+			tables = append(tables, lookup(document, "table"))
+			priority := lookup(document, "name")
+			if priority != nil && (priorities[priority.Value] || slices.Contains(talosPriorities, priority.Value)) {
+				return priority, "Talos needs another priority for each RoutingRuleConfig, and none of 32500 and 32501; change policyRoutes[].priority"
+			}
+			if priority != nil {
+				priorities[priority.Value] = true
+			}
+		}
+		for _, table := range tables {
+			if table == nil {
+				continue
+			}
+			if number, err := strconv.Atoi(table.Value); err == nil && (number < 1 || number > maxTalosTable) {
+				return table, "Talos has the routing tables 1 to 252; change routes[].table and policyRoutes[].table"
+			}
+		}
+	}
+	return nil, ""
+}

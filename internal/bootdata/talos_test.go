@@ -1,0 +1,35 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package bootdata_test
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+)
+
+func TestRenderTalosRouting(t *testing.T) {
+	t.Parallel()
+	templates, values := recipe(t, "talos")
+	for name, c := range map[string]struct {
+		change func(*bootdata.Interface)
+		want   string
+	}{
+		"table_of_a_route":     {func(i *bootdata.Interface) { i.Routes[1].Table = 1001 }, "Talos has the routing tables 1 to 252"},
+		"table_of_a_rule":      {func(i *bootdata.Interface) { i.PolicyRoutes[0].Table = 254 }, "Talos has the routing tables 1 to 252"},
+		"same_priority":        {func(i *bootdata.Interface) { i.PolicyRoutes[0].Priority = i.PolicyRoutes[1].Priority }, "Talos needs another priority for each RoutingRuleConfig"},
+		"priority_of_KubeSpan": {func(i *bootdata.Interface) { i.PolicyRoutes[0].Priority = 32500 }, "none of 32500 and 32501"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			data := newData(t)
+			data.Values = values
+			c.change(&data.Network.Interfaces[1])
+			_, err := bootdata.Render(templates, data)
+			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(c.want)))
+		})
+	}
+}
