@@ -28,7 +28,8 @@ const (
 	EventTemplateUnusable = "TemplateUnusable"
 	// EventStartFailed means that Proxmox could not start the VM.
 	EventStartFailed = "StartFailed"
-	// EventBootDataFailed means that the boot data templates do not render, or the boot drive could not be created.
+	// EventBootDataFailed means that the boot data templates, or expressions in tags and description, do not render, or the boot
+	// drive could not be created.
 	EventBootDataFailed = "BootDataFailed"
 	// EventPermissionMissing means that the credentials lack a privilege.
 	EventPermissionMissing = "PermissionMissing"

@@ -93,10 +93,24 @@ type ProxmoxNodeClassSpec struct {
 	// +optional
 	Disks []Disk `json:"disks,omitempty"`
 
-	// tags are the Proxmox tags of the VM. A change updates running VMs in place.
+	// hardware sets options of the VM besides its size, for example a watchdog, a TPM or devices of the host. What is not set is
+	// inherited from the template. The upstream provider does not have this field.
+	// +optional
+	Hardware *Hardware `json:"hardware,omitempty"`
+
+	// description is a text in the VM's notes, below those of the provider. It can contain expressions as in
+	// boot data templates, for example {{ .NodePool }}. A change applies to new VMs only. The upstream provider does not have
+	// this field.
+	// +kubebuilder:validation:MaxLength=2048
+	// +optional
+	Description string `json:"description,omitempty" hash:"ignore"`
+
+	// tags are the Proxmox tags of the VM. A tag can contain expressions as in boot data templates, for example
+	// pool-{{ .NodePool }}; a tag that renders to nothing is omitted. A change updates running VMs in place. The upstream provider
+	// does not have expressions.
 	// +kubebuilder:validation:MaxItems=10
-	// +kubebuilder:validation:items:MaxLength=124
-	// +kubebuilder:validation:items:Pattern=`^[a-zA-Z0-9_][a-zA-Z0-9_+.-]*$`
+	// +kubebuilder:validation:items:MaxLength=256
+	// +kubebuilder:validation:items:Pattern=`^([a-zA-Z0-9_][a-zA-Z0-9_+.-]{0,123}|[^\n]*\{\{[^\n]*\}\}[^\n]*)$`
 	// +optional
 	Tags []string `json:"tags,omitempty" hash:"ignore"`
 

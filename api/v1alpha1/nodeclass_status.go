@@ -33,6 +33,8 @@ const (
 	ConditionResourcePoolReady = "ResourcePoolReady"
 	// ConditionCPULayoutReady is true when at least one Host supports spec.cpu: NUMA cells, cores, hugepages.
 	ConditionCPULayoutReady = "CPULayoutReady"
+	// ConditionHardwareReady is true when at least one Host supports spec.hardware: its Proxmox release, storages and devices.
+	ConditionHardwareReady = "HardwareReady"
 	// ConditionKubeletConfigurationValid is true when spec.kubeletConfiguration has only fields and values that a kubelet accepts.
 	ConditionKubeletConfigurationValid = "KubeletConfigurationValid"
 )
@@ -94,6 +96,10 @@ const (
 	ReasonTagsForbidden = "TagsForbidden"
 	// ReasonCPULayoutUnsupported means that no Host supports spec.cpu.
 	ReasonCPULayoutUnsupported = "CPULayoutUnsupported"
+	// ReasonHardwareUnsupported means that no Host supports spec.hardware. The message names field, value and what is missing.
+	ReasonHardwareUnsupported = "HardwareUnsupported"
+	// ReasonTextInvalid means that an expression in spec.tags or spec.description cannot be evaluated, or that its result is invalid.
+	ReasonTextInvalid = "TextInvalid"
 	// ReasonResourcePoolNotFound means that the resource pool does not exist.
 	ReasonResourcePoolNotFound = "ResourcePoolNotFound"
 	// ReasonKubeletConfigurationInvalid means that a kubelet would not start with spec.kubeletConfiguration. The message names
@@ -192,6 +198,7 @@ func (in *ProxmoxNodeClass) StatusConditions(opts ...status.ForOption) status.Co
 		ConditionResourcePoolReady,
 		ConditionInstanceMetadataOptionsReady,
 		ConditionCPULayoutReady,
+		ConditionHardwareReady,
 		ConditionKubeletConfigurationValid,
 	).For(in, opts...)
 }

@@ -76,6 +76,8 @@ type Metadata struct {
 	Tags []string `json:"tags,omitempty"`
 	// NodeClass is the name of the ProxmoxNodeClass.
 	NodeClass string `json:"nodeClass"`
+	// NodePool is the name of the NodePool.
+	NodePool string `json:"nodePool"`
 }
 
 // Resources is the VM's size.

@@ -96,7 +96,25 @@ func Render(templates Templates, data Data) (Files, error) {
 	return files, nil
 }
 
+// RenderText executes a short template outside of boot data, whose root is Metadata. An
+// error is a *TemplateError with that name.
+func RenderText(name, source string, metadata Metadata) (string, error) {
+	out, err := execute(name, source, metadata, Data{Metadata: metadata})
+	if err != nil {
+		return "", err
+	}
+	return out.String(), nil
+}
+
 func renderFile(name, source string, root any, data Data) ([]byte, error) {
+	out, err := execute(name, source, root, data)
+	if err != nil {
+		return nil, err
+	}
+	return finalize(name, out)
+}
+
+func execute(name, source string, root any, data Data) (*output, error) {
 	functions := funcMap()
 	functions[stepFunction] = stepCounter()
 	tmpl, err := template.New(name).Option("missingkey=error").Funcs(functions).Parse(source)
@@ -111,5 +129,5 @@ func renderFile(name, source string, root any, data Data) ([]byte, error) {
 		}
 		return nil, newExecutionError(name, data, err)
 	}
-	return finalize(name, out)
+	return out, nil
 }

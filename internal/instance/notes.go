@@ -13,6 +13,8 @@ import (
 // as Markdown.
 type Notes struct {
 	Claim, NodePool, NodeClass, InstanceType, CapacityType string
+	// Description is the text of the NodeClass.
+	Description string
 
 	CPUs      int
 	MemoryMiB int
@@ -49,6 +51,9 @@ func Description(id Identity, n Notes, b *Binding, hookScripts []string) string 
 	}
 	if n.Price > 0 {
 		lines = append(lines, "- Price: "+decimal(n.Price)+", without currency")
+	}
+	if n.Description != "" {
+		lines = append(lines, "", n.Description)
 	}
 	return mark.Notes(strings.Join(lines, "\n"))
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -42,9 +43,15 @@ func (u *Updater) UpdateInPlace(ctx context.Context, claim *karpv1.NodeClaim, cl
 	if err != nil {
 		return err
 	}
+	tags, err := RenderTags(claim, class, Intent{
+		Region: vm.Region, Host: vm.Host, VMID: vm.VMID, InstanceType: claim.Labels[corev1.LabelInstanceTypeStable],
+	})
+	if err != nil {
+		return err
+	}
 	client := u.deps.Clients[vm.Region]
 	guest, _ := u.deps.Inventory.View().Guest(vm.Region, vm.VMID)
-	if err := updateTags(ctx, client, vm, class.Spec.Tags); err != nil {
+	if err := updateTags(ctx, client, vm, tags); err != nil {
 		return err
 	}
 	if err := updateFirewall(ctx, client, vm, class.Spec.SecurityGroups, u.inheritsFirewall(claim)); err != nil {

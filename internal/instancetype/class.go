@@ -22,6 +22,7 @@ type classInput struct {
 	region   string
 	boot     v1alpha1.BootDevice
 	disks    []v1alpha1.Disk
+	hardware *v1alpha1.Hardware
 	selected []string
 	unusable []v1alpha1.UnusableZone
 	network  *v1alpha1.Network
@@ -41,6 +42,7 @@ func newClassInput(nodeClass *v1alpha1.ProxmoxNodeClass) classInput {
 		region:   nodeClass.Spec.Region,
 		boot:     nodeClass.Spec.BootDevice,
 		disks:    nodeClass.Spec.Disks,
+		hardware: nodeClass.Spec.Hardware,
 		selected: nodeClass.Status.SelectedZones,
 		unusable: nodeClass.Status.UnusableZones,
 		network:  nodeClass.Spec.Network,
@@ -55,6 +57,7 @@ func (c classInput) equal(other classInput) bool {
 		c.cpu == other.cpu && c.slotTag == other.slotTag && c.sizing == other.sizing &&
 		slices.Equal(c.selected, other.selected) && slices.EqualFunc(c.unusable, other.unusable, sameUnusableZone) &&
 		slices.EqualFunc(c.observed, other.observed, sameMemoryOverhead) &&
+		(c.hardware == other.hardware || equality.Semantic.DeepEqual(c.hardware, other.hardware)) &&
 		(c.network == other.network || equality.Semantic.DeepEqual(c.network, other.network))
 }
 
@@ -65,7 +68,8 @@ func sameUnusableZone(a, b v1alpha1.UnusableZone) bool {
 
 // clone returns a copy that shares no memory with the NodeClass.
 func (c classInput) clone() classInput {
-	c.selected, c.unusable, c.network = slices.Clone(c.selected), slices.Clone(c.unusable), c.network.DeepCopy()
+	c.selected, c.unusable = slices.Clone(c.selected), slices.Clone(c.unusable)
+	c.network, c.hardware = c.network.DeepCopy(), c.hardware.DeepCopy()
 	class := (&v1alpha1.ProxmoxNodeClassSpec{BootDevice: c.boot, Disks: c.disks}).DeepCopy()
 	c.boot, c.disks = class.BootDevice, class.Disks
 	c.observed = (&v1alpha1.ProxmoxNodeClassStatus{MemoryOverhead: c.observed}).DeepCopy().MemoryOverhead

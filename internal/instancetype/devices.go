@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -58,12 +59,21 @@ func (d Devices) resourceOf(mapping string) corev1.ResourceName {
 	return ""
 }
 
-// templateDevices returns the mappings of a template, which its clones inherit, as one
-// comparable string.
-func templateDevices(config proxmox.VMConfig) string {
+// fixedDevices returns the mappings of a template, which its clones inherit, and those
+// that the class adds, as one comparable string. A mapping that both have counts once.
+// The number of mediated devices is unknown, so they are not planned.
+func fixedDevices(config proxmox.VMConfig, added []v1alpha1.PCIDevice) string {
 	var mappings []string
 	for _, device := range config.HostDevices().PCI() {
 		if device.Mapping != "" && device.Mediated == "" {
+			mappings = append(mappings, device.Mapping)
+		}
+	}
+	rest := slices.Clone(mappings)
+	for _, device := range added {
+		if n := slices.Index(rest, device.Mapping); n >= 0 {
+			rest = slices.Delete(rest, n, n+1)
+		} else if device.MDev == "" {
 			mappings = append(mappings, device.Mapping)
 		}
 	}

@@ -44,7 +44,7 @@ type zone struct {
 	exhaustedReason string
 	// arch and os of VMs on the Host; empty until they are known.
 	arch, os string
-	// devices are the PCI mappings of the template, joined by commas.
+	// devices are the PCI mappings of the template and the class, joined by commas.
 	devices     string
 	priceFactor float64
 	// pinning is how VMs can be pinned on the Host.
@@ -73,7 +73,7 @@ func (z zone) withTemplate(vmid int, view inventory.View, c classInput) zone {
 	z.image = ownership.ImageLabel(z.template, *guest.Config)
 	z.guest = templateKey(z.template, *guest.Config)
 	z.os = osOf(*guest.Config)
-	z.devices = templateDevices(*guest.Config)
+	z.devices = fixedDevices(*guest.Config, c.hardware.Get().PCI)
 	if guest.Config.Options["arch"] == "aarch64" {
 		z.arch = karpv1.ArchitectureArm64
 	}
@@ -145,7 +145,7 @@ func (z zone) labels() map[string]string {
 	return labels
 }
 
-// inherited returns the PCI mappings of the zone's template.
+// inherited returns the PCI mappings of the zone's template and the class.
 func (z zone) inherited() []string {
 	if z.devices == "" {
 		return nil

@@ -39,6 +39,8 @@ type Facts struct {
 	// Directories are the visible directory mappings by ID; nil before the first
 	// Invalidate.
 	Directories map[string]proxmox.DirectoryMapping
+	// USB are the visible USB mappings by ID; nil before the first Invalidate.
+	USB map[string]proxmox.USBMapping
 }
 
 // Fact identifies one of the Facts for Invalidate.
@@ -58,6 +60,8 @@ var (
 	FactVNets = Fact{kind: "vnets"}
 	// FactDirectories are the directory mappings. They are read on demand.
 	FactDirectories = Fact{kind: "directories"}
+	// FactUSB are the USB mappings. They are read on demand.
+	FactUSB = Fact{kind: "usb"}
 )
 
 // FactBridges returns the Fact for the bridges of a Host.
@@ -74,7 +78,7 @@ func FactSnippets(key StorageKey) Fact {
 
 // isOnDemand reports whether a Fact is read only after Invalidate requested it.
 func (f Fact) isOnDemand() bool {
-	return f.kind == "pool" || f.kind == "snippets" || f == FactDirectories || f == FactRoles
+	return f.kind == "pool" || f.kind == "snippets" || f == FactDirectories || f == FactUSB || f == FactRoles
 }
 
 // factRetry is the backoff for a Fact that cannot be read.
@@ -292,6 +296,11 @@ func (c *cluster) readFact(ctx context.Context, fact Fact) (func(*Facts), error)
 		mappings, err := c.client.DirectoryMappings(ctx)
 		return func(f *Facts) {
 			f.Directories = byName(mappings, func(m proxmox.DirectoryMapping) string { return m.ID })
+		}, err
+	case FactUSB.kind:
+		mappings, err := c.client.USBMappings(ctx)
+		return func(f *Facts) {
+			f.USB = byName(mappings, func(m proxmox.USBMapping) string { return m.ID })
 		}, err
 	case "bridges":
 		bridges, err := c.client.Bridges(ctx, fact.of)

@@ -37,7 +37,8 @@ func ForVM(vm VM) []Required {
 	all = append(all, vm.onVM()...)
 	all = append(all, vm.onDisks()...)
 	all = append(all, vm.onBootDrive()...)
-	return append(all, vm.onDevices()...)
+	all = append(all, vm.onDevices()...)
+	return append(all, vm.onHardware()...)
 }
 
 // ForAnyNodeClass returns the privileges that the VMs of every NodeClass require. Those on
@@ -77,7 +78,8 @@ func (vm VM) onVM() []Required {
 		"VM.Audit", "VM.Allocate", "VM.PowerMgmt", "VM.Config.CPU", "VM.Config.Memory", "VM.Config.HWType", "VM.Config.Disk",
 	}
 	spec := vm.Class.Spec
-	if len(spec.Tags) > 0 || (vm.Template != nil && vm.Template.Protected()) {
+	hardware := spec.Hardware.Get()
+	if len(spec.Tags) > 0 || hardware.Agent != nil || hardware.Startup != nil || (vm.Template != nil && vm.Template.Protected()) {
 		required = append(required, "VM.Config.Options")
 	}
 	if len(spec.SecurityGroups) > 0 || vm.hasNICs() {
@@ -139,6 +141,9 @@ func (vm VM) onDisks() []Required {
 		if storage, added := vmconfig.CloudInitStorage(vm.Class, *vm.Template); added {
 			names = append(names, "/"+storage)
 		}
+	}
+	if tpm := vm.Class.Spec.Hardware.Get().TPM; tpm != nil && tpm.Storage != "" {
+		names = append(names, "/"+tpm.Storage)
 	}
 	var out []Required
 	for _, name := range names {

@@ -31,6 +31,8 @@ type ClusterClient interface {
 	// DirectoryMappings returns the directory mappings visible to the user. There are
 	// none before Proxmox VE 8.4.
 	DirectoryMappings(ctx context.Context) ([]DirectoryMapping, error)
+	// USBMappings returns the USB mappings visible to the user.
+	USBMappings(ctx context.Context) ([]USBMapping, error)
 	// Permissions returns the user's privileges by path. Proxmox omits paths on which an
 	// ACL cancels what they inherit, except near the root.
 	Permissions(ctx context.Context) (Permissions, error)

@@ -26,12 +26,8 @@ type PCIDevice struct {
 }
 
 func (c clusterClient) PCIMappings(ctx context.Context) ([]PCIMapping, error) {
-	var rows []struct {
-		ID   string   `json:"id"`
-		MDev numeric  `json:"mdev"`
-		Map  []string `json:"map"`
-	}
-	if err := c.get(ctx, at("/cluster/mapping/pci"), &rows); err != nil {
+	rows, err := c.mappings(ctx, "pci")
+	if err != nil {
 		return nil, fmt.Errorf("reading the PCI mappings: %w", err)
 	}
 	mappings := make([]PCIMapping, 0, len(rows))
@@ -54,11 +50,8 @@ type DirectoryMapping struct {
 }
 
 func (c clusterClient) DirectoryMappings(ctx context.Context) ([]DirectoryMapping, error) {
-	var rows []struct {
-		ID  string   `json:"id"`
-		Map []string `json:"map"`
-	}
-	if err := c.get(ctx, at("/cluster/mapping/dir"), &rows); err != nil {
+	rows, err := c.mappings(ctx, "dir")
+	if err != nil {
 		return nil, fmt.Errorf("reading the directory mappings: %w", err)
 	}
 	mappings := make([]DirectoryMapping, 0, len(rows))
@@ -71,4 +64,37 @@ func (c clusterClient) DirectoryMappings(ctx context.Context) ([]DirectoryMappin
 		mappings = append(mappings, mapping)
 	}
 	return mappings, nil
+}
+
+// USBMapping is a resource mapping: one name for a USB device of several Hosts.
+type USBMapping struct {
+	ID    string
+	Hosts []string
+}
+
+func (c clusterClient) USBMappings(ctx context.Context) ([]USBMapping, error) {
+	rows, err := c.mappings(ctx, "usb")
+	if err != nil {
+		return nil, fmt.Errorf("reading the USB mappings: %w", err)
+	}
+	mappings := make([]USBMapping, 0, len(rows))
+	for _, row := range rows {
+		mapping := USBMapping{ID: row.ID}
+		for _, entry := range row.Map {
+			mapping.Hosts = append(mapping.Hosts, ParseProperties(entry).Value("node"))
+		}
+		mappings = append(mappings, mapping)
+	}
+	return mappings, nil
+}
+
+// mappingRow is a row of any kind of mapping.
+type mappingRow struct {
+	ID   string   `json:"id"`
+	MDev numeric  `json:"mdev"`
+	Map  []string `json:"map"`
+}
+
+func (c clusterClient) mappings(ctx context.Context, kind string) (rows []mappingRow, err error) {
+	return rows, c.get(ctx, at("/cluster/mapping/"+kind), &rows)
 }

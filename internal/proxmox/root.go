@@ -37,6 +37,8 @@ type Root interface {
 	// Share exports directories of the Host to a VM with the given config by plan9. It
 	// takes effect with the next start and keeps other arguments of QEMU.
 	Share(ctx context.Context, host string, vmid int, config VMConfig, shares []Plan9Share) error
+	// SetEncryption sets the options amd-sev and intel-tdx of a VM with the given config.
+	SetEncryption(ctx context.Context, host string, vmid int, config VMConfig, options map[string]string) error
 }
 
 // RootOptions are options of a VM that only root@pam may set. Empty ones are not changed.
@@ -102,6 +104,10 @@ func (r rootClient) Share(ctx context.Context, host string, vmid int, config VMC
 		return err
 	}
 	return r.setArgs(ctx, host, vmid, config, args)
+}
+
+func (r rootClient) SetEncryption(ctx context.Context, host string, vmid int, config VMConfig, options map[string]string) error {
+	return r.vms.UpdateVM(ctx, host, vmid, ConfigChange{Set: options, Digest: config.Digest})
 }
 
 // setArgs sets QEMU's arguments unless they are already set.

@@ -32,7 +32,7 @@ func inPlaceOptions(desired Desired, location Location) map[string]string {
 	spec := desired.Spec
 	options := map[string]string{"machine": spec.Machine, "cpu": cpu(spec.CPU)}
 	if spec.Agent != nil {
-		options["agent"] = agent(*spec.Agent)
+		options["agent"] = vmconfig.AgentProperties(nil, *spec.Agent).Encode()
 	}
 	if spec.VGA != nil {
 		options["vga"] = vga(*spec.VGA)
@@ -56,7 +56,7 @@ func inPlaceOptions(desired Desired, location Location) map[string]string {
 		options["nameserver"] = strings.Join(servers, " ")
 	}
 	for n, device := range spec.PCIDevices {
-		options["hostpci"+strconv.Itoa(n)] = pci(device)
+		options["hostpci"+strconv.Itoa(n)] = vmconfig.PCIProperties(nil, device).Encode()
 	}
 	if spec.OnBoot != nil {
 		options["onboot"] = bit(*spec.OnBoot)
@@ -137,21 +137,6 @@ func cpu(c v1alpha1.CPU) string {
 	return c.Type + ",flags=" + strings.Join(c.Flags, ";")
 }
 
-func agent(a v1alpha1.Agent) string {
-	out := "enabled=" + bit(a.Enabled)
-	if a.Type == "isa" {
-		out += ",type=isa"
-	}
-	if a.FSFreezeOnBackup != nil {
-		// PVE 9.1 renamed the property and still accepts this name.
-		out += ",freeze-fs-on-backup=" + bit(*a.FSFreezeOnBackup)
-	}
-	if a.FSTrimClonedDisks != nil {
-		out += ",fstrim_cloned_disks=" + bit(*a.FSTrimClonedDisks)
-	}
-	return out
-}
-
 func vga(v v1alpha1.VGA) string {
 	if v.Memory == nil {
 		return v.Type
@@ -185,20 +170,6 @@ func addresses(n v1alpha1.NetworkInterface) string {
 		}
 	}
 	return strings.Join(parts, ",")
-}
-
-func pci(d v1alpha1.PCIDevice) string {
-	out := "mapping=" + d.Mapping
-	if d.MDev != "" {
-		out += ",mdev=" + d.MDev
-	}
-	if d.PCIe != nil {
-		out += ",pcie=" + bit(*d.PCIe)
-	}
-	if d.XVGA != nil {
-		out += ",x-vga=" + bit(*d.XVGA)
-	}
-	return out
 }
 
 func bit(b bool) string {

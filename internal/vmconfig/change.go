@@ -49,6 +49,8 @@ type Desired struct {
 	// HookScripts are in the notes since the clone. The Template must have the
 	// hookscript that reads them.
 	HookScripts []string
+	// Hardware are the options of the class besides the size.
+	Hardware v1alpha1.Hardware
 }
 
 // Cell is a NUMA cell of the guest, bound to a cell of the Host.
@@ -63,7 +65,9 @@ type Cell struct {
 // lacks something that the VM needs.
 func Change(clone proxmox.VMConfig, want Desired) (proxmox.ConfigChange, error) {
 	b := &builder{clone: clone, want: want, set: map[string]string{}}
+	b.setBuses()
 	b.setHardware()
+	b.setOptions()
 	b.setSMBIOS()
 	if err := b.setNICs(); err != nil {
 		return proxmox.ConfigChange{}, err
@@ -77,6 +81,12 @@ func Change(clone proxmox.VMConfig, want Desired) (proxmox.ConfigChange, error) 
 		return proxmox.ConfigChange{}, err
 	}
 	if err := b.addDevices(); err != nil {
+		return proxmox.ConfigChange{}, err
+	}
+	if err := b.addUSB(); err != nil {
+		return proxmox.ConfigChange{}, err
+	}
+	if err := b.addTPM(disk); err != nil {
 		return proxmox.ConfigChange{}, err
 	}
 	if err := b.addShares(); err != nil {
@@ -177,41 +187,18 @@ func IsConfigured(cfg proxmox.VMConfig) bool {
 	return strings.HasPrefix(cfg.SMBIOS().Serial, "h=") && strings.Contains(cfg.SMBIOS().Serial, ";i=")
 }
 
-// maxDevices is the number of hostpci slots.
-const maxDevices = 16
-
-// addDevices adds a device of each mapping that the Template does not have.
-func (b *builder) addDevices() error {
-	missing := slices.Clone(b.want.Devices)
-	used := map[string]bool{}
-	for _, device := range b.clone.HostDevices().PCI() {
-		used[device.Slot] = true
-		if n := slices.Index(missing, device.Mapping); n >= 0 {
-			missing = slices.Delete(missing, n, n+1)
-		}
-	}
-	for n := 0; len(missing) > 0; n++ {
-		if n == maxDevices {
-			return fmt.Errorf("the template leaves too few of %d PCI slots for devices of %s", maxDevices, strings.Join(missing, ", "))
-		}
-		slot := "hostpci" + strconv.Itoa(n)
-		if used[slot] {
-			continue
-		}
-		value := "mapping=" + missing[0]
-		if strings.Contains(b.clone.Options["machine"], "q35") {
-			value += ",pcie=1" // other machine types have no PCIe slots, and the start would fail
-		}
-		b.set[slot], missing = value, missing[1:]
-	}
-	return nil
-}
-
 // CheckTemplate returns an error if VMs of a class cannot be made of a Template: it
 // needs a boot disk, a slot for the boot drive, and the interfaces that the class names.
 func CheckTemplate(template proxmox.VMConfig, class *v1alpha1.ProxmoxNodeClass) error {
-	want := Desired{Cores: 1, MemoryMiB: 1024, CloudInit: NewCloudInit(class), Firewalled: FirewalledInterfaces(class), Network: network.Devices(class)}
-	want.BootDisk, want.Disks = class.Spec.BootDevice.DiskOptions, class.Spec.Disks
+	want := Desired{
+		Cores: 1, MemoryMiB: 1024, CloudInit: NewCloudInit(class), Firewalled: FirewalledInterfaces(class), Network: network.Devices(class),
+		BootDisk: class.Spec.BootDevice.DiskOptions, Disks: class.Spec.Disks, Hardware: class.Spec.Hardware.Get(),
+	}
+	for _, device := range want.Hardware.PCI {
+		if device.MDev == "" {
+			want.Devices = append(want.Devices, device.Mapping)
+		}
+	}
 	if class.Spec.MetadataOptions.UsesCDROM() {
 		want.ISO = "storage:iso/sample.iso"
 	}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
@@ -86,12 +85,12 @@ func (s Source) data(ctx context.Context, r Request, source templates, token, ro
 	if err != nil {
 		return bootdata.Data{}, fmt.Errorf("creating the kubelet's configuration from NodeClass %s: %w", r.Class.Name, err)
 	}
+	metadata := instance.Metadata(r.Claim, r.Class, r.Intent)
+	if metadata.Tags, err = instance.RenderTags(r.Claim, r.Class, r.Intent); err != nil {
+		return bootdata.Data{}, err
+	}
 	return bootdata.Data{
-		Metadata: bootdata.Metadata{
-			Hostname: r.Claim.Name, InstanceID: strconv.Itoa(r.Intent.VMID), InstanceUUID: string(r.Claim.UID),
-			InstanceType: r.Intent.InstanceType, ProviderID: r.Intent.ProviderID(),
-			Region: r.Intent.Region, Zone: r.Intent.Host, Tags: r.Class.Spec.Tags, NodeClass: r.Class.Name,
-		},
+		Metadata:  metadata,
 		Network:   guestNetwork(r.Intent, r.Bridges),
 		Resources: bootdata.Resources{CPU: int64(r.Intent.Cores), Memory: int64(r.Intent.MemoryMiB) << 20},
 		Kubernetes: bootdata.Kubernetes{

@@ -135,6 +135,10 @@ func (a *attempt) isCloneRunning(ctx context.Context) (bool, error) {
 
 // clone clones the Template and waits for the end of the task.
 func (a *attempt) clone(ctx context.Context) error {
+	request, err := a.cloneRequest()
+	if err != nil {
+		return err
+	}
 	release, err := a.deps.Tasks.AcquireSlot(ctx, a.deps.Inventory.View(), instance.TaskClone, a.intent.Region, a.intent.Host, a.intent.Storage)
 	if err != nil {
 		return err
@@ -142,7 +146,7 @@ func (a *attempt) clone(ctx context.Context) error {
 	defer release()
 	uid := string(a.claim.UID)
 	a.deps.Launches.RecordCloneRequested(uid)
-	task, err := a.client.CloneVM(ctx, a.cloneRequest())
+	task, err := a.client.CloneVM(ctx, request)
 	if err != nil {
 		if !errors.Is(err, proxmox.ErrUnknownOutcome) && ctx.Err() == nil {
 			a.deps.Launches.RecordCloneEnded(uid)
@@ -160,12 +164,17 @@ func (a *attempt) clone(ctx context.Context) error {
 	return a.waitCloned(ctx, task)
 }
 
-func (a *attempt) cloneRequest() proxmox.CloneRequest {
+func (a *attempt) cloneRequest() (proxmox.CloneRequest, error) {
+	notes := instance.NewNotes(a.claim.Name, a.claim.Labels[karpv1.NodePoolLabelKey], a.class.Name, a.intent)
+	text, err := instance.RenderDescription(a.claim, a.class, a.intent)
+	if err != nil {
+		return proxmox.CloneRequest{}, failf(v1alpha1.EventBootDataFailed, "rendering the description of VM %d: %w", a.intent.VMID, err)
+	}
+	notes.Description = text
 	request := proxmox.CloneRequest{
 		Host: a.intent.TemplateHost, TemplateID: a.intent.TemplateID, VMID: a.intent.VMID, Name: a.claim.Name,
-		Description: instance.Description(a.id, instance.NewNotes(a.claim.Name, a.claim.Labels[karpv1.NodePoolLabelKey], a.class.Name, a.intent),
-			a.intent.Binding, a.class.Spec.HookScripts),
-		Full: a.intent.FullClone, Pool: a.intent.ResourcePool,
+		Description: instance.Description(a.id, notes, a.intent.Binding, a.class.Spec.HookScripts),
+		Full:        a.intent.FullClone, Pool: a.intent.ResourcePool,
 	}
 	if a.intent.Host != a.intent.TemplateHost {
 		request.Target = a.intent.Host
@@ -173,7 +182,7 @@ func (a *attempt) cloneRequest() proxmox.CloneRequest {
 	if a.intent.FullClone {
 		request.Storage = a.intent.Storage // Proxmox rejects it for linked clones
 	}
-	return request
+	return request, nil
 }
 
 // waitCloned waits for the end of a clone task, and records it. If the status cannot be

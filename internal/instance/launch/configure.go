@@ -72,13 +72,18 @@ func (a *attempt) configure(ctx context.Context) (proxmox.VMConfig, error) {
 	if err := a.verifyOwner(cfg); err != nil {
 		return cfg, err
 	}
+	tags, err := instance.RenderTags(a.claim, a.class, a.intent)
+	if err != nil {
+		return cfg, failf(v1alpha1.EventBootDataFailed, "rendering the tags of VM %d: %w", a.intent.VMID, err)
+	}
 	want := vmconfig.Desired{
 		Name: a.claim.Name, VMID: a.intent.VMID, UUID: a.id.ClaimUID, InstanceType: a.intent.InstanceType,
 		Cores: a.intent.Cores, MemoryMiB: a.intent.MemoryMiB,
-		Tags: a.class.Spec.Tags, MACs: a.intent.MACs,
+		Tags: tags, MACs: a.intent.MACs,
 		Firewalled: vmconfig.FirewalledInterfaces(a.class), Devices: a.intent.Devices, Network: a.intent.Network,
 		Shares: a.class.Spec.Shares, HookScripts: a.class.Spec.HookScripts,
 		BootDisk: a.class.Spec.BootDevice.DiskOptions, Disks: a.intent.Disks,
+		Hardware: a.class.Spec.Hardware.Get(),
 	}
 	if a.intent.Binding != nil {
 		want.Cells = a.intent.Binding.Cells

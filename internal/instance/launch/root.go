@@ -11,10 +11,11 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
 // ensureRootOptions sets the options that only root may set: CPU affinity and
-// hugepages, Ignition through fw_cfg, shares by plan9. They are separate from the
+// hugepages, Ignition through fw_cfg, shares by plan9, encryption of the memory. They are separate from the
 // configuration, which the token writes, and precede the start: on a running VM they
 // would apply only after the next one.
 func (a *attempt) ensureRootOptions(ctx context.Context) error {
@@ -24,7 +25,10 @@ func (a *attempt) ensureRootOptions(ctx context.Context) error {
 	if err := a.ensureIgnitionFile(ctx); err != nil {
 		return err
 	}
-	return a.ensurePlan9(ctx)
+	if err := a.ensurePlan9(ctx); err != nil {
+		return err
+	}
+	return a.ensureEncryption(ctx)
 }
 
 func (a *attempt) ensureAffinity(ctx context.Context) error {
@@ -108,6 +112,29 @@ func (a *attempt) ensurePlan9(ctx context.Context) error {
 	}
 	if err := root.Share(ctx, a.intent.Host, a.intent.VMID, cfg, shares); err != nil {
 		return fmt.Errorf("sharing directories with VM %d on host %s as root: %w", a.intent.VMID, a.intent.Host, err)
+	}
+	return nil
+}
+
+// ensureEncryption sets the options of confidential computing, unless the Template has them.
+func (a *attempt) ensureEncryption(ctx context.Context) error {
+	options := vmconfig.RootOptions(a.class.Spec.Hardware.Get())
+	if len(options) == 0 {
+		return nil
+	}
+	cfg, err := a.client.VMConfig(ctx, a.intent.Host, a.intent.VMID)
+	if err != nil || vmconfig.HasOptions(cfg, options) {
+		return err
+	}
+	root, err := a.deps.RootClients.Get(a.intent.Region)
+	if err != nil {
+		return failf(v1alpha1.EventPermissionMissing, "encrypting the memory of VM %d on host %s: %w", a.intent.VMID, a.intent.Host, err)
+	}
+	if err := a.verifyOwner(cfg); err != nil {
+		return err
+	}
+	if err := root.SetEncryption(ctx, a.intent.Host, a.intent.VMID, cfg, options); err != nil {
+		return fmt.Errorf("encrypting the memory of VM %d on host %s as root: %w", a.intent.VMID, a.intent.Host, err)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
 // checkPrivileges checks whether the token has all privileges to launch, maintain and
@@ -73,6 +74,12 @@ func checkRootLogin(z zone) *problem {
 		if s.IsPlan9() {
 			return z.regionProblem("spec.shares[%d].type plan9 sets QEMU arguments, which only root@pam may do; "+
 				"add a root login for this region to the cloud config (docs/shares.md), or use type virtiofs", n)
+		}
+	}
+	if options := vmconfig.RootOptions(z.class.Spec.Hardware.Get()); z.config == nil || !vmconfig.HasOptions(*z.config, options) {
+		for option, value := range options {
+			return z.regionProblem("spec.hardware.confidentialComputing sets %s, which only root@pam may do; "+
+				"add a root login for this region to the cloud config (docs/nodeclass.md), or set it in the template as root: qm set TEMPLATE --%s %s", option, option, value)
 		}
 	}
 	if !z.class.Spec.MetadataOptions.UsesFWCfg() {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 )
 
@@ -16,7 +18,13 @@ func checkTags(z zone) *problem {
 	if len(z.class.Spec.Tags) == 0 {
 		return nil
 	}
-	desired, inherited := lower(z.class.Spec.Tags), []string{}
+	claim, in := z.sample()
+	if _, err := instance.RenderTags(claim, z.class, in); err != nil {
+		return &problem{message: err.Error(), reason: v1alpha1.ReasonTextInvalid}
+	}
+	// What expressions render to is not known yet.
+	literal := slices.DeleteFunc(slices.Clone(z.class.Spec.Tags), instance.IsExpression)
+	desired, inherited := lower(literal), []string{}
 	if z.config != nil {
 		inherited = lower(z.config.Tags())
 	}

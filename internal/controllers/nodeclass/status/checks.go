@@ -35,6 +35,7 @@ var checks = []check{
 	{v1alpha1.ConditionTagsAllowed, v1alpha1.ReasonTagsForbidden, checkTags, singleFact(inventory.FactOptions)},
 	{v1alpha1.ConditionResourcePoolReady, v1alpha1.ReasonResourcePoolNotFound, checkResourcePool, resourcePoolFacts},
 	{v1alpha1.ConditionCPULayoutReady, v1alpha1.ReasonCPULayoutUnsupported, checkCPULayout, noFacts},
+	{v1alpha1.ConditionHardwareReady, v1alpha1.ReasonHardwareUnsupported, checkHardware, hardwareFacts},
 }
 
 func noFacts(zone) []inventory.Fact { return nil }
