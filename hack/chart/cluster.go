@@ -20,6 +20,7 @@ func clusterFields() object {
 		"ca":                formatted(`[^-]*-----BEGIN CERTIFICATE-----[\s\S]*`),
 		"ca_file":           text,
 		"fingerprint":       formatted(fingerprint + `([ ,;]+` + fingerprint + `)*`),
+		"proxy_url":         proxyFormat(),
 		"token_id":          tokenFormat(),
 		"token_secret":      text,
 		"token_id_file":     text,
@@ -74,6 +75,12 @@ func formatted(pattern string) object {
 func urlFormat() object {
 	format := formatted(`https://[^/?#\s]+(/*|/([^?#\s]*/)?api2/json/*)`)
 	return object{"if": object{"type": "string", "pattern": "@"}, "then": object{"const": "https://host:8006 without user and password"}, "else": format}
+}
+
+// proxyFormat does not check a URL with a user, because it may contain a password.
+func proxyFormat() object {
+	format := formatted(`(https?|socks5h?)://[^/?#\s]+/?`)
+	return object{"if": object{"type": "string", "pattern": "@"}, "else": format}
 }
 
 func tokenFormat() object {

@@ -42,6 +42,9 @@ type ClusterConfig struct {
 	CAFile string
 	// Fingerprints (SHA-256) of the Hosts' certificates, instead of a CA.
 	Fingerprints []string
+	// ProxyURL is the proxy for requests to the Cluster, which may contain a password. If
+	// empty, the environment decides (HTTPS_PROXY, NO_PROXY).
+	ProxyURL Secret
 
 	TokenID         string
 	TokenSecret     Secret
@@ -164,6 +167,7 @@ func readCluster(n *yaml.Node, field string) (ClusterConfig, error) {
 		"ca":                text(&c.CA),
 		"ca_file":           text(&caFile),
 		"fingerprint":       text(&fingerprint),
+		"proxy_url":         secret(&c.ProxyURL),
 		"token_id":          text(&c.TokenID),
 		"token_secret":      secret(&c.TokenSecret),
 		"token_id_file":     text(&c.TokenIDFile),

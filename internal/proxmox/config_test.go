@@ -98,7 +98,7 @@ func TestLoadConfigErrors(t *testing.T) {
 		"cluster_no_fields": {"clusters: [s3cr3t]\n", "line 1: clusters[0]: found a text, want fields: ca, ca_file"},
 		"unknown_key": {
 			goodClusters + "- region: dc2\n  uri: https://pve2:8006\n",
-			"line 7: clusters[1].uri: unknown field, known fields: ca, ca_file, fingerprint, insecure, password, region, root, token_id, token_id_file, token_secret, token_secret_file, url, urls, username",
+			"line 7: clusters[1].uri: unknown field, known fields: ca, ca_file, fingerprint, insecure, password, proxy_url, region, root, token_id, token_id_file, token_secret, token_secret_file, url, urls, username",
 		},
 		"key_twice":       {goodClusters + "  region: dc2\n", "line 6: clusters[0].region: found twice, want one"},
 		"secret_no_text":  {"clusters:\n" + cluster + "  token_id: a@pve!b\n  token_secret: [s3cr3t]\n", "line 5: clusters[0].token_secret: found a list, want a text"},
@@ -134,6 +134,9 @@ func TestLoadConfigErrors(t *testing.T) {
 		"root_twice":      {goodClusters + "  root: {password: s3cr3t, password_file: DIR/secret}\n", "clusters[0].root.password_file: found together with root.password: set one of them"},
 		"no_root_file":    {goodClusters + "  root: {password_file: DIR/none}\n", "none: no such file or directory: mount the file with root's password"},
 		"unknown_in_root": {goodClusters + "  root: {pasword: s3cr3t}\n", "clusters[0].root.pasword: unknown field, known fields: password, password_file, username"},
+		"proxy_scheme":    {goodClusters + "  proxy_url: ftp://proxy:21\n", `clusters[0].proxy_url: found "ftp://proxy:21", want http, https, socks5, socks5h with host and port`},
+		"proxy_path":      {goodClusters + "  proxy_url: http://proxy:3128/x\n", `clusters[0].proxy_url: found "http://proxy:3128/x", want http`},
+		"proxy_password":  {goodClusters + "  proxy_url: ftp://user:s3cr3t@proxy:21\n", "clusters[0].proxy_url: found a value that is not the URL of a proxy, want http"},
 		"bad_fingerprint": {goodClusters + "  fingerprint: AB:CD\n", `clusters[0].fingerprint: found "AB:CD", want a SHA-256 fingerprint`},
 		"bad_ca":          {goodClusters + "  ca: nonsense\n", "line 6: clusters[0].ca: found no certificate, want PEM"},
 		"no_ca_file":      {goodClusters + "  ca_file: DIR/none\n", "none: no such file or directory: mount the file, for instance /etc/pve/pve-root-ca.pem"},

@@ -18,7 +18,7 @@ import (
 // normalize validates a Cluster's config and completes its URLs. Errors begin with the
 // field and never contain a secret.
 func (c *ClusterConfig) normalize() error {
-	for _, check := range []func() error{c.checkRegion, c.checkURLs, c.checkTrust, c.checkCredentials, c.checkRoot} {
+	for _, check := range []func() error{c.checkRegion, c.checkURLs, c.checkTrust, c.checkProxy, c.checkCredentials, c.checkRoot} {
 		if err := check(); err != nil {
 			return err
 		}

@@ -28,16 +28,18 @@ func newHTTPTransport(cfg ClusterConfig, opts Options) (*http.Transport, error) 
 	}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true) // Proxmox supports no other
-	return &http.Transport{
+	dialer := &net.Dialer{Timeout: opts.DialTimeout, KeepAlive: 15 * time.Second}
+	transport := &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: opts.DialTimeout, KeepAlive: 15 * time.Second}).DialContext,
+		DialContext:           dialer.DialContext,
 		TLSClientConfig:       tlsConfig,
 		TLSHandshakeTimeout:   opts.DialTimeout,
 		ResponseHeaderTimeout: opts.ResponseTimeout,
 		IdleConnTimeout:       idleTimeout,
 		MaxIdleConnsPerHost:   MaxConnections,
 		Protocols:             protocols,
-	}, nil
+	}
+	return transport, setProxy(transport, cfg.ProxyURL, dialer)
 }
 
 func tlsConfigOf(cfg ClusterConfig) (*tls.Config, error) {

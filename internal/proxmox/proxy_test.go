@@ -1,0 +1,111 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox_test
+
+import (
+	"encoding/base64"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"sync"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// connectProxy is a proxy that only tunnels TLS, with a user if that is set.
+type connectProxy struct {
+	user *url.Userinfo
+
+	mu      sync.Mutex
+	targets []string
+}
+
+func (p *connectProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if p.user != nil && r.Header.Get("Proxy-Authorization") != "Basic "+base64.StdEncoding.EncodeToString([]byte(p.user.String())) {
+		w.WriteHeader(http.StatusProxyAuthRequired)
+		return
+	}
+	if r.Method != http.MethodConnect {
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return
+	}
+	target, err := (&net.Dialer{}).DialContext(r.Context(), "tcp", r.Host)
+	if err != nil {
+		w.WriteHeader(http.StatusBadGateway)
+		return
+	}
+	p.mu.Lock()
+	p.targets = append(p.targets, r.Host)
+	p.mu.Unlock()
+	w.WriteHeader(http.StatusOK)
+	client, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	go func() { defer target.Close(); _, _ = io.Copy(target, client) }()
+	go func() { defer client.Close(); _, _ = io.Copy(client, target) }()
+}
+
+func (p *connectProxy) seen() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.targets
+}
+
+func TestProxy(t *testing.T) {
+	t.Parallel()
+	user := url.UserPassword("karpenter", "s3cr3t")
+	for name, test := range map[string]struct {
+		required, sent *url.Userinfo
+		want           string
+	}{
+		"open":         {},
+		"with_user":    {required: user, sent: user},
+		"without_user": {required: user, want: "Proxy Authentication Required"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			proxy := &connectProxy{user: test.required}
+			server := httptest.NewServer(proxy)
+			t.Cleanup(server.Close)
+			address, err := url.Parse(server.URL)
+			g.Expect(err).NotTo(HaveOccurred())
+			address.User = test.sent
+
+			sim, _ := simulate(t, "9.2")
+			cfg := simConfig(sim)
+			cfg.ProxyURL = proxmox.Secret(address.String())
+			_, err = newClient(t, cfg, proxmox.Options{}).Version(t.Context())
+			if test.want != "" {
+				g.Expect(err).To(MatchError(ContainSubstring(test.want)))
+				return
+			}
+			g.Expect(err).NotTo(HaveOccurred())
+			base, err := url.Parse(sim.URL())
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(proxy.seen()).To(ContainElement(base.Host), "the request must be sent through the proxy")
+		})
+	}
+}
+
+// The proxy's certificate is not verified with the CA of the Cluster.
+func TestProxyWithTLS(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	proxy := &connectProxy{}
+	server := httptest.NewTLSServer(proxy)
+	t.Cleanup(server.Close)
+	sim, _ := simulate(t, "9.2")
+	cfg := simConfig(sim)
+	cfg.CA, cfg.Insecure, cfg.ProxyURL = "", true, proxmox.Secret(server.URL)
+	_, err := newClient(t, cfg, proxmox.Options{}).Version(t.Context())
+	g.Expect(err).To(MatchError(ContainSubstring("certificate signed by unknown authority")), "insecure is for Proxmox only")
+	g.Expect(proxy.seen()).To(BeEmpty())
+}
