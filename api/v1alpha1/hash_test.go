@@ -94,7 +94,11 @@ func TestNodeClassHash(t *testing.T) {
 		"Disks": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) {
 			s.Disks = []v1alpha1.Disk{{Name: "data", Size: "10G"}}
 		}},
-		"Tags": {updates, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Tags = append(s.Tags, "more") }},
+		"Hardware": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) {
+			s.Hardware = &v1alpha1.Hardware{CPULimit: new(int32(2))}
+		}},
+		"Description": {neither, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Description = "pool {{ .NodePool }}" }},
+		"Tags":        {updates, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Tags = append(s.Tags, "more") }},
 		"MetadataOptions": {neither, func(s *v1alpha1.ProxmoxNodeClassSpec) {
 			s.MetadataOptions = v1alpha1.MetadataOptions{
 				Type:         v1alpha1.MetadataTypeCDROM,

@@ -50,6 +50,10 @@ func write(dir string) error {
 	if err != nil {
 		return fmt.Errorf("describing the fields: %w", err)
 	}
+	drift, err := driftPage()
+	if err != nil {
+		return fmt.Errorf("describing drift: %w", err)
+	}
 	labels, err := namesPage("Labels and annotations", "Labels and annotations of this provider on Nodes, NodeClaims, NodePools and Secrets.", section{"Label", "Labels"}, section{"Annotation", "Annotations"})
 	if err != nil {
 		return err
@@ -63,7 +67,7 @@ func write(dir string) error {
 	}
 	for name, page := range map[string]string{
 		"reference/settings.md": settingsPage(), "reference/templates.md": templates, "reference/metrics.md": metrics, "performance.md": performance,
-		"reference/fields.md": fields, "reference/labels.md": labels, "reference/conditions.md": conditions,
+		"reference/fields.md": fields, "reference/drift.md": drift, "reference/labels.md": labels, "reference/conditions.md": conditions,
 	} {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(page), 0o644); err != nil {
