@@ -33,26 +33,37 @@ const (
 )
 
 // MetadataOptions define how boot data is passed to a VM.
-// +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'cdrom' || has(self.templatesRef)",message="type cdrom needs templatesRef: the Secret with the keys user-data, meta-data and network-config"
-// +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'fwcfg' || has(self.templatesRef)",message="type fwcfg needs templatesRef: the Secret with the key user-data, in Butane or Ignition"
+// +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'cdrom' || has(self.templatesRef) || has(self.templatesRefs)",message="type cdrom needs templatesRef: the Secret with the keys user-data, meta-data and network-config"
+// +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'fwcfg' || has(self.templatesRef) || has(self.templatesRefs)",message="type fwcfg needs templatesRef: the Secret with the key user-data, in Butane or Ignition"
 // +kubebuilder:validation:XValidation:rule="!has(self.storage) || (has(self.type) && self.type in ['cdrom', 'none|cdrom', 'fwcfg'])",message="storage is only used with types cdrom and fwcfg: change the type or remove storage"
 // +kubebuilder:validation:XValidation:rule="!has(self.cloudInit) || (has(self.type) && self.type == 'cloudinit')",message="cloudInit is only used with type cloudinit: set type to cloudinit or remove cloudInit"
-// +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'cloudinit' || (!has(self.templatesRef) && !has(self.valuesRef))",message="type cloudinit renders no templates, Proxmox generates the boot data: remove templatesRef and valuesRef, or set type to cdrom"
+// +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'cloudinit' || (!has(self.templatesRef) && !has(self.templatesRefs) && !has(self.valuesRef))",message="type cloudinit renders no templates, Proxmox generates the boot data: remove templatesRef and valuesRef, or set type to cdrom"
+// +kubebuilder:validation:XValidation:rule="!has(self.templatesRef) || !has(self.templatesRefs)",message="templatesRef and templatesRefs exclude each other: move templatesRef to the list, or remove one of them"
 // +kubebuilder:validation:XValidation:rule="!has(self.onChange) || self.onChange != 'Replace' || (has(self.type) && self.type != 'none')",message="onChange Replace needs boot data that can change: set type to cdrom, cloudinit or fwcfg, or remove onChange"
 type MetadataOptions struct {
 	// type is the method: none (the template contains its own boot data), cdrom (an ISO image with rendered boot data is
 	// attached), cloudinit (Proxmox generates the boot data from cloudInit and network on its own cloud-init drive) or fwcfg
 	// (rendered Ignition is passed through QEMU's firmware interface, for images whose Ignition reads no drive; it requires
-	// a root login in the cloud config). "none|cdrom" means cdrom if templatesRef is set, otherwise none. The default is
+	// a root login in the cloud config). "none|cdrom" means cdrom if templatesRef or templatesRefs is set, otherwise none. The default is
 	// none. The values cloudinit and fwcfg are additions of this provider.
 	// +kubebuilder:default=none
 	// +optional
 	Type MetadataType `json:"type,omitempty"`
 
 	// templatesRef names the Secret with the boot data templates. Its keys are user-data, meta-data, network-config and
-	// vendor-data. It is required with type cdrom and fwcfg.
+	// vendor-data. It is required with type cdrom and fwcfg, unless templatesRefs is set.
 	// +optional
 	TemplatesRef *SecretReference `json:"templatesRef,omitempty"`
+
+	// templatesRefs name several Secrets or ConfigMaps with boot data templates, in this order. Their user-data is combined: Butane
+	// and Ignition are merged, and the later part wins; the other formats become a multi-part archive for cloud-init, which merges
+	// mappings, appends to lists and lets the later text win. The same applies to vendor-data. meta-data and network-config are
+	// those of the last part that has them. The upstream provider does not have this field.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
+	// +optional
+	TemplatesRefs []TemplatesReference `json:"templatesRefs,omitempty"`
 
 	// valuesRef names a Secret whose keys are available in the boot data templates as .Values.<key>.
 	// +optional
@@ -65,7 +76,7 @@ type MetadataOptions struct {
 	// +optional
 	Storage string `json:"storage,omitempty"`
 
-	// onChange defines what happens to existing nodes when their boot data changes: the content of the Secrets of templatesRef,
+	// onChange defines what happens to existing nodes when their boot data changes: the content of templatesRef, templatesRefs,
 	// valuesRef and sshKeysRef, or the settings in cloudInit. Ignore keeps the nodes, so the change applies to new VMs only.
 	// Replace replaces the nodes within the disruption budgets of their NodePools, with the drift reason BootDataChanged. The
 	// default is Ignore. The upstream provider does not have this field.
@@ -78,6 +89,29 @@ type MetadataOptions struct {
 	CloudInit *CloudInit `json:"cloudInit,omitempty"`
 }
 
+// TemplatesReference names a Secret or a ConfigMap with boot data templates.
+// +structType=atomic
+type TemplatesReference struct {
+	// kind is Secret or ConfigMap. The default is Secret.
+	// +kubebuilder:default=Secret
+	// +kubebuilder:validation:Enum=Secret;ConfigMap
+	// +optional
+	Kind string `json:"kind,omitempty"`
+
+	// name is the name of the Secret or ConfigMap.
+	// +kubebuilder:validation:MinLength=1
+	// +required
+	Name string `json:"name,omitempty"`
+
+	// namespace is the namespace of the Secret or ConfigMap.
+	// +kubebuilder:validation:MinLength=1
+	// +required
+	Namespace string `json:"namespace,omitempty"`
+}
+
+// IsConfigMap reports whether the templates are in a ConfigMap.
+func (r TemplatesReference) IsConfigMap() bool { return r.Kind == "ConfigMap" }
+
 // ReplacesOnChange reports whether a change of the boot data replaces Nodes.
 func (m MetadataOptions) ReplacesOnChange() bool {
 	return m.OnChange == BootDataChangeReplace && (m.IsRendered() || m.UsesCloudInitDrive())
@@ -85,7 +119,7 @@ func (m MetadataOptions) ReplacesOnChange() bool {
 
 // UsesCDROM reports whether the VM gets an ISO image with boot data.
 func (m MetadataOptions) UsesCDROM() bool {
-	return m.Type == MetadataTypeCDROM || (m.Type == MetadataTypeEither && m.TemplatesRef != nil)
+	return m.Type == MetadataTypeCDROM || (m.Type == MetadataTypeEither && (m.TemplatesRef != nil || len(m.TemplatesRefs) > 0))
 }
 
 // UsesFWCfg reports whether the VM gets rendered Ignition through QEMU's fw_cfg.

@@ -59,6 +59,13 @@ var (
 // Render executes the templates. It returns the errors of all files joined, each a
 // *TemplateError.
 func Render(templates Templates, data Data) (Files, error) {
+	return RenderParts([]Part{{Templates: templates}}, data)
+}
+
+// RenderParts is like Render for templates in several parts. The user-data of all parts is
+// combined, and so is their vendor-data; meta-data and network-config are those of the last
+// part that has them. Errors begin with the name of the part.
+func RenderParts(parts []Part, data Data) (Files, error) {
 	data = data.withDefaults()
 	var (
 		files Files
@@ -66,26 +73,32 @@ func Render(templates Templates, data Data) (Files, error) {
 		total int
 	)
 	for _, f := range []struct {
-		name, source, fallback string
-		root                   any
-		out                    *[]byte
+		name, fallback string
+		root           any
+		out            *[]byte
 	}{
-		{UserDataFile, templates.UserData, defaultUserData, data, &files.UserData},
-		{MetaDataFile, templates.MetaData, defaultMetaData, data.Metadata, &files.MetaData},
-		{NetworkConfigFile, templates.NetworkConfig, defaultNetworkConfig, data.Network, &files.NetworkConfig},
-		{VendorDataFile, templates.VendorData, "", data.Metadata, &files.VendorData},
+		{UserDataFile, defaultUserData, data, &files.UserData},
+		{MetaDataFile, defaultMetaData, data.Metadata, &files.MetaData},
+		{NetworkConfigFile, defaultNetworkConfig, data.Network, &files.NetworkConfig},
+		{VendorDataFile, "", data.Metadata, &files.VendorData},
 	} {
-		source := f.source
-		if strings.TrimSpace(source) == "" {
-			source = f.fallback
+		var pieces []piece
+		for _, source := range sourcesOf(parts, f.name, f.fallback) {
+			rendered, err := renderFile(f.name, source.text, f.root, data)
+			if err != nil {
+				errs = append(errs, source.wrap(err))
+			}
+			pieces = append(pieces, piece{source, rendered})
 		}
-		rendered, err := renderFile(f.name, source, f.root, data)
-		if err != nil {
-			errs = append(errs, err)
+		if len(errs) > 0 {
 			continue
 		}
-		*f.out = rendered
-		total += len(rendered)
+		combined, err := combine(f.name, pieces)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		*f.out = combined
+		total += len(combined)
 	}
 	if total > MaxTotalBytes {
 		errs = append(errs, fmt.Errorf("the rendered files have %d bytes in total, the limit is %d", total, MaxTotalBytes))

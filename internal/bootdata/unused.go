@@ -71,9 +71,9 @@ func withoutRoutes(i Interface, field func(*Route) *int) (Interface, bool) {
 
 // UnusedSettings returns the settings of interfaces that make no difference in the file
 // that the guest reads its network from: the templates do not use them, or the format
-// cannot express them. The guest would silently lack them. files are the templates rendered
-// with the data.
-func UnusedSettings(templates Templates, data Data, files Files) ([]UnusedSetting, error) {
+// cannot express them. The guest would silently lack them. files are what render returns for
+// the data.
+func UnusedSettings(render func(Data) (Files, error), data Data, files Files) ([]UnusedSetting, error) {
 	name, content := NetworkConfigFile, func(f Files) []byte { return f.NetworkConfig }
 	if format := FormatOf(files.UserData); format == FormatIgnition || format == FormatTalos {
 		name, content = UserDataFile, func(f Files) []byte { return f.UserData }
@@ -88,7 +88,7 @@ func UnusedSettings(templates Templates, data Data, files Files) ([]UnusedSettin
 			changed := data
 			changed.Network.Interfaces = slices.Clone(data.Network.Interfaces)
 			changed.Network.Interfaces[n] = cleared
-			rendered, err := Render(templates, changed)
+			rendered, err := render(changed)
 			if err != nil {
 				return nil, err
 			}

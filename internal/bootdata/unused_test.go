@@ -57,7 +57,7 @@ func unusedFields(t *testing.T, templates bootdata.Templates, data bootdata.Data
 	g := NewWithT(t)
 	files, err := bootdata.Render(templates, data)
 	g.Expect(err).NotTo(HaveOccurred())
-	unused, err := bootdata.UnusedSettings(templates, data, files)
+	unused, err := bootdata.UnusedSettings(func(d bootdata.Data) (bootdata.Files, error) { return bootdata.Render(templates, d) }, data, files)
 	g.Expect(err).NotTo(HaveOccurred())
 	var fields []string
 	for _, setting := range unused {

@@ -100,6 +100,8 @@ func effects() []effect {
 		{"extraVolumeMounts", "extraVolumeMounts: [{name: ca, mountPath: /ca}]", d, container + ".volumeMounts[1].mountPath}", "/ca"},
 		{"bootDataSecrets", "bootDataSecrets: {kube-system: [], tenants: [a, b]}", "Role", `{.metadata.namespace} {.rules[*].resourceNames}`,
 			"kube-system [\"proxmox-karpenter-leader-election\"]\nkube-node-lease \nkube-system \nkube-system [\"kube-root-ca.crt\"] [\"karpenter-proxmox-maintenance\"]\ntenants [\"a\",\"b\"]"},
+		{"bootDataConfigMaps", "bootDataSecrets: {kube-system: []}\nbootDataConfigMaps: {tenants: [c]}", "Role", `{.metadata.namespace} {.rules[*].resourceNames}`,
+			"kube-system [\"proxmox-karpenter-leader-election\"]\nkube-node-lease \nkube-system \nkube-system [\"kube-root-ca.crt\"] [\"karpenter-proxmox-maintenance\"]\ntenants [\"c\"]"},
 		{"settings.systemNamespace", "settings: {systemNamespace: mine}\nbootDataSecrets: {kube-system: []}", "Role", `{.metadata.namespace} {.rules[*].resourceNames}`,
 			"kube-system [\"proxmox-karpenter-leader-election\"]\nkube-node-lease \nkube-system \nmine [\"kube-root-ca.crt\"] [\"karpenter-proxmox-maintenance\"]"},
 		{"bootDataNamespaces", "bootDataNamespaces: [tenants]", "Role", `{.metadata.namespace}`, "kube-system\nkube-node-lease\nkube-system\nkube-system\nkube-system\ntenants"},

@@ -42,10 +42,20 @@ func (s Source) Hash(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (str
 func HashCloudInit(settings *vmconfig.CloudInit) string { return hashOf(settings) }
 
 func (t templates) hash() string {
+	if len(t.parts) != 1 || t.parts[0].Name != "" {
+		parts := make([]bootdata.Templates, 0, len(t.parts))
+		for _, part := range t.parts {
+			parts = append(parts, part.Templates)
+		}
+		return hashOf(struct {
+			Parts  []bootdata.Templates
+			Values map[string]string
+		}{parts, t.values})
+	}
 	return hashOf(struct {
 		Templates bootdata.Templates
 		Values    map[string]string
-	}{t.Templates, t.values})
+	}{t.parts[0].Templates, t.values})
 }
 
 // hashOf uses a cryptographic hash, because the result is public and the data is not.

@@ -22,9 +22,9 @@ func (s Source) PreparationImage(ctx context.Context, prepare *v1alpha1.Preparat
 	if err != nil {
 		return nil, "", err
 	}
-	if strings.TrimSpace(source.UserData) == "" {
-		return nil, "", fmt.Errorf("secret %s of spec.prepare.templatesRef has no key %s: add the commands that prepare the template and power the VM off",
-			source.secret, bootdata.UserDataFile)
+	if strings.TrimSpace(source.parts[0].UserData) == "" {
+		return nil, "", fmt.Errorf("%s has no key %s: add the commands that prepare the template and power the VM off",
+			source.name, bootdata.UserDataFile)
 	}
 	if data.Kubernetes.RootCA, err = s.rootCA(ctx); err != nil {
 		return nil, "", err

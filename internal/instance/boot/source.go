@@ -6,6 +6,7 @@
 package boot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,32 +69,33 @@ func (s Source) Check(ctx context.Context, view inventory.View, class *v1alpha1.
 // checkUnused returns an error if the templates do not pass settings of the class's
 // interfaces to the guest.
 func (t templates) checkUnused(class *v1alpha1.ProxmoxNodeClass, data bootdata.Data, files bootdata.Files) error {
-	unused, err := bootdata.UnusedSettings(t.Templates, data, files)
+	unused, err := bootdata.UnusedSettings(t.render, data, files)
 	if err != nil {
-		return fmt.Errorf("rendering secret %s of spec.metadataOptions.templatesRef: %w", t.secret, err)
+		return err
 	}
 	var errs []error
 	for _, setting := range unused {
 		n := slices.IndexFunc(class.Spec.Network.Interfaces, func(i v1alpha1.VMInterface) bool { return guestName(i.Name) == setting.Interface })
-		errs = append(errs, fmt.Errorf("spec.network.interfaces[%d].%s has no effect: %s of secret %s does not use it, or its format cannot express it; "+
-			"add it to the template as the recipes do, or remove it from the class", n, setting.Field, setting.File, t.secret))
+		errs = append(errs, fmt.Errorf("spec.network.interfaces[%d].%s has no effect: %s of %s does not use it, or its format cannot express it; "+
+			"add it to the template as the recipes do, or remove it from the class", n, setting.Field, setting.File, t.name))
 	}
 	return errors.Join(errs...)
 }
 
 // templates are the boot data templates of a NodeClass.
 type templates struct {
-	bootdata.Templates
+	parts  []bootdata.Part
 	values map[string]string
-	// secret that they are stored in, and field that names it.
-	secret, field string
+	// name of the object that they are stored in, with the field that refers to it, or of
+	// the list of several.
+	name string
 }
 
-// render names the Secret in errors: classes usually have different ones.
+// render names the object in errors: classes usually have different ones.
 func (t templates) render(data bootdata.Data) (bootdata.Files, error) {
-	files, err := bootdata.Render(t.Templates, data)
+	files, err := bootdata.RenderParts(t.parts, data)
 	if err != nil {
-		return files, fmt.Errorf("rendering secret %s of %s.templatesRef: %w", t.secret, t.field, err)
+		return files, fmt.Errorf("rendering %s: %w", t.name, err)
 	}
 	return files, nil
 }
@@ -102,29 +104,86 @@ func (t templates) render(data bootdata.Data) (bootdata.Files, error) {
 const metadataOptions = "spec.metadataOptions"
 
 func (s Source) templates(ctx context.Context, options v1alpha1.MetadataOptions) (templates, error) {
-	if options.TemplatesRef == nil {
+	switch {
+	case options.TemplatesRef != nil:
+		return s.readTemplates(ctx, metadataOptions, *options.TemplatesRef, options.ValuesRef)
+	case len(options.TemplatesRefs) == 0:
 		return templates{}, fmt.Errorf("spec.metadataOptions.templatesRef is empty: type cdrom needs the Secret with the keys user-data, meta-data and network-config")
 	}
-	return s.readTemplates(ctx, metadataOptions, *options.TemplatesRef, options.ValuesRef)
+	parts, err := s.parts(ctx, options.TemplatesRefs)
+	if err != nil {
+		return templates{}, err
+	}
+	values, err := s.values(ctx, metadataOptions, options.ValuesRef)
+	return templates{parts: parts, values: values, name: metadataOptions + ".templatesRefs"}, err
 }
 
 // readTemplates reads the Secrets that the references below a field name.
 func (s Source) readTemplates(ctx context.Context, field string, templatesRef v1alpha1.SecretReference, valuesRef *v1alpha1.SecretReference) (templates, error) {
-	out := templates{field: field, values: map[string]string{}}
 	secret, err := s.secret(ctx, field+".templatesRef", templatesRef)
 	if err != nil {
-		return out, err
+		return templates{}, err
 	}
-	out.Templates, out.secret = bootdata.TemplatesFrom(secret.Data), secret.Namespace+"/"+secret.Name
-	if valuesRef != nil {
-		if secret, err = s.secret(ctx, field+".valuesRef", *valuesRef); err != nil {
-			return out, err
-		}
-		for key, value := range secret.Data {
-			out.values[key] = string(value)
-		}
+	values, err := s.values(ctx, field, valuesRef)
+	return templates{
+		parts: []bootdata.Part{{Templates: bootdata.TemplatesFrom(secret.Data)}}, values: values,
+		name: fmt.Sprintf("secret %s/%s of %s.templatesRef", secret.Namespace, secret.Name, field),
+	}, err
+}
+
+// values reads the Secret that valuesRef below a field names, if it is set.
+func (s Source) values(ctx context.Context, field string, ref *v1alpha1.SecretReference) (map[string]string, error) {
+	values := map[string]string{}
+	if ref == nil {
+		return values, nil
 	}
-	return out, nil
+	secret, err := s.secret(ctx, field+".valuesRef", *ref)
+	if err != nil {
+		return nil, err
+	}
+	for key, value := range secret.Data {
+		values[key] = string(value)
+	}
+	return values, nil
+}
+
+// parts reads the templates of several objects.
+func (s Source) parts(ctx context.Context, refs []v1alpha1.TemplatesReference) ([]bootdata.Part, error) {
+	var parts []bootdata.Part
+	for n, ref := range refs {
+		field := fmt.Sprintf("%s.templatesRefs[%d]", metadataOptions, n)
+		part := bootdata.Part{Name: fmt.Sprintf("%s %s/%s of item %d", strings.ToLower(cmp.Or(ref.Kind, "Secret")), ref.Namespace, ref.Name, n)}
+		if ref.IsConfigMap() {
+			content, err := s.configMap(ctx, field, ref)
+			if err != nil {
+				return nil, err
+			}
+			part.Templates = bootdata.TemplatesFrom(content)
+		} else {
+			secret, err := s.secret(ctx, field, v1alpha1.SecretReference{Namespace: ref.Namespace, Name: ref.Name})
+			if err != nil {
+				return nil, err
+			}
+			part.Templates = bootdata.TemplatesFrom(secret.Data)
+		}
+		parts = append(parts, part)
+	}
+	return parts, nil
+}
+
+func (s Source) configMap(ctx context.Context, field string, ref v1alpha1.TemplatesReference) (map[string][]byte, error) {
+	found := &corev1.ConfigMap{}
+	if err := s.Reader.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, found); err != nil {
+		if apierrors.IsForbidden(err) {
+			err = fmt.Errorf("%w; check the name, and to let the controller read it, add %s to bootDataConfigMaps.%s of the chart", err, ref.Name, ref.Namespace)
+		}
+		return nil, fmt.Errorf("reading configmap %s/%s of %s: %w", ref.Namespace, ref.Name, field, err)
+	}
+	content := map[string][]byte{}
+	for key, value := range found.Data {
+		content[key] = []byte(value)
+	}
+	return content, nil
 }
 
 func (s Source) secret(ctx context.Context, field string, ref v1alpha1.SecretReference) (*corev1.Secret, error) {

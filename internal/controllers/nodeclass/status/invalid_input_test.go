@@ -145,7 +145,7 @@ func TestReconcileInvalidInput(t *testing.T) {
 			class:     withInterface(v1alpha1.VMInterface{Name: "net0", InterfaceRouting: v1alpha1.InterfaceRouting{PolicyRoutes: []v1alpha1.PolicyRoute{{From: "10.0.0.0/8", Table: 1, Priority: 1}}}}),
 			userData:  "version: v1alpha1\nmachine: {type: worker}\n",
 			condition: v1alpha1.ConditionInstanceMetadataOptionsReady, reason: v1alpha1.ReasonMetadataOptionsNotFound,
-			want: `spec.network.interfaces[0].policyRoutes has no effect: user-data of secret NAME/templates does not use it, or its format cannot express it; add it to the template as the recipes do, or remove it from the class`,
+			want: `spec.network.interfaces[0].policyRoutes has no effect: user-data of secret NAME/templates of spec.metadataOptions.templatesRef does not use it, or its format cannot express it; add it to the template as the recipes do, or remove it from the class`,
 		},
 		"template_gateway_outside_CIDR": {
 			scenario:  setTemplateOption("ipconfig0", "ip=10.0.0.0/24,gw=10.0.1.1"),
