@@ -7,7 +7,6 @@ import (
 	_ "embed" // the default templates
 	"errors"
 	"fmt"
-	"strings"
 	"text/template"
 )
 
