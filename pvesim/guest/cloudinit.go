@@ -127,9 +127,9 @@ func (g *guest) keepsInstance() bool {
 	return false
 }
 
-// parseUserData parses #cloud-config or a script. Invalid data is logged and treated
-// as empty, and the boot continues, as with cloud-init. Vendor-data supplies the keys
-// that user-data does not set; keys are not merged.
+// parseUserData parses #cloud-config, a script, or an archive of several of them. Invalid
+// data is logged and treated as empty, and the boot continues, as with cloud-init.
+// Vendor-data supplies the keys that user-data does not set; keys are not merged.
 func (g *guest) parseUserData(userData, vendorData []byte) cloudConfig {
 	var config cloudConfig
 	if bytes.HasPrefix(vendorData, []byte("#cloud-config")) {
@@ -137,10 +137,28 @@ func (g *guest) parseUserData(userData, vendorData []byte) cloudConfig {
 			g.console.printf("cloud-init: vendor-data is not valid: %v", err)
 		}
 	}
+	parts, err := splitArchive(userData)
+	if err != nil {
+		g.console.printf("cloud-init: user-data is not valid: %v", err)
+	}
+	for n, part := range parts {
+		if n == 0 {
+			g.parsePart(part, &config)
+			continue
+		}
+		var later cloudConfig
+		g.parsePart(part, &later)
+		config = config.merge(later)
+	}
+	return config
+}
+
+// parsePart parses #cloud-config or a script into the config.
+func (g *guest) parsePart(userData []byte, config *cloudConfig) {
 	first, _, _ := bytes.Cut(userData, []byte("\n"))
 	switch header := strings.TrimSpace(string(first)); {
 	case header == "#cloud-config":
-		if err := yaml.Unmarshal(userData, &config); err != nil {
+		if err := yaml.Unmarshal(userData, config); err != nil {
 			g.console.printf("cloud-init: user-data is not valid: %v", err)
 		}
 	case strings.HasPrefix(header, "#!"):
@@ -149,7 +167,6 @@ func (g *guest) parseUserData(userData, vendorData []byte) cloudConfig {
 	case len(bytes.TrimSpace(userData)) > 0:
 		g.console.printf("cloud-init: unknown user-data format: %.40q", header)
 	}
-	return config
 }
 
 // hostname returns the hostname that cloud-init would set: user-data takes precedence
