@@ -73,3 +73,28 @@ hardware:
 		},
 	}
 }
+
+func templatesCases() []admissionCase {
+	return []admissionCase{
+		{
+			name: "templates_in_parts",
+			spec: `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, metadataOptions: {type: cdrom, templatesRefs: [{name: a, namespace: b}, {kind: ConfigMap, name: a, namespace: b}]}}`,
+		}, {
+			name:    "templates_twice",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, metadataOptions: {type: cdrom, templatesRef: {name: a, namespace: b}, templatesRefs: [{name: a, namespace: b}]}}`,
+			refusal: "templatesRef and templatesRefs exclude each other: move templatesRef to the list, or remove one of them",
+		}, {
+			name:    "no_templates",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, metadataOptions: {type: cdrom, templatesRefs: []}}`,
+			refusal: "spec.metadataOptions.templatesRefs",
+		}, {
+			name:    "templates_of_other_kind",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, metadataOptions: {type: cdrom, templatesRefs: [{kind: Pod, name: a, namespace: b}]}}`,
+			refusal: "spec.metadataOptions.templatesRefs[0].kind",
+		}, {
+			name:    "cloudinit_with_templates_in_parts",
+			spec:    `{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, metadataOptions: {type: cloudinit, templatesRefs: [{name: a, namespace: b}]}}`,
+			refusal: "type cloudinit renders no templates",
+		},
+	}
+}
