@@ -4,6 +4,9 @@
 package status
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
@@ -76,15 +79,24 @@ func checkRootLogin(z zone) *problem {
 				"add a root login for this region to the cloud config (docs/shares.md), or use type virtiofs", n)
 		}
 	}
-	if options := vmconfig.RootOptions(z.class.Spec.Hardware.Get()); z.config == nil || !vmconfig.HasOptions(*z.config, options) {
-		for option, value := range options {
-			return z.regionProblem("spec.hardware.confidentialComputing sets %s, which only root@pam may do; "+
-				"add a root login for this region to the cloud config (docs/nodeclass.md), or set it in the template as root: qm set TEMPLATE --%s %s", option, option, value)
-		}
+	if p := checkEncryption(z); p != nil {
+		return p
 	}
 	if !z.class.Spec.MetadataOptions.UsesFWCfg() {
 		return nil
 	}
 	return z.regionProblem("spec.metadataOptions.type fwcfg sets QEMU arguments, which only root@pam may do; " +
 		"add a root login for this region to the cloud config (docs/boot-data.md), or use type cdrom with an image whose Ignition supports the platform proxmoxve")
+}
+
+// checkEncryption returns a problem if confidential computing needs a root login. It does not
+// if the template has the same options, which root has set there.
+func checkEncryption(z zone) *problem {
+	options := vmconfig.RootOptions(z.class.Spec.Hardware.Get())
+	if len(options) == 0 || (z.config != nil && vmconfig.HasOptions(*z.config, options)) {
+		return nil
+	}
+	option := slices.Sorted(maps.Keys(options))[0]
+	return z.regionProblem("spec.hardware.confidentialComputing sets %s, which only root@pam may do; "+
+		"add a root login for this region to the cloud config (docs/nodeclass.md), or set it in the template as root: qm set TEMPLATE --%s %s", option, option, options[option])
 }
