@@ -41,7 +41,7 @@ func newData(t *testing.T) bootdata.Data {
 		Metadata: bootdata.Metadata{
 			Hostname: "default-x7k2p", InstanceID: "20001", InstanceUUID: "6f1c1d8e-7a39-4e0c-9d6a-0f3b6f0a1b2c",
 			InstanceType: "t1.2VCPU-6GB", ProviderID: "proxmox://region-1/20001", Region: "region-1", Zone: "pve1",
-			Tags: []string{"karpenter", "k8s"}, NodeClass: "default",
+			Tags: []string{"karpenter", "k8s"}, NodeClass: "default", NodePool: "default",
 		},
 		Network: bootdata.Network{
 			Interfaces: []bootdata.Interface{
