@@ -4,6 +4,7 @@
 package instance_test
 
 import (
+	"fmt"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -22,12 +23,12 @@ func TestUpdateInPlace(t *testing.T) {
 	p := w.StartProcess()
 	claim := p.Launched("pool-abc", w.NodeClass)
 	in := w.Intent(claim)
-	w.NodeClass.Spec.Tags = []string{"Web", "k8s"}
+	w.NodeClass.Spec.Tags = []string{"Web", "k8s", "vm-{{ .InstanceID }}"}
 	w.NodeClass.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: "web", Interface: "net0"}}
 	w.Expect(p.Instances.Updater.UpdateInPlace(t.Context(), claim, w.NodeClass)).To(Succeed())
 	cfg, err := w.Client.VMConfig(t.Context(), in.Host, in.VMID)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(cfg.Tags()).To(ConsistOf("k8s", "web"))
+	w.Expect(cfg.Tags()).To(ConsistOf("k8s", "web", fmt.Sprintf("vm-%d", in.VMID)))
 	w.Expect(cfg.Network().NICs()[0].Firewall).To(BeTrue())
 	w.Expect(w.Stored(claim).Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationInPlaceUpdateHash, w.NodeClass.InPlaceHash()))
 	owns, why := p.Instances.VMs.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
