@@ -107,10 +107,10 @@ func TestReconcileInvalidInput(t *testing.T) {
 		},
 		"unknown_storage_of_disk": {
 			class: func(c *v1alpha1.ProxmoxNodeClass) {
-				c.Spec.Disks = []v1alpha1.Disk{{Name: "data", Size: "1Gi", Storages: []string{"nas", "local"}}}
+				c.Spec.Disks = []v1alpha1.Disk{{Name: "data", Size: "1Gi", Storages: []string{"nas", "ceph"}}}
 			},
 			condition: v1alpha1.ConditionStorageReady, reason: v1alpha1.ReasonStorageUnsuitable,
-			want: "region-1/pve1: spec.disks[name=data].storages lists nas, local, none of which is on this host with the content type images; the host has local-lvm (lvmthin)",
+			want: "region-1/pve1: spec.disks[name=data].storages lists nas, ceph, none of which is on this host with the content type images; the host has local (dir), local-lvm (lvmthin)",
 		},
 		"invalid_storage_selector": {
 			class:     func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.BootDevice.StorageSelector = "storage.typ == 'rbd'" },
@@ -124,7 +124,8 @@ func TestReconcileInvalidInput(t *testing.T) {
 				c.Spec.Disks = []v1alpha1.Disk{{Name: "data", Size: "1Gi", DiskOptions: v1alpha1.DiskOptions{IOThread: new(true)}}}
 			},
 			condition: v1alpha1.ConditionInstanceTemplateReady, reason: v1alpha1.ReasonTemplatesNotFound,
-			want: `spec.disks[name=data].ioThread is true, but the disk scsi1 is on the bus scsi with the SCSI controller "virtio-scsi-pci"`,
+			want: `region-1/pve1: template 9000 cannot be used: spec.disks[name=data].ioThread is true, but the disk scsi1 is on the bus scsi with the SCSI controller "virtio-scsi-pci"; ` +
+				"it needs the bus virtio, or the bus scsi and the controller virtio-scsi-single: qm set TEMPLATE --scsihw virtio-scsi-single",
 		},
 		"invalid_CIDR":              invalidNetwork(withSubnets("10.0.0.0/33"), `spec.network.interfaces[0].address4.cidr "10.0.0.0/33" is not a subnet: want a subnet such as 192.168.0.0/24 or 2001:db8::/64`),
 		"CIDR_without_free_address": invalidNetwork(withNet0(v1alpha1.AddressSource{CIDR: "10.0.0.0/30", Exclude: []string{"10.0.0.0/30"}}), `spec.network.interfaces[0].address4.cidr 10.0.0.0/30 has no address left for a VM: the network, broadcast and gateway addresses and the exclusions cover all of it`),
