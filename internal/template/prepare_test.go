@@ -310,16 +310,19 @@ func newCrashEnv(t *testing.T) *env {
 	return e
 }
 
-// crashAtEveryCall kills a controller at each call of a preparation, and then calls run.
-func crashAtEveryCall(t *testing.T, run func(e *env, n int)) {
+// crashAtEveryCall calls begin, kills a controller at each call of the preparation that
+// follows, and then calls run.
+func crashAtEveryCall(t *testing.T, begin func(e *env, p *process), run func(e *env, n int)) {
 	t.Helper()
 	e := newCrashEnv(t)
 	p := e.process()
+	begin(e, p)
 	calls, at := e.recordCalls(func() { p.reconcileUntilComplete() })
 	atEveryCall(t, calls, at, func(t *testing.T, n int, after bool) {
 		t.Helper()
 		e := newCrashEnv(t)
 		crashing := e.process()
+		begin(e, crashing)
 		ctx := testenv.KillAtRequest(e.t, e.sim, n, after)
 		for deadline := time.Now().Add(10 * time.Second); ctx.Err() == nil && time.Now().Before(deadline); {
 			_ = crashing.reconcile(ctx, "pve1")
@@ -330,9 +333,35 @@ func crashAtEveryCall(t *testing.T, run func(e *env, n int)) {
 	})
 }
 
+func nothing(*env, *process) {}
+
+// While the boot data changes, the host has a template at every moment.
+func TestPrepareChangedBootDataCrash(t *testing.T) {
+	t.Parallel()
+	change := func(e *env, p *process) {
+		old := p.reconcileUntilComplete().Zones[0]
+		e.inUse[old.VMID] = "in the status"
+		e.setContent("install more")
+	}
+	crashAtEveryCall(t, change, func(e *env, _ int) {
+		next := e.process()
+		e.Expect(next.report().Zones).To(HaveLen(1))
+		next.reconcileUntilComplete()
+		clear(e.inUse)
+		next.reconcileUntil(func(g Gomega) {
+			guests, images, disks := e.createdObjects()
+			g.Expect(guests).To(HaveLen(1))
+			g.Expect(images).To(HaveLen(1))
+			g.Expect(disks).To(HaveLen(2))
+		})
+		next.deleteUntilGone()
+		e.Expect(e.listObjects()).To(Equal(e.initial), "no orphans")
+	})
+}
+
 func TestPrepareCrashThenSuperseded(t *testing.T) {
 	t.Parallel()
-	crashAtEveryCall(t, func(e *env, n int) {
+	crashAtEveryCall(t, nothing, func(e *env, n int) {
 		next := e.process()
 		if n%2 == 0 {
 			e.setContent("install more")
@@ -350,7 +379,7 @@ func TestPrepareCrashThenSuperseded(t *testing.T) {
 
 func TestPrepareCrash(t *testing.T) {
 	t.Parallel()
-	crashAtEveryCall(t, func(e *env, _ int) {
+	crashAtEveryCall(t, nothing, func(e *env, _ int) {
 		next := e.process()
 		zone := next.reconcileUntilComplete().Zones[0]
 		guests, images, disks := e.createdObjects()
