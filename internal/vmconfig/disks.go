@@ -88,18 +88,14 @@ func (b *builder) option(name string) string {
 // diskProperties returns the properties of a disk with the options of the class. The disk
 // of a node is disposable: by default it is neither backed up nor replicated.
 func (b *builder) diskProperties(slot string, p proxmox.Properties, field string, o v1alpha1.DiskOptions) (proxmox.Properties, error) {
-	bus := strings.TrimRight(slot, "0123456789")
-	if o.SSD != nil && *o.SSD && bus == string(v1alpha1.DiskBusVirtIO) {
-		return nil, fmt.Errorf("%s.ssd is true, but the disk %s is on the bus virtio, which does not have this option; remove it, or use a template with its disk on the bus scsi", field, slot)
+	bus := v1alpha1.DiskBus(strings.TrimRight(slot, "0123456789"))
+	if err := b.checkBus(slot, bus, field, o); err != nil {
+		return nil, err
 	}
-	if o.IOThread != nil && *o.IOThread && bus != string(v1alpha1.DiskBusVirtIO) && (bus != string(v1alpha1.DiskBusSCSI) || b.option("scsihw") != singleController) {
-		return nil, fmt.Errorf("%s.ioThread is true, but the disk %s is on the bus %s with the SCSI controller %q; it needs the bus virtio, or the bus scsi and the controller %s: qm set TEMPLATE --scsihw %s",
-			field, slot, bus, b.option("scsihw"), singleController, singleController)
-	}
-	if o.SSD != nil && bus != string(v1alpha1.DiskBusVirtIO) {
+	if o.SSD != nil && bus != v1alpha1.DiskBusVirtIO {
 		p = p.With("ssd", flag(*o.SSD))
 	}
-	if o.IOThread != nil && (bus == string(v1alpha1.DiskBusVirtIO) || bus == string(v1alpha1.DiskBusSCSI)) {
+	if o.IOThread != nil && (bus == v1alpha1.DiskBusVirtIO || bus == v1alpha1.DiskBusSCSI) {
 		p = p.With("iothread", flag(*o.IOThread))
 	}
 	if o.Discard != nil {
@@ -112,7 +108,20 @@ func (b *builder) diskProperties(slot string, p proxmox.Properties, field string
 		p = p.With("aio", o.AIO)
 	}
 	p = withLimit(withLimit(p, "rd", o.ReadLimit), "wr", o.WriteLimit)
-	return p.With("backup", flag(o.Backup != nil && *o.Backup)).With("replicate", flag(o.Replicate != nil && *o.Replicate)), nil
+	return p.With("backup", flag(isTrue(o.Backup))).With("replicate", flag(isTrue(o.Replicate))), nil
+}
+
+// checkBus returns an error if the bus of a disk does not have an option that is enabled.
+func (b *builder) checkBus(slot string, bus v1alpha1.DiskBus, field string, o v1alpha1.DiskOptions) error {
+	if isTrue(o.SSD) && bus == v1alpha1.DiskBusVirtIO {
+		return fmt.Errorf("%s.ssd is true, but the disk %s is on the bus virtio, which does not have this option; remove it, or use a template with its disk on the bus scsi", field, slot)
+	}
+	allowsThread := bus == v1alpha1.DiskBusVirtIO || (bus == v1alpha1.DiskBusSCSI && b.option("scsihw") == singleController)
+	if isTrue(o.IOThread) && !allowsThread {
+		return fmt.Errorf("%s.ioThread is true, but the disk %s is on the bus %s with the SCSI controller %q; it needs the bus virtio, or the bus scsi and the controller %s: qm set TEMPLATE --scsihw %s",
+			field, slot, bus, b.option("scsihw"), singleController, singleController)
+	}
+	return nil
 }
 
 // withLimit sets the limits of a direction: rd or wr.
@@ -135,6 +144,8 @@ func withLimit(p proxmox.Properties, direction string, limit *v1alpha1.DiskLimit
 	}
 	return p
 }
+
+func isTrue(b *bool) bool { return b != nil && *b }
 
 func flag(on bool) string {
 	if on {
