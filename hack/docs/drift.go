@@ -61,7 +61,7 @@ func writeEffects(b *strings.Builder, name string, effects map[string]string) {
 // findEffects adds the effect of each field below a value of the class.
 func findEffects(class *v1alpha1.ProxmoxNodeClass, value reflect.Value, path string, effects map[string]string) error {
 	defer value.SetZero()
-	_, isLeaf := reflect.New(value.Type()).Interface().(json.Marshaler)
+	_, isLeaf := reflect.TypeAssert[json.Marshaler](reflect.New(value.Type()))
 	switch {
 	case value.Kind() == reflect.Pointer:
 		value.Set(reflect.New(value.Type().Elem()))

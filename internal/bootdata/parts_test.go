@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"io"
 	"mime"
 	"mime/multipart"
@@ -35,7 +36,7 @@ func readArchive(g Gomega, archive []byte) (types, contents, merges []string) {
 	parts := multipart.NewReader(reader, parameters["boundary"])
 	for {
 		p, err := parts.NextPart()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return types, contents, merges
 		}
 		g.Expect(err).NotTo(HaveOccurred())

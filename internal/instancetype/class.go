@@ -57,9 +57,11 @@ func (c classInput) equal(other classInput) bool {
 		c.cpu == other.cpu && c.slotTag == other.slotTag && c.sizing == other.sizing &&
 		slices.Equal(c.selected, other.selected) && slices.EqualFunc(c.unusable, other.unusable, sameUnusableZone) &&
 		slices.EqualFunc(c.observed, other.observed, sameMemoryOverhead) &&
-		(c.hardware == other.hardware || equality.Semantic.DeepEqual(c.hardware, other.hardware)) &&
-		(c.network == other.network || equality.Semantic.DeepEqual(c.network, other.network))
+		sameObject(c.hardware, other.hardware) && sameObject(c.network, other.network)
 }
+
+// sameObject compares the content only if these are two objects.
+func sameObject[T any](a, b *T) bool { return a == b || equality.Semantic.DeepEqual(a, b) }
 
 // sameUnusableZone ignores the time, which offerings do not depend on.
 func sameUnusableZone(a, b v1alpha1.UnusableZone) bool {

@@ -48,8 +48,12 @@ func (p *connectProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	go func() { defer target.Close(); _, _ = io.Copy(target, client) }()
-	go func() { defer client.Close(); _, _ = io.Copy(client, target) }()
+	for from, to := range map[net.Conn]net.Conn{client: target, target: client} {
+		go func() {
+			_, _ = io.Copy(to, from) // ends when either side closes its connection
+			_ = to.Close()
+		}()
+	}
 }
 
 func (p *connectProxy) seen() []string {
