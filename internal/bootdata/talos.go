@@ -20,35 +20,37 @@ var talosPriorities = []string{"32500", "32501"}
 // invalidTalosRouting returns the first value in documents about routes that Talos rejects,
 // and why; nil if there is none.
 func invalidTalosRouting(documents []*yamlv3.Node) (*yamlv3.Node, string) {
-	priorities := map[string]bool{}
+	used := slices.Clone(talosPriorities)
 	for _, document := range documents {
-		var tables []*yamlv3.Node
-		switch kind := lookup(document, "kind"); {
-		case kind == nil:
-		case kind.Value == "LinkConfig":
-			if routes := lookup(document, "routes"); routes != nil {
-				for _, route := range routes.Content {
-					tables = append(tables, lookup(route, "table"))
-				}
-			}
-		case kind.Value == "RoutingRuleConfig":
-			tables = append(tables, lookup(document, "table"))
-			priority := lookup(document, "name")
-			if priority != nil && (priorities[priority.Value] || slices.Contains(talosPriorities, priority.Value)) {
+		tables, priority := talosRouting(document)
+		if priority != nil {
+			if slices.Contains(used, priority.Value) {
 				return priority, "Talos needs another priority for each RoutingRuleConfig, and none of 32500 and 32501; change policyRoutes[].priority"
 			}
-			if priority != nil {
-				priorities[priority.Value] = true
-			}
+			used = append(used, priority.Value)
 		}
 		for _, table := range tables {
-			if table == nil {
-				continue
-			}
 			if number, err := strconv.Atoi(table.Value); err == nil && (number < 1 || number > maxTalosTable) {
 				return table, "Talos has the routing tables 1 to 252; change routes[].table and policyRoutes[].table"
 			}
 		}
 	}
 	return nil, ""
+}
+
+// talosRouting returns the routing tables that a document names, and the priority of its
+// routing rule; nil if there is none.
+func talosRouting(document *yamlv3.Node) (tables []*yamlv3.Node, priority *yamlv3.Node) {
+	switch kind := lookup(document, "kind"); {
+	case kind == nil:
+	case kind.Value == "LinkConfig":
+		if routes := lookup(document, "routes"); routes != nil {
+			for _, route := range routes.Content {
+				tables = append(tables, lookup(route, "table"))
+			}
+		}
+	case kind.Value == "RoutingRuleConfig":
+		tables, priority = append(tables, lookup(document, "table")), lookup(document, "name")
+	}
+	return slices.DeleteFunc(tables, func(table *yamlv3.Node) bool { return table == nil }), priority
 }

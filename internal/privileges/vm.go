@@ -124,16 +124,7 @@ func (vm VM) onDisks() []Required {
 	names := vm.selectedStorages()
 	hasStorage := !vm.Class.Spec.BootDevice.StorageSelection().IsZero()
 	if !hasStorage && vm.Template != nil {
-		for _, drive := range vm.Template.Drives().All() {
-			if !drive.IsCDROM && !drive.IsCloudInit && drive.Storage != "" {
-				names = append(names, "/"+drive.Storage)
-			}
-		}
-		for _, slot := range []string{"efidisk0", "tpmstate0"} {
-			if value, ok := vm.Template.Options[slot]; ok {
-				names = append(names, "/"+proxmox.ParseDrive(slot, value).Storage)
-			}
-		}
+		names = append(names, templateStorages(*vm.Template)...)
 	} else if !hasStorage && vm.isTemplateHidden() {
 		names = append(names, "")
 	}
@@ -150,6 +141,22 @@ func (vm VM) onDisks() []Required {
 		out = append(out, on("/storage"+name, "Datastore.AllocateSpace", "Datastore.Audit")...)
 	}
 	return out
+}
+
+// templateStorages returns the paths of the storages that clones of a template use.
+func templateStorages(template proxmox.VMConfig) []string {
+	var names []string
+	for _, drive := range template.Drives().All() {
+		if !drive.IsCDROM && !drive.IsCloudInit && drive.Storage != "" {
+			names = append(names, "/"+drive.Storage)
+		}
+	}
+	for _, slot := range []string{"efidisk0", "tpmstate0"} {
+		if value, ok := template.Options[slot]; ok {
+			names = append(names, "/"+proxmox.ParseDrive(slot, value).Storage)
+		}
+	}
+	return names
 }
 
 // onBootDrive returns the privileges for uploading and deleting the boot drive. Deleting

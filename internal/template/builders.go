@@ -44,22 +44,7 @@ type builderReservation struct {
 // tryAcquireBuilder reports whether a builder VM may be created on the Host: fewer than
 // the limit exist on other Hosts, according to the inventory or to this process.
 func (r *hostReconciler) tryAcquireBuilder() bool {
-	busy := map[HostKey]bool{}
-	for _, region := range r.inventory.Regions() {
-		snapshot := r.inventory.View().Snapshots[region]
-		if snapshot == nil {
-			continue
-		}
-		for _, guest := range snapshot.Guests {
-			if guest.Config == nil || guest.Template {
-				continue
-			}
-			mark, owned := readOwnedMark(r.kubeCluster, r.UID, guest.VMID, *guest.Config)
-			if owned && mark.Builder != nil && mark.Builder.Failed.IsZero() && r.desired.matches(mark) {
-				busy[HostKey{UID: r.UID, Region: region, Host: guest.Host}] = true
-			}
-		}
-	}
+	busy := r.hostsWithBuilders()
 	r.tracker.mu.Lock()
 	defer r.tracker.mu.Unlock()
 	now := r.clock.Now()
@@ -80,6 +65,24 @@ func (r *hostReconciler) tryAcquireBuilder() bool {
 	}
 	r.tracker.builders[r.HostKey] = builderReservation{at: now}
 	return true
+}
+
+// hostsWithBuilders returns the Hosts with a builder VM of the desired Template, according
+// to the inventory.
+func (r *hostReconciler) hostsWithBuilders() map[HostKey]bool {
+	busy := map[HostKey]bool{}
+	for region, snapshot := range r.inventory.View().Snapshots {
+		for _, guest := range snapshot.Guests {
+			if guest.Config == nil || guest.Template {
+				continue
+			}
+			mark, owned := readOwnedMark(r.kubeCluster, r.UID, guest.VMID, *guest.Config)
+			if owned && mark.Builder != nil && mark.Builder.Failed.IsZero() && r.desired.matches(mark) {
+				busy[HostKey{UID: r.UID, Region: region, Host: guest.Host}] = true
+			}
+		}
+	}
+	return busy
 }
 
 // setBuilder records the VMID of the builder VM on a Host.

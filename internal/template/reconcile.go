@@ -171,6 +171,11 @@ func (r *hostReconciler) ensureTemplate(ctx context.Context) (time.Duration, err
 	if obs.location.Blocker() != "" {
 		return 0, nil
 	}
+	return r.buildMissing(ctx, obs)
+}
+
+// buildMissing builds the Template of the Host, unless it must wait.
+func (r *hostReconciler) buildMissing(ctx context.Context, obs observation) (time.Duration, error) {
 	if r.desired.Spec.Prepare != nil && r.desired.BootDataHash == "" {
 		r.tracker.setWaiting(r.HostKey, "waiting until the Secrets of spec.prepare are read")
 		return recheckInterval, nil

@@ -44,11 +44,7 @@ func (g *guest) effectOf(words []string, depth int) unitEffect {
 	case "systemd-run":
 		return g.effectOf(operands(words[1:]), depth-1)
 	case "touch":
-		for _, name := range operands(words[1:]) {
-			if _, exists := g.storage.Read(absolute(name)); !exists {
-				g.storage.Write(absolute(name), nil)
-			}
-		}
+		g.touch(operands(words[1:]))
 		return unitEffect{}
 	case "mv":
 		g.move(operands(words[1:]))
@@ -67,6 +63,15 @@ func (g *guest) effectOf(words []string, depth int) unitEffect {
 		return g.effectOfText(string(script), depth-1)
 	}
 	return unitEffect{}
+}
+
+// touch creates the files that do not exist.
+func (g *guest) touch(names []string) {
+	for _, name := range names {
+		if _, exists := g.storage.Read(absolute(name)); !exists {
+			g.storage.Write(absolute(name), nil)
+		}
+	}
 }
 
 // move writes a file to another path. It keeps the file at its old path, because a disk

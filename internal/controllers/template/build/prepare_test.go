@@ -66,8 +66,8 @@ func TestPrepare(t *testing.T) {
 		}).WithTimeout(timeout).WithPolling(100 * time.Millisecond).Should(want)
 	}
 	expect(MatchRegexp(`^False NodeTemplateClassResolutionError: pve1, pve2, pve3: reading secret %s/prepare of spec\.prepare\.templatesRef: .*not found`, w.Name))
-	setUserData(w, "#cloud-config\nhostname: {{ .Metadata.Nmae }}\n")
-	expect(MatchRegexp(`pve1, pve2, pve3: rendering secret %s/prepare of spec\.prepare\.templatesRef: .*user-data.*Nmae`, w.Name))
+	setUserData(w, "#cloud-config\nhostname: {{ .Metadata.HostName }}\n")
+	expect(MatchRegexp(`pve1, pve2, pve3: rendering secret %s/prepare of spec\.prepare\.templatesRef: .*user-data.*HostName`, w.Name))
 	setUserData(w, "#cloud-config\npower_state: {mode: poweroff}\n# {{ .Metadata.Zone }} {{ .Kubernetes.Version }}\n")
 	expect(HavePrefix("True"))
 	w.Expect(w.Events.Messages(v1alpha1.EventTemplatePreparing)).To(HaveLen(3))
