@@ -12,7 +12,7 @@ instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
 metadataOptions: {type: cdrom, templatesRef: {name: ubuntu, namespace: kube-system}}
 network:
   interfaces:
-  - {name: net0, vlan: 0, rateLimit: 100, firewall: true, metric: 100}
+  - {name: net0, vlan: 0, rateLimit: "100", firewall: true, metric: 100}
   - name: net1
     bridge: vmbr1
     model: virtio
@@ -34,8 +34,8 @@ network:
 		"interface_invalid_mtu":                {`mtu: 5`, "mtu must be 1 (the MTU of the bridge) or from 576 to 65520"},
 		"interface_invalid_vlan":               {`vlan: 4095`, "spec.network.interfaces[0].vlan"},
 		"interface_invalid_trunk":              {`trunks: [all]`, "spec.network.interfaces[0].trunks[0]"},
-		"interface_invalid_rateLimit":          {`rateLimit: fast`, `rateLimit must be megabytes per second from 0 to 999999, like 100 or "12.5"`},
-		"interface_negative_rateLimit":         {`rateLimit: -1`, "rateLimit must be megabytes per second"},
+		"interface_invalid_rateLimit":          {`rateLimit: fast`, `rateLimit must be megabytes per second from 0 to 999999, like "100" or "12.5"`},
+		"interface_negative_rateLimit":         {`rateLimit: "-1"`, "rateLimit must be megabytes per second"},
 		"interface_unknown_model":              {`model: vga`, `supported values: "e1000"`},
 		"interface_too_many_queues":            {`queues: 65`, "spec.network.interfaces[0].queues"},
 		"interface_invalid_bridge":             {`bridge: "a,b=c"`, "spec.network.interfaces[0].bridge"},

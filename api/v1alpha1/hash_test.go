@@ -10,7 +10,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
@@ -162,7 +161,7 @@ func TestNodeClassHashInterfaces(t *testing.T) {
 		"model":     {replaces, func(i *v1alpha1.VMInterface) { i.Model = "e1000" }},
 		"vlan":      {replaces, func(i *v1alpha1.VMInterface) { i.VLAN = new(int32(7)) }},
 		"trunks":    {replaces, func(i *v1alpha1.VMInterface) { i.Trunks = []string{"7"} }},
-		"rateLimit": {replaces, func(i *v1alpha1.VMInterface) { i.RateLimit = new(intstr.FromString("12.5")) }},
+		"rateLimit": {replaces, func(i *v1alpha1.VMInterface) { i.RateLimit = "12.5" }},
 		"mtu":       {replaces, func(i *v1alpha1.VMInterface) { i.MTU = new(int32(9000)) }},
 		"queues":    {replaces, func(i *v1alpha1.VMInterface) { i.Queues = new(int32(2)) }},
 		"firewall":  {replaces, func(i *v1alpha1.VMInterface) { i.Firewall = new(false) }},

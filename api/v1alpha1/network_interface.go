@@ -3,8 +3,6 @@
 
 package v1alpha1
 
-import "k8s.io/apimachinery/pkg/util/intstr"
-
 // InterfaceDevice is the device of a network interface in Proxmox. A change replaces the nodes of the class.
 type InterfaceDevice struct {
 	// bridge is the network that the interface is attached to: a bridge of the host, like vmbr0, or a VNet of the SDN. If the
@@ -36,11 +34,11 @@ type InterfaceDevice struct {
 	// +optional
 	Trunks []string `json:"trunks,omitempty"`
 
-	// rateLimit is the bandwidth limit in megabytes per second: a number, or a string with a fraction, like "12.5". 0 removes
-	// the template's. A change replaces the nodes. The upstream provider does not have this field.
-	// +kubebuilder:validation:XValidation:rule="type(self) == string ? self.matches('^[0-9]{1,6}([.][0-9]{1,3})?$') : (self >= 0 && self <= 999999)",message="rateLimit must be megabytes per second from 0 to 999999, like 100 or \"12.5\""
+	// rateLimit is the bandwidth limit in megabytes per second, like "100" or "12.5". "0" removes the template's. A change replaces the nodes. The upstream provider does not have this field.
+	// +kubebuilder:validation:MaxLength=10
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9]{1,6}([.][0-9]{1,3})?$')",message="rateLimit must be megabytes per second from 0 to 999999, like \"100\" or \"12.5\""
 	// +optional
-	RateLimit *intstr.IntOrString `json:"rateLimit,omitempty"`
+	RateLimit string `json:"rateLimit,omitempty"`
 
 	// mtu is the MTU of the interface, from 576 to 65520. 1 means the MTU of the bridge. If empty, the template's is used. It
 	// needs the model virtio. A change replaces the nodes. The upstream provider does not have this field.
@@ -166,7 +164,7 @@ type PolicyRoute struct {
 
 // IsSet reports whether a class configures the device of the interface.
 func (d InterfaceDevice) IsSet() bool {
-	return d.Bridge != "" || d.Model != "" || d.VLAN != nil || len(d.Trunks) > 0 || d.RateLimit != nil || d.MTU != nil || d.Queues != nil || d.Firewall != nil
+	return d.Bridge != "" || d.Model != "" || d.VLAN != nil || len(d.Trunks) > 0 || d.RateLimit != "" || d.MTU != nil || d.Queues != nil || d.Firewall != nil
 }
 
 // IsSet reports whether a class configures routes or name servers of the interface.

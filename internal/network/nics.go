@@ -71,8 +71,8 @@ func WithDevice(nic proxmox.NIC, d v1alpha1.InterfaceDevice) proxmox.NIC {
 	if len(d.Trunks) > 0 {
 		nic.Trunks = strings.Join(d.Trunks, ";")
 	}
-	if d.RateLimit != nil {
-		nic.Rate = d.RateLimit.String()
+	if d.RateLimit != "" {
+		nic.Rate = d.RateLimit
 		if rate, err := strconv.ParseFloat(nic.Rate, 64); err == nil && rate == 0 {
 			nic.Rate = ""
 		}

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -29,10 +28,10 @@ func TestNICs(t *testing.T) {
 		"addresses_only":  {pool4("net0", "10.0.0.0/24"), "virtio=BC:24:11:00:00:01,bridge=vmbr0,mtu=1400"},
 		"other_bridge":    {device("net0", v1alpha1.InterfaceDevice{Bridge: "vnet1"}), "virtio=BC:24:11:00:00:01,bridge=vnet1,mtu=1400"},
 		"VLAN":            {device("net0", v1alpha1.InterfaceDevice{VLAN: new(int32(7))}), "virtio=BC:24:11:00:00:01,bridge=vmbr0,mtu=1400,tag=7"},
-		"template's_VLAN": {device("net2", v1alpha1.InterfaceDevice{VLAN: new(int32(0)), RateLimit: new(intstr.FromInt32(0))}), "e1000=BC:24:11:00:00:03,bridge=vmbr2,link_down=1"},
+		"template's_VLAN": {device("net2", v1alpha1.InterfaceDevice{VLAN: new(int32(0)), RateLimit: "0"}), "e1000=BC:24:11:00:00:03,bridge=vmbr2,link_down=1"},
 		"other_model":     {device("net0", v1alpha1.InterfaceDevice{Model: "e1000"}), "e1000=BC:24:11:00:00:01,bridge=vmbr0"},
 		"created": {device("net10", v1alpha1.InterfaceDevice{
-			Bridge: "vmbr9", VLAN: new(int32(9)), Trunks: []string{"10", "20-29"}, RateLimit: new(intstr.FromString("12.5")), MTU: new(int32(1)),
+			Bridge: "vmbr9", VLAN: new(int32(9)), Trunks: []string{"10", "20-29"}, RateLimit: "12.5", MTU: new(int32(1)),
 			Queues: new(int32(2)), Firewall: new(true),
 		}), "virtio,bridge=vmbr9,firewall=1,tag=9,mtu=1,queues=2,rate=12.5,trunks=10;20-29"},
 	} {
