@@ -15,12 +15,15 @@ import (
 	"testing"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
-// otherNames are names of kinds, feature gates of Karpenter, names of Kubernetes and roles of Proxmox.
+// otherNames are names of kinds, feature gates of Karpenter, phases of a launch, names of Kubernetes and roles of Proxmox.
 var otherNames = []string{
 	"ProxmoxNodeClass", "ProxmoxTemplate", "ProxmoxUnmanagedTemplate", "NodeClaim", "NodeRepair", "StaticCapacity", "TerminateFirstDrift",
 	"ReadyForProvisioning", "FitsExistingCapacity", "RequiresNewCapacity", "ConsolidationApproved", // Karpenter
+	string(instance.PhaseBootDrive), string(instance.PhaseCertificateRequested), string(instance.PhaseCertificateApproved),
+	string(instance.PhaseNodeRegistered), string(instance.PhaseNodeReady),
 	"NotIn", "NotReady", "SandboxChanged", "NoAccess", "KarpenterDisk", "KarpenterHost",
 }
 
