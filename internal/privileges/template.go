@@ -44,6 +44,9 @@ func ForTemplate(t Template) []Required {
 	}
 	if t.Prepared {
 		all = append(all, OnVM(t.ResourcePool, "VM.PowerMgmt", "VM.Config.CDROM")...)
+		if _, has := t.Config.Drives().CloudInit(); has { // it is added after the preparation
+			all = append(all, OnVM(t.ResourcePool, "VM.Config.Cloudinit")...)
+		}
 	}
 	all = append(all, t.onStorages()...)
 	devices := forDevices(t.Snapshot, t.Host, t.Config)
