@@ -162,7 +162,7 @@ func TestRenderVariables(t *testing.T) {
 		"{{ .Kubernetes.NodeLabels }}":                                       "karpenter.sh/nodepool=default,node.kubernetes.io/instance-type=t1.2VCPU-6GB",
 		"{{ .Kubernetes.NodeTaints }}":                                       "karpenter.sh/unregistered=:NoExecute,dedicated=gpu:NoSchedule,example.com/starting=:NoExecute",
 		`{{ join .Kubernetes.NodeTaints " " }}`:                              "karpenter.sh/unregistered=:NoExecute dedicated=gpu:NoSchedule example.com/starting=:NoExecute",
-		"{{ range .Network.Interfaces }}{{ .Name }}:{{ .DHCPv4 }} {{ end }}": "eth0:true eth1:false ",
+		"{{ range .Network.Interfaces }}{{ .Name }}:{{ .DHCPv4 }} {{ end }}": "eth0:true eth1:false eth2:true ",
 		"{{ .Values.apiServer }}":                                            "https://10.0.0.1:6443",
 		`{{ index .Values "apiServer" }}`:                                    "https://10.0.0.1:6443",
 		`{{ define "x" }}{{ .Zone }}{{ end }}{{ template "x" .Metadata }}`:   "pve1",
