@@ -191,8 +191,8 @@ func objectFaults() map[string]fault {
 		"security_group": {manifest: withClass(managedNode, "securityGroups: [{name: web}]"), want: []string{
 			`SecurityGroupsReady: home: spec.securityGroups: security group "web" does not exist; run: pvesh create /cluster/firewall/groups --group web, and add rules`}},
 		"security_group_of_unknown_interface": {manifest: withClass(managedNode, "securityGroups: [{name: kubernetes, interface: net3}]"), want: []string{
-			"InstanceTemplateReady: home/pve1: template 1000 cannot be used: a security group names interface net3, but the template has none of that name",
-			"InstanceTemplateReady: home/pve2: template 1001 cannot be used: a security group names interface net3, but the template has none of that name"}},
+			"InstanceTemplateReady: home/pve1: template 1000 cannot be used: a security group names interface net3, but neither the template nor spec.network has one of that name",
+			"InstanceTemplateReady: home/pve2: template 1001 cannot be used: a security group names interface net3, but neither the template nor spec.network has one of that name"}},
 		"directory_mapping": {
 			scenario: func(s *pvesim.Scenario) { s.Roles[0].Privileges = append(s.Roles[0].Privileges, "Mapping.Use") },
 			manifest: withClass(managedNode, "shares: [{mapping: data, mountPath: /data}]"), want: []string{

@@ -107,7 +107,7 @@ func TestChecksFail(t *testing.T) {
 				c.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: "kubernetes", Interface: "net3"}}
 			},
 			condition: v1alpha1.ConditionInstanceTemplateReady, reason: v1alpha1.ReasonTemplatesNotFound,
-			want: "region-1/pve1: template 9000 cannot be used: a security group names interface net3, but the template has none of that name",
+			want: "region-1/pve1: template 9000 cannot be used: a security group names interface net3, but neither the template nor spec.network has one of that name",
 		},
 		"unknown_bridge": {
 			scenario:  setTemplateOption("net0", nic+"bridge=vmbr7,firewall=1"),
