@@ -172,7 +172,11 @@ func (p *Provider) RefreshDue(desired Desired) (due bool, after time.Duration) {
 	if oldest == 0 {
 		return false, 0
 	}
-	after = time.Unix(int64(oldest), 0).Add(desired.Spec.Prepare.RefreshAfter.Duration).Sub(p.clock.Now())
+	since := time.Unix(int64(oldest), 0)
+	if desired.RefreshedAt.After(since) {
+		since = desired.RefreshedAt // the clock of the Host is behind
+	}
+	after = since.Add(desired.Spec.Prepare.RefreshAfter.Duration).Sub(p.clock.Now())
 	return after <= 0, max(after, 0)
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -25,6 +26,8 @@ type Desired struct {
 	// BootDataHash is the hash of the boot data of builder VMs; empty until it was read.
 	// Problem is why it cannot be read or used.
 	BootDataHash, Problem string
+	// RefreshedAt is when the last refresh started; zero if there was none.
+	RefreshedAt time.Time
 	// Settings is the hash of the settings that are updated in place.
 	Settings string
 	// CloudInit is whether the Template has a cloud-init drive. VMs that boot from our
@@ -53,6 +56,9 @@ func NewDesired(template *v1alpha1.ProxmoxTemplate, classes []v1alpha1.ProxmoxNo
 	}
 	if template.Spec.Prepare != nil && template.Status.Preparation != nil {
 		desired.BootDataHash = template.Status.Preparation.BootDataHash
+		if refreshed := template.Status.Preparation.RefreshedAt; refreshed != nil {
+			desired.RefreshedAt = refreshed.Time
+		}
 	}
 	for _, class := range classes {
 		ref := class.Spec.InstanceTemplateRef

@@ -299,6 +299,8 @@ func TestRefreshDue(t *testing.T) {
 	e.Expect(due).To(BeFalse(), "it has started")
 	report := p.reconcileUntilComplete()
 	e.Expect(report.Zones[0].VMID).NotTo(Equal(old.VMID))
+	due, _ = p.RefreshDue(e.desired())
+	e.Expect(due).To(BeFalse(), "even if the clock of the host is a day behind")
 	e.Expect(e.mark(report.Zones[0].VMID).Generation).NotTo(BeEmpty())
 }
 

@@ -124,7 +124,9 @@ func TestPrepareRefresh(t *testing.T) {
 	advance(w, object, 25*time.Hour)
 	w.Eventually(func() []string {
 		return testenv.Reload(w, object).Status.Zones
-	}).WithTimeout(timeout).WithPolling(100 * time.Millisecond).Should(And(HaveLen(1), Not(Equal(old))))
+	}).WithTimeout(timeout).WithPolling(100*time.Millisecond).Should(And(HaveLen(1), Not(Equal(old))), func() string {
+		return condition(w, object, v1alpha1.ConditionTemplateUpToDate)
+	})
 	w.Expect(testenv.Reload(w, object).Status.Preparation.RefreshedAt).NotTo(BeNil())
 }
 
