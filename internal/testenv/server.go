@@ -73,7 +73,8 @@ func startServer() (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	env := &envtest.Environment{CRDs: definitions, ErrorIfCRDPathMissing: true}
+	// The default of 20 seconds is too short on a machine that compiles at the same time.
+	env := &envtest.Environment{CRDs: definitions, ErrorIfCRDPathMissing: true, ControlPlaneStartTimeout: 2 * time.Minute}
 	// Service accounts are created by a controller that does not run here.
 	env.ControlPlane.GetAPIServer().Configure().Append("disable-admission-plugins", "ServiceAccount")
 	config, err := env.Start()
