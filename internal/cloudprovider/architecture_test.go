@@ -53,12 +53,12 @@ func TestScheduleArchitectures(t *testing.T) {
 	k.readyPool()
 	k.daemonSet(karpv1.ArchitectureAmd64, 8000)
 	k.daemonSet(karpv1.ArchitectureArm64, 9000)
-	k.pending("a", "1", func(p *corev1.Pod) {
-		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 8000, HostPort: 8000}}
-	})
-	k.pending("b", "1", func(p *corev1.Pod) {
-		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 9000, HostPort: 9000}}
-	})
+	for name, port := range map[string]int32{"a": 8000, "b": 9000} {
+		// Without topology spread constraints: core tries one zone per pod, at random.
+		k.PendingPod(name, "1", func(p *corev1.Pod) {
+			p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: port, HostPort: port}}
+		})
+	}
 	hosts := map[string]string{}
 	for _, claim := range k.launchPending() {
 		hosts[claim.Labels[corev1.LabelTopologyZone]] = claim.Labels[corev1.LabelArchStable]

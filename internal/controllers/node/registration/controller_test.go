@@ -92,8 +92,8 @@ func TestReconcileProblems(t *testing.T) {
 func TestReconcileUntilInitialized(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
+	claim := newClaim(w, w.Class()) // in the manager's cache when the Node appears
 	w.StartManager(func(kube client.Client) testenv.Registrar { return registration.NewController(kube, w.Events, w.Clock) })
-	claim := newClaim(w, w.Class())
 	node := newNode(claim)
 	node.Spec.ProviderID = ""
 	w.Create(node)
@@ -127,11 +127,11 @@ func TestReconcileWithoutFullList(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	lists := &fullLists{}
+	claim := newClaim(w, w.Class()) // in the manager's cache when the Node appears
 	w.StartManager(func(kube client.Client) testenv.Registrar {
 		lists.Client = kube
 		return registration.NewController(lists, w.Events, w.Clock)
 	})
-	claim := newClaim(w, w.Class())
 	node := newNode(claim)
 	node.Name, node.Spec.Taints = w.Named("other-name"), nil
 	w.Create(node)
