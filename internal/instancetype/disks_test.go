@@ -41,7 +41,6 @@ func TestOfferingsOfStorages(t *testing.T) {
 			}
 		}
 	})
-	p, _ := newProvider(t, v)
 	disk := func(change func(*v1alpha1.Disk)) func(*v1alpha1.ProxmoxNodeClassSpec) {
 		return func(s *v1alpha1.ProxmoxNodeClassSpec) {
 			d := v1alpha1.Disk{Name: "data", Size: "150Gi"}
@@ -64,6 +63,7 @@ func TestOfferingsOfStorages(t *testing.T) {
 		"boot_disk_invalid":       {func(s *v1alpha1.ProxmoxNodeClassSpec) { s.BootDevice.StorageSelector = "storage" }, false, false},
 		"disk_beside_a_boot_disk": {disk(func(d *v1alpha1.Disk) { d.Size = "880Gi" }), false, false},
 	} {
+		p, _ := newProvider(t, v) // which remembers what was unavailable
 		class := newNodeClassWithAllHosts()
 		c.class(&class.Spec)
 		available := availability(find(t, p.List(class, ""), "t1.2VCPU-6GB"))
