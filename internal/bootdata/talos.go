@@ -34,6 +34,11 @@ func invalidTalosRouting(documents []*yamlv3.Node) (*yamlv3.Node, string) {
 				return table, "Talos has the routing tables 1 to 252; change routes[].table and policyRoutes[].table"
 			}
 		}
+		for _, route := range talosRoutes(document) {
+			if lookup(route, "destination") == nil && lookup(route, "gateway") == nil {
+				return route, "Talos needs the gateway of a default route; set routes[].via"
+			}
+		}
 	}
 	return nil, ""
 }
@@ -41,16 +46,20 @@ func invalidTalosRouting(documents []*yamlv3.Node) (*yamlv3.Node, string) {
 // talosRouting returns the routing tables that a document names, and the priority of its
 // routing rule; nil if there is none.
 func talosRouting(document *yamlv3.Node) (tables []*yamlv3.Node, priority *yamlv3.Node) {
-	switch kind := lookup(document, "kind"); {
-	case kind == nil:
-	case kind.Value == "LinkConfig":
-		if routes := lookup(document, "routes"); routes != nil {
-			for _, route := range routes.Content {
-				tables = append(tables, lookup(route, "table"))
-			}
-		}
-	case kind.Value == "RoutingRuleConfig":
+	for _, route := range talosRoutes(document) {
+		tables = append(tables, lookup(route, "table"))
+	}
+	if kind := lookup(document, "kind"); kind != nil && kind.Value == "RoutingRuleConfig" {
 		tables, priority = append(tables, lookup(document, "table")), lookup(document, "name")
 	}
 	return slices.DeleteFunc(tables, func(table *yamlv3.Node) bool { return table == nil }), priority
+}
+
+// talosRoutes returns the routes of a LinkConfig.
+func talosRoutes(document *yamlv3.Node) []*yamlv3.Node {
+	kind, routes := lookup(document, "kind"), lookup(document, "routes")
+	if kind == nil || kind.Value != "LinkConfig" || routes == nil {
+		return nil
+	}
+	return routes.Content
 }

@@ -18,10 +18,11 @@ func TestRenderTalosRouting(t *testing.T) {
 		change func(*bootdata.Interface)
 		want   string
 	}{
-		"table_of_a_route":     {func(i *bootdata.Interface) { i.Routes[1].Table = 1001 }, "Talos has the routing tables 1 to 252"},
-		"table_of_a_rule":      {func(i *bootdata.Interface) { i.PolicyRoutes[0].Table = 254 }, "Talos has the routing tables 1 to 252"},
-		"same_priority":        {func(i *bootdata.Interface) { i.PolicyRoutes[0].Priority = i.PolicyRoutes[1].Priority }, "Talos needs another priority for each RoutingRuleConfig"},
-		"priority_of_KubeSpan": {func(i *bootdata.Interface) { i.PolicyRoutes[0].Priority = 32500 }, "none of 32500 and 32501"},
+		"table_of_a_route":        {func(i *bootdata.Interface) { i.Routes[1].Table = 1001 }, "Talos has the routing tables 1 to 252"},
+		"table_of_a_rule":         {func(i *bootdata.Interface) { i.PolicyRoutes[0].Table = 254 }, "Talos has the routing tables 1 to 252"},
+		"default_without_gateway": {func(i *bootdata.Interface) { i.Routes[1].Via = "" }, "Talos needs the gateway of a default route; set routes[].via"},
+		"same_priority":           {func(i *bootdata.Interface) { i.PolicyRoutes[0].Priority = i.PolicyRoutes[1].Priority }, "Talos needs another priority for each RoutingRuleConfig"},
+		"priority_of_KubeSpan":    {func(i *bootdata.Interface) { i.PolicyRoutes[0].Priority = 32500 }, "none of 32500 and 32501"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
