@@ -283,6 +283,10 @@ func (p *preflight) condition(condition status.Condition, found nodeclassstatus.
 func (p *preflight) anyClass() {
 	view := p.view.inventory.View()
 	for region, snapshot := range view.Snapshots {
+		if snapshot.Facts == nil {
+			p.fail("PrivilegesSufficient: region %s: the privileges of the account could not be read in time; run the command again", region)
+			continue
+		}
 		account := privileges.NewAccount(snapshot.Facts)
 		for n, pool := range append([]string{""}, account.SuitablePools()...) {
 			required := p.requiredIn(snapshot, pool)
