@@ -92,11 +92,11 @@ func (b *builder) diskProperties(slot string, p proxmox.Properties, field string
 	if err := b.checkBus(slot, bus, field, o); err != nil {
 		return nil, err
 	}
-	if o.SSD != nil && bus != v1alpha1.DiskBusVirtIO {
-		p = p.With("ssd", flag(*o.SSD))
+	if bus != v1alpha1.DiskBusVirtIO {
+		p = withBool(p, "ssd", o.SSD)
 	}
-	if o.IOThread != nil && (bus == v1alpha1.DiskBusVirtIO || bus == v1alpha1.DiskBusSCSI) {
-		p = p.With("iothread", flag(*o.IOThread))
+	if bus == v1alpha1.DiskBusVirtIO || bus == v1alpha1.DiskBusSCSI {
+		p = withBool(p, "iothread", o.IOThread)
 	}
 	if o.Discard != nil {
 		p = p.With("discard", map[bool]string{true: "on", false: "ignore"}[*o.Discard])
@@ -108,7 +108,7 @@ func (b *builder) diskProperties(slot string, p proxmox.Properties, field string
 		p = p.With("aio", o.AIO)
 	}
 	p = withLimit(withLimit(p, "rd", o.ReadLimit), "wr", o.WriteLimit)
-	return p.With("backup", flag(isTrue(o.Backup))).With("replicate", flag(isTrue(o.Replicate))), nil
+	return p.With("backup", bit(isTrue(o.Backup))).With("replicate", bit(isTrue(o.Replicate))), nil
 }
 
 // checkBus returns an error if the bus of a disk does not have an option that is enabled.
@@ -146,10 +146,3 @@ func withLimit(p proxmox.Properties, direction string, limit *v1alpha1.DiskLimit
 }
 
 func isTrue(b *bool) bool { return b != nil && *b }
-
-func flag(on bool) string {
-	if on {
-		return "1"
-	}
-	return "0"
-}
