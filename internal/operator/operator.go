@@ -229,7 +229,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		}),
 		nodeclasstermination.NewController(kube, o.EventRecorder),
 		unmanagedtemplatestatus.NewController(kube, o.Inventory, o.EventRecorder),
-		templatebuild.NewController(kube, o.Templates, o.EventRecorder),
+		templatebuild.NewController(kube, o.Templates),
 		templatestatus.NewController(kube, o.Templates, o.boot.CheckPreparation),
 		templatechecksum.NewController(kube, o.Templates, o.EventRecorder, clock.RealClock{}),
 		templatehash.NewManaged(kube),

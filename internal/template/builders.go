@@ -9,30 +9,12 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
-
-// Notice is an event of a ProxmoxTemplate.
-type Notice struct {
-	Warning         bool
-	Reason, Message string
-}
-
-// TakeNotices returns the notices of a ProxmoxTemplate on one Host since the last call.
-func (p *Provider) TakeNotices(key HostKey) (notices []Notice) {
-	p.tracker.mu.Lock()
-	defer p.tracker.mu.Unlock()
-	if s, ok := p.tracker.hosts[key]; ok {
-		notices, s.notices = s.notices, nil
-	}
-	return notices
-}
-
-func (r *hostReconciler) notify(notice Notice) {
-	r.tracker.update(r.HostKey, func(s *hostState) { s.notices = append(s.notices, notice) })
-}
 
 // builderReservation makes a builder VM count for the limit of its ProxmoxTemplate before
 // the inventory shows it.
@@ -118,8 +100,8 @@ func (t *tracker) recordBuilderFailure(key HostKey, text string, attempt int, re
 // reportMissingBuilder reports that a builder VM was destroyed by another user.
 func (r *hostReconciler) reportMissingBuilder() {
 	if vmid := r.tracker.releaseBuilder(r.HostKey); vmid != 0 {
-		r.notify(Notice{Warning: true, Reason: v1alpha1.EventTemplatePreparationFailed, Message: fmt.Sprintf(
-			"%s: builder VM %d no longer exists and is recreated", r.displayName(r.Region, r.Host), vmid)})
+		r.publish(corev1.EventTypeWarning, v1alpha1.EventTemplatePreparationFailed, fmt.Sprintf(
+			"%s: builder VM %d no longer exists and is recreated", r.displayName(r.Region, r.Host), vmid))
 	}
 }
 

@@ -71,7 +71,8 @@ func newEnv(t *testing.T, hosts int, changes ...func(*pvesim.Scenario)) *env {
 // process is a run of the controller with its in-memory state.
 type process struct {
 	*template.Provider
-	env *env
+	events *testenv.Recorder
+	env    *env
 }
 
 func (e *env) process() *process { return e.processOf(kubeCluster, e.client()) }
@@ -81,11 +82,12 @@ func (e *env) processOf(kubeCluster string, c proxmox.Client) *process {
 	inv, err := inventory.New([]proxmox.Client{c}, inventory.Options{PollInterval: 100 * time.Millisecond})
 	e.Expect(err).NotTo(HaveOccurred())
 	e.Expect(inv.RefreshAll(e.t.Context())).To(Succeed())
+	recorder := &testenv.Recorder{}
 	deps := template.Deps{
 		Clients: map[string]proxmox.Client{region: c}, Inventory: inv, Clock: e.builders.clock, KubeCluster: kubeCluster,
-		RenderBootData: e.builders.render, Settings: template.Settings{BuilderMinRuntime: e.builders.minimum},
+		RenderBootData: e.builders.render, Recorder: recorder, Settings: template.Settings{BuilderMinRuntime: e.builders.minimum},
 	}
-	return &process{Provider: testenv.NewTemplates(deps, 0), env: e}
+	return &process{Provider: testenv.NewTemplates(deps, 0), events: recorder, env: e}
 }
 
 func (e *env) client() proxmox.Client {

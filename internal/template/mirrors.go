@@ -14,9 +14,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -101,7 +98,7 @@ func (r *hostReconciler) download(ctx context.Context, location Location, image 
 		}
 		failures = append(failures, err.Error())
 		if n+1 < len(mirrors) {
-			r.publish(v1alpha1.EventImageDownloadFailed, fmt.Sprintf("host %s: %v; trying %s", r.displayName(r.Region, r.Host), err, mirrors[n+1].redacted))
+			r.publish(corev1.EventTypeWarning, v1alpha1.EventImageDownloadFailed, fmt.Sprintf("host %s: %v; trying %s", r.displayName(r.Region, r.Host), err, mirrors[n+1].redacted))
 		}
 	}
 	return &stepError{text: "no mirror of spec.sourceImage.urls works: " + strings.Join(failures, "; "), err: err}
@@ -159,15 +156,4 @@ func (r *hostReconciler) mirrorOf(ctx context.Context, task proxmox.UPID, mirror
 	return max(0, slices.IndexFunc(mirrors, func(m mirror) bool {
 		return slices.ContainsFunc(log, func(line string) bool { return strings.HasPrefix(line, "downloading "+m.url+" to ") })
 	}))
-}
-
-// publish emits an event of the ProxmoxTemplate.
-func (r *hostReconciler) publish(reason, message string) {
-	r.recorder.Publish(events.Event{
-		InvolvedObject: &v1alpha1.ProxmoxTemplate{ObjectMeta: metav1.ObjectMeta{Name: r.desired.Name, UID: types.UID(r.desired.UID)}},
-		Type:           corev1.EventTypeWarning,
-		Reason:         reason,
-		Message:        message,
-		DedupeValues:   []string{r.desired.UID, r.Region, r.Host, message},
-	})
 }

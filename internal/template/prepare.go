@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -153,8 +154,8 @@ func (r *hostReconciler) recordStarted(ctx context.Context, location Location, e
 		return 0, explain(err, location, fmt.Sprintf("recording the start of builder VM %d", existing.VMID), "")
 	}
 	r.tracker.setBuilder(r.HostKey, existing.VMID, r.clock.Now())
-	r.notify(Notice{Reason: v1alpha1.EventTemplatePreparing, Message: fmt.Sprintf(
-		"started builder VM %d on host %s; it must power itself off within %s", existing.VMID, r.displayName(r.Region, r.Host), r.desired.Spec.Prepare.TimeLimit())})
+	r.publish(corev1.EventTypeNormal, v1alpha1.EventTemplatePreparing, fmt.Sprintf(
+		"started builder VM %d on host %s; it must power itself off within %s", existing.VMID, r.displayName(r.Region, r.Host), r.desired.Spec.Prepare.TimeLimit()))
 	r.waitForBuilder(existing.VMID, started)
 	return builderInterval, nil
 }
@@ -259,7 +260,7 @@ func (r *hostReconciler) failBuilder(ctx context.Context, location Location, exi
 	}
 	log.FromContext(ctx).Info("preparing template failed", "vmid", existing.VMID, "host", r.Host, "region", r.Region, "cause", cause)
 	message := r.failureMessage(existing.VMID, b)
-	r.notify(Notice{Warning: true, Reason: v1alpha1.EventTemplatePreparationFailed, Message: r.displayName(r.Region, r.Host) + ": " + message})
+	r.publish(corev1.EventTypeWarning, v1alpha1.EventTemplatePreparationFailed, r.displayName(r.Region, r.Host)+": "+message)
 	return r.delayBuilder(b, message), nil
 }
 
@@ -311,8 +312,8 @@ func (r *hostReconciler) completeBuilder(ctx context.Context, location Location,
 		return 0, explain(err, location, fmt.Sprintf("cleaning up builder VM %d", existing.VMID), "")
 	}
 	log.FromContext(ctx).Info("prepared template", "vmid", existing.VMID, "host", r.Host, "region", r.Region, "duration", elapsed.String())
-	r.notify(Notice{Reason: v1alpha1.EventTemplatePrepared, Message: fmt.Sprintf(
-		"builder VM %d on host %s powered itself off after %s and becomes the template", existing.VMID, r.displayName(r.Region, r.Host), elapsed.Round(time.Second))})
+	r.publish(corev1.EventTypeNormal, v1alpha1.EventTemplatePrepared, fmt.Sprintf(
+		"builder VM %d on host %s powered itself off after %s and becomes the template", existing.VMID, r.displayName(r.Region, r.Host), elapsed.Round(time.Second)))
 	return r.convertBuilder(ctx, location, existing)
 }
 

@@ -15,14 +15,9 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
-
-func (p *process) notices(host string) []template.Notice {
-	return p.TakeNotices(template.HostKey{UID: uid, Region: region, Host: host})
-}
 
 // reconcileUntilRunning reconciles until a builder VM runs on pve1, and returns its VMID.
 func (p *process) reconcileUntilRunning() int {
@@ -77,11 +72,10 @@ func TestPrepare(t *testing.T) {
 					HaveKeyWithValue("onboot", "1"), HaveKeyWithValue("tags", "karpenter"), HaveKeyWithValue("scsi30", ContainSubstring("cloudinit")),
 					HaveKeyWithValue("scsi0", ContainSubstring("size=7630M")), HaveKeyWithValue("description", Not(ContainSubstring("builder"))),
 				))
-				var reasons []string
-				for _, notice := range p.notices(guest.Host) {
-					reasons = append(reasons, notice.Reason)
+				for _, reason := range []string{v1alpha1.EventTemplatePreparing, v1alpha1.EventTemplatePrepared} {
+					e.Expect(p.events.Messages(reason)).To(And(
+						HaveLen(test.templates), ContainElement(ContainSubstring("builder VM %d on host %s", guest.VMID, guest.Host))))
 				}
-				e.Expect(reasons).To(Equal([]string{v1alpha1.EventTemplatePreparing, v1alpha1.EventTemplatePrepared}))
 			}
 			e.Expect(e.builders.data.Resources.CPU).To(BeEquivalentTo(3))
 			e.Expect(e.builders.data.Network.Interfaces).To(ConsistOf(HaveField("MacAddr", Not(BeEmpty()))))
@@ -159,7 +153,7 @@ func TestPrepareFailure(t *testing.T) {
 			message := p.report().Message
 			e.Expect(message).To(And(HavePrefix("pve1: preparing the template failed: builder VM 1000: "), ContainSubstring(test.want),
 				ContainSubstring("; it is kept for inspection until "), ContainSubstring("; next attempt at ")))
-			e.Expect(p.notices("pve1")).To(ContainElement(And(HaveField("Reason", v1alpha1.EventTemplatePreparationFailed), HaveField("Message", message))))
+			e.Expect(p.events.Messages(v1alpha1.EventTemplatePreparationFailed)).To(Equal([]string{message}))
 			e.Expect(e.process().reconcile(t.Context(), "pve1")).To(Succeed())
 			e.Expect(e.config("pve1", vmid).Description()).To(ContainSubstring(`"failed"`), "kept by a restarted controller")
 
@@ -211,7 +205,7 @@ func TestPrepareBuilderDestroyedByHand(t *testing.T) {
 	e.builders.set(newBuilders().script)
 	e.Expect(p.Inventory().RefreshAll(t.Context())).To(Succeed())
 	p.reconcileUntilComplete()
-	e.Expect(p.notices("pve1")).To(ContainElement(HaveField("Message", "pve1: builder VM 1000 no longer exists and is recreated")))
+	e.Expect(p.events.Messages(v1alpha1.EventTemplatePreparationFailed)).To(ContainElement("pve1: builder VM 1000 no longer exists and is recreated"))
 	p = e.process() // the sweep at the start needs no slot of the call budget
 	p.reconcileUntil(func(g Gomega) { g.Expect(e.bootDrives()).To(BeEmpty()) })
 	p.deleteUntilGone()

@@ -39,11 +39,10 @@ type hostState struct {
 	checksumMismatch bool
 
 	observed bool
-	// waiting is what the Host waits for between two runs, attempts counts the failed
-	// preparations, and notices are events that are not emitted yet.
+	// waiting is what the Host waits for between two runs, and attempts counts the failed
+	// preparations.
 	waiting  string
 	attempts int
-	notices  []Notice
 	cancel   context.CancelCauseFunc
 }
 

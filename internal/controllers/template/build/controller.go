@@ -11,7 +11,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -26,7 +25,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
@@ -42,12 +40,11 @@ const batchInterval = 500 * time.Millisecond
 type Controller struct {
 	kube      client.Client
 	templates *template.Provider
-	recorder  events.Recorder
 }
 
 // NewController returns a Controller.
-func NewController(kube client.Client, templates *template.Provider, recorder events.Recorder) *Controller {
-	return &Controller{kube: kube, templates: templates, recorder: recorder}
+func NewController(kube client.Client, templates *template.Provider) *Controller {
+	return &Controller{kube: kube, templates: templates}
 }
 
 type queue = workqueue.TypedRateLimitingInterface[Request]
@@ -160,22 +157,8 @@ func (c *Controller) Reconcile(ctx context.Context, request Request) (reconcile.
 		return reconcile.Result{}, err
 	}
 	after, err := c.templates.ReconcileHost(ctx, template.NewDesired(t, observed.Classes), request.Region, request.Host, ListUsage(c.kube, t))
-	for _, notice := range c.templates.TakeNotices(template.HostKey{UID: string(t.UID), Region: request.Region, Host: request.Host}) {
-		c.recorder.Publish(newEvent(t, notice))
-	}
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("reconciling template %s on host %s: %w", request.Template, request.Host, err)
 	}
 	return reconcile.Result{RequeueAfter: after}, nil
-}
-
-func newEvent(t *v1alpha1.ProxmoxTemplate, notice template.Notice) events.Event {
-	out := events.Event{
-		InvolvedObject: t, Type: corev1.EventTypeNormal, Reason: notice.Reason, Message: notice.Message,
-		DedupeValues: []string{string(t.UID), notice.Message},
-	}
-	if notice.Warning {
-		out.Type = corev1.EventTypeWarning
-	}
-	return out
 }

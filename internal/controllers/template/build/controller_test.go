@@ -25,7 +25,7 @@ func manage(w *testenv.Env) {
 	w.T.Helper()
 	templates := w.Templates()
 	w.StartManager(
-		func(kube client.Client) testenv.Registrar { return build.NewController(kube, templates, w.Events) },
+		func(kube client.Client) testenv.Registrar { return build.NewController(kube, templates) },
 		func(kube client.Client) testenv.Registrar {
 			return status.NewController(kube, templates, w.Boot.CheckPreparation)
 		},

@@ -47,7 +47,7 @@ func TestDeleteTemplateOnOfflineHost(t *testing.T) {
 	images := testenv.ServeImages(t, 64<<10)
 	templates := w.Templates()
 	w.StartManager(
-		func(kube client.Client) testenv.Registrar { return build.NewController(kube, templates, w.Events) },
+		func(kube client.Client) testenv.Registrar { return build.NewController(kube, templates) },
 		func(kube client.Client) testenv.Registrar {
 			return status.NewController(kube, templates, w.Boot.CheckPreparation)
 		},
