@@ -48,7 +48,7 @@ type coreRound struct {
 
 func newCoreRound(t *testing.T, seed uint64) *coreRound {
 	t.Helper()
-	r := &coreRound{round: newRoundIn(t, seed, lab.Options{APIServer: testenv.APIServer(t), Hosts: 3, HostURLs: true, Addresses: 3 * maxPods})}
+	r := &coreRound{round: newRoundIn(t, seed, lab.Options{APIServer: testenv.APIServer(t), Hosts: 3, HostURLs: true, Addresses: 3 * maxPods, DataDisk: true})}
 	r.env.CreatePool()
 	r.core, r.pods = r.env.StartCore(), r.env.StartWorkload()
 	r.env.AwaitPool()

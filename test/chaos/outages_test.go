@@ -95,7 +95,7 @@ func (r *round) deleteClaimsOn(host string) {
 func TestHostRemoved(t *testing.T) {
 	t.Parallel()
 	r := &round{
-		t: t, rand: rand.New(rand.NewPCG(1, 4)), env: lab.New(t, lab.Options{Hosts: 3, HostURLs: true, Addresses: 12}),
+		t: t, rand: rand.New(rand.NewPCG(1, 4)), env: lab.New(t, lab.Options{Hosts: 3, HostURLs: true, Addresses: 12, DataDisk: true}),
 		down: map[string]bool{}, done: map[string]int{},
 	}
 	r.process = r.env.StartProcess(lab.ProcessOptions{Settings: func(s *instance.Settings) {

@@ -66,7 +66,7 @@ type round struct {
 
 func newRound(t *testing.T, seed uint64) *round {
 	t.Helper()
-	r := newRoundIn(t, seed, lab.Options{Hosts: 3, HostURLs: true, Addresses: burst})
+	r := newRoundIn(t, seed, lab.Options{Hosts: 3, HostURLs: true, Addresses: burst, DataDisk: true})
 	r.process = r.env.StartProcess(lab.ProcessOptions{})
 	return r
 }

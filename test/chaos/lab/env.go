@@ -48,6 +48,8 @@ type Options struct {
 	Installation Installation
 	// Addresses is the size of the class's address pool. With 0, VMs use DHCP.
 	Addresses int
+	// DataDisk adds a disk to the class.
+	DataDisk bool
 	// HostURLs makes Processes use the API of each host instead of that of the Cluster, so hosts
 	// can hang, or be in a part of the Cluster without quorum.
 	HostURLs bool
@@ -96,6 +98,8 @@ type Env struct {
 	resourcePool string
 	// addresses is the address pool of our VMs, if any.
 	addresses *v1alpha1.AddressSource
+	// dataDisk means that the classes have a disk besides the boot disk.
+	dataDisk bool
 	// urls are the URLs that Processes use.
 	urls []string
 	// apiServer is the API server of an Env without a fake API.
@@ -128,7 +132,7 @@ func New(t testing.TB, o Options) *Env {
 	if o.Scenario != nil {
 		o.Scenario(scenario)
 	}
-	e := &Env{t: t, Installation: o.Installation, apiServer: o.APIServer, foreignGuests: map[int]string{}, lost: map[int]bool{}}
+	e := &Env{t: t, Installation: o.Installation, apiServer: o.APIServer, dataDisk: o.DataDisk, foreignGuests: map[int]string{}, lost: map[int]bool{}}
 	simulator := pvesim.Options{Speed: o.Speed, Seed: o.Seed}
 	if o.APIServer == nil {
 		e.Kube, e.Clock = testenv.NewFakeKube(t), testenv.NewClock(o.Speed)
@@ -203,7 +207,9 @@ func (e *Env) NewClass(name string) *v1alpha1.ProxmoxNodeClass {
 	class := testenv.NewNodeClass(name, "ubuntu", metav1.NamespaceSystem)
 	class.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: testenv.SecurityGroup, Interface: "net0"}}
 	class.Spec.ResourcePool = e.resourcePool
-	class.Spec.Disks = []v1alpha1.Disk{{Name: diskName, Size: "10Gi"}}
+	if e.dataDisk {
+		class.Spec.Disks = []v1alpha1.Disk{{Name: diskName, Size: "10Gi"}}
+	}
 	if e.addresses != nil {
 		class.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{{Name: "net0", Address4: e.addresses}}}
 	}

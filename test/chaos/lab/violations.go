@@ -141,7 +141,7 @@ func (e *Env) guestViolations(want map[int]*karpv1.NodeClaim) (violations []stri
 			violations = append(violations, fmt.Sprintf("reading VM %d: %v", row.VMID, err))
 		case !strings.EqualFold(cfg.SMBIOS().UUID, string(claim.UID)):
 			violations = append(violations, fmt.Sprintf("VM %d does not belong to claim %s", row.VMID, claim.Name))
-		case !hasDisks(cfg):
+		case !e.hasDisks(cfg):
 			violations = append(violations, fmt.Sprintf("disks of VM %d of claim %s were not resized or not created: %v", row.VMID, claim.Name, cfg.Drives().All()))
 		case e.addresses != nil && !slices.Equal(cfg.Network().Addresses(), addressesOf(claim)):
 			violations = append(violations, fmt.Sprintf("VM %d of claim %s has addresses %v, want %v", row.VMID, claim.Name, cfg.Network().Addresses(), addressesOf(claim)))
@@ -187,16 +187,19 @@ func (e *Env) firewallViolations(want map[int]*karpv1.NodeClaim) (violations []s
 }
 
 // hasDisks reports whether the boot disk has the size that the class requests, and whether the
-// other disk exists once.
-func hasDisks(cfg proxmox.VMConfig) bool {
+// data disk of the class exists once.
+func (e *Env) hasDisks(cfg proxmox.VMConfig) bool {
 	boot, ok := cfg.Drives().Boot()
-	more := 0
+	more, wantMore := 0, 0
+	if e.dataDisk {
+		wantMore = 1
+	}
 	for _, drive := range cfg.Drives().All() {
 		if drive.Properties.Value("serial") == diskName {
 			more++
 		}
 	}
-	return ok && boot.SizeBytes >= diskBytes && more == 1
+	return ok && boot.SizeBytes >= diskBytes && more == wantMore
 }
 
 // volumeViolations returns leaked disks and boot drives.
