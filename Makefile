@@ -167,13 +167,13 @@ e2e-clean: ## Delete objects of aborted end-to-end tests from your own Proxmox; 
 	go test -v -count=1 -run '^$$' ./test/e2e
 
 .PHONY: e2e-guest
-e2e-guest: $(KUBEPLANE) controller guest-image$(if $(CASE),$(if $(findstring debian-12,$(CASE)),s),s) $(if $(findstring plain,$(CASE)),guest-image-plain) ## Boot real Linux VMs under QEMU as Nodes and check them from inside; CASE=name,... runs these cases (docs/real-guests.md)
+e2e-guest: $(KUBEPLANE) controller guest-image$(if $(CASE),$(if $(findstring debian-12,$(CASE)),s),s) $(if $(findstring plain,$(CASE))$(findstring prepared,$(CASE)),guest-image-plain) ## Boot real Linux VMs under QEMU as Nodes and check them from inside; CASE=name,... runs these cases (docs/real-guests.md)
 	$(call log,"booting real guests (without KVM 3-5 minutes for each case on 2 idle cores; logs in .cache/guest-logs)")
 	@rm -rf $(CACHE)/guest-logs
 	KUBEPLANE=$(KUBEPLANE) CONTROLLER=$(CONTROLLER) GUEST_IMAGES=$(CACHE)/guest GUEST_LOGS=$(CACHE)/guest-logs CASE=$(CASE) \
 		go test -v -count=1 -timeout 4h ./test/guest | grep --line-buffered -v -e '^=== '
 
-# An image without containerd and Kubernetes, for CASE=plain.
+# An image without containerd and Kubernetes, for CASE=plain,prepared.
 .PHONY: guest-image-plain
 guest-image-plain:
 	go run ./hack/guestimage --plain --out $(CACHE)/guest

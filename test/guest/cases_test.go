@@ -22,6 +22,8 @@ type testCase struct {
 	machine, bios string
 	// template is an existing template that is used instead of a new one.
 	template string
+	// builder means that a builder VM prepares the template.
+	builder bool
 	// bridge is the network of the VMs; the one with DHCP if empty.
 	bridge string
 	// ipv6 selects the gateway's IPv6 address for the API server.
@@ -63,6 +65,8 @@ var cases = []testCase{
 	{name: "old-recipe", change: oldRecipe, failures: oldRecipeFailures, hardStop: true},
 	// It downloads packages from Debian, and needs twice as long as the others.
 	{name: "plain", image: plainImage, change: installPackages, prepare: loadImages, optional: true},
+	// It compares with plain: the packages are installed once, by a builder VM.
+	{name: "prepared", image: plainImage, builder: true, change: requirePreparation, check: isPrepared, optional: true},
 }
 
 // TestGuests boots the guests of each case and checks them from inside.

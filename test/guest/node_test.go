@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -87,9 +88,15 @@ func (e *env) apply(t *testing.T, c testCase) (remove func()) {
 	if c.template == "" {
 		kit.Template.Spec.TemplateName = "unused"
 		template := e.newTemplate(c)
+		objects = append(objects, template)
+		if c.builder {
+			secret := e.prepareTemplate(t, template)
+			must(t, e.kube.Create(t.Context(), secret))
+			objects = append(objects, secret)
+		}
 		kit.Class.Spec.InstanceTemplateRef = v1alpha1.InstanceTemplateReference{Kind: v1alpha1.ProxmoxTemplateKind, Name: template.Name}
 		must(t, e.kube.Create(t.Context(), template))
-		objects = append(objects, template)
+		e.waitForTemplate(t, template)
 	}
 	if c.change != nil {
 		c.change(t, e, kit)
@@ -114,6 +121,23 @@ func (e *env) newTemplate(c testCase) *v1alpha1.ProxmoxTemplate {
 		Agent: &v1alpha1.Agent{Enabled: true}, VGA: &v1alpha1.VGA{Type: "serial0"}, Network: []v1alpha1.NetworkInterface{{Bridge: c.network()}},
 	}
 	return template
+}
+
+// waitForTemplate waits until the template can be used. A builder VM needs minutes.
+func (e *env) waitForTemplate(t *testing.T, template *v1alpha1.ProxmoxTemplate) {
+	t.Helper()
+	began := time.Now()
+	e.within(t, 2*bootTimeout, "the template to be ready", func(ctx context.Context) error {
+		if err := e.kube.Get(ctx, client.ObjectKeyFromObject(template), template); err != nil {
+			return err
+		}
+		c := template.StatusConditions().Get(v1alpha1.ConditionTemplateUpToDate)
+		if !c.IsTrue() {
+			return fmt.Errorf("the condition is %v", c)
+		}
+		return nil
+	})
+	t.Logf("the template was ready after %.0f s", time.Since(began).Seconds())
 }
 
 // deployment returns a Deployment with one pod per Node. They use the Node's DNS servers, as CoreDNS does.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
@@ -25,23 +27,23 @@ var oldRecipeFailures = []string{
 // systemd-resolved.
 func oldRecipe(t *testing.T, _ *env, kit *harness.Kit) {
 	t.Helper()
-	changeUserData(t, kit, map[string]string{
+	changeUserData(t, kit.Templates, map[string]string{
 		"path: /etc/containerd/config.toml": "path: /etc/containerd/unused.toml",
 		"echo 'resolvConf: /run/systemd/resolve/resolv.conf' >> /etc/kubernetes/kubelet-config.yaml": "true",
 	})
 }
 
-// changeUserData replaces parts of the recipe's user data, each of which it must contain once.
-func changeUserData(t *testing.T, kit *harness.Kit, changes map[string]string) {
+// changeUserData replaces parts of a recipe's user data, each of which it must contain once.
+func changeUserData(t *testing.T, recipe *corev1.Secret, changes map[string]string) {
 	t.Helper()
-	userData := kit.Templates.StringData["user-data"]
+	userData := recipe.StringData["user-data"]
 	for from, to := range changes {
 		if count := strings.Count(userData, from); count != 1 {
 			t.Fatalf("the recipe contains %q %d times, want once", from, count)
 		}
 		userData = strings.Replace(userData, from, to, 1)
 	}
-	kit.Templates.StringData["user-data"] = userData
+	recipe.StringData["user-data"] = userData
 }
 
 // recorder collects what checks report.

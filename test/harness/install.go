@@ -97,6 +97,12 @@ func ProxmoxCloudInitClass() (*v1alpha1.ProxmoxNodeClass, error) {
 	return class, decode("proxmox-cloud-init/nodeclass.yaml", &v1alpha1.ProxmoxUnmanagedTemplate{}, class)
 }
 
+// PreparationSecret reads the boot data of the builder VM of examples/kubeadm.
+func PreparationSecret() (*corev1.Secret, error) {
+	secret := &corev1.Secret{}
+	return secret, decode("kubeadm/prepare.yaml", secret)
+}
+
 // decode strictly decodes the documents of an example file in order.
 func decode(file string, into ...client.Object) error {
 	content, err := examples.Files.ReadFile(file)
