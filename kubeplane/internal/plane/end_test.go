@@ -36,6 +36,7 @@ func TestExitWithStandardInput(t *testing.T) {
 	t.Parallel()
 	stdin, closing := io.Pipe()
 	r := launch(t, stdin, nil)
+	t.Cleanup(func() { _ = closing.Close() }) // the process ends only then
 	r.awaitReady(t)
 	if err := closing.Close(); err != nil {
 		t.Fatal(err)

@@ -27,7 +27,7 @@ import (
 // These tests are about processes, so they run the real binary: the one that KUBEPLANE names, else one built here.
 
 const (
-	readyWithin = 30 * time.Second
+	readyWithin = 2 * time.Minute
 	goneWithin  = 5 * time.Second
 )
 
