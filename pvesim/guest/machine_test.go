@@ -17,7 +17,7 @@ import (
 
 func newMachine(t *testing.T, name, userData string) *machine {
 	t.Helper()
-	r := NewRuntime(Options{HeartbeatInterval: 500 * time.Millisecond, RestartDelay: 200 * time.Millisecond})
+	r := NewRuntime(Options{HeartbeatInterval: 500 * time.Millisecond, RestartDelay: 200 * time.Millisecond, InstallTime: 100 * time.Millisecond})
 	image := seedWith(t, "iid-"+name, userData)
 	m := &machine{t: t, runtime: r, hardware: hardware{
 		vmid: 100, arch: "amd64", uuid: "uuid-of-" + name, cores: 2, memory: 4 << 30, disk: 30 << 30,

@@ -16,6 +16,9 @@ import (
 type Options struct {
 	// BootTime is the time between power on and the start of cloud-init.
 	BootTime time.Duration
+	// InstallTime is the time that boot data takes which powers the guest off when it is done,
+	// such as that of a builder VM; 15s if zero.
+	InstallTime time.Duration
 	// HeartbeatInterval is how often a kubelet renews its Lease and checks its Node;
 	// 10s if zero.
 	HeartbeatInterval time.Duration
@@ -54,6 +57,7 @@ var (
 
 // NewRuntime returns a Runtime for pvesim's Options.Guests.
 func NewRuntime(options Options) *Runtime {
+	options.InstallTime = orElse(options.InstallTime, 15*time.Second)
 	options.HeartbeatInterval = orElse(options.HeartbeatInterval, 10*time.Second)
 	options.RestartDelay = orElse(options.RestartDelay, 10*time.Second)
 	return &Runtime{
@@ -208,7 +212,9 @@ func (r *Runtime) boot(ctx context.Context, hw hardware) {
 	system, ok := g.configure()
 	switch {
 	case ok && system.powerOff:
-		g.console.printf("powered off by its boot data")
+		if pause(ctx, g.shutdown, r.options.InstallTime) {
+			g.console.printf("powered off by its boot data")
+		}
 		return
 	case ok && system.service != "":
 		g.superviseKubelet(ctx, system)

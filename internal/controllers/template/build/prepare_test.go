@@ -133,7 +133,7 @@ func TestPrepareRefresh(t *testing.T) {
 // A builder VM that boots with the recipe for kubeadm installs it and powers itself off.
 func TestPrepareRecipe(t *testing.T) {
 	t.Parallel()
-	guests := guest.NewRuntime(guest.Options{})
+	guests := guest.NewRuntime(guest.Options{InstallTime: time.Second})
 	w := testenv.New(t, testenv.Guests(guests))
 	images := testenv.ServeImages(t, 64<<10)
 	raw, err := examples.Files.ReadFile("kubeadm/prepare.yaml")
