@@ -86,8 +86,8 @@ func (e *env) prepareTemplate(t *testing.T, template *v1alpha1.ProxmoxTemplate) 
 	secret, err := harness.PreparationSecret()
 	must(t, err)
 	changeUserData(t, secret, e.localPackages(t, ".Values.version"))
-	const cleanUp = "\n          apt-get clean\n"
-	changeUserData(t, secret, map[string]string{cleanUp: "\n          " + e.importImages(t) + cleanUp})
+	const cleanUp = "\n      apt-get clean\n"
+	changeUserData(t, secret, map[string]string{cleanUp: "\n      " + e.importImages(t) + cleanUp})
 	ref := v1alpha1.SecretReference{Namespace: secret.Namespace, Name: secret.Name}
 	template.Spec.Prepare = &v1alpha1.Preparation{TemplatesRef: ref, ValuesRef: &ref, DiskSize: "8Gi"}
 	return secret
