@@ -53,6 +53,8 @@ type Host struct {
 	Memory  Size     `yaml:"memory"`
 	IP      string   `yaml:"ip,omitempty"`
 	Bridges []Bridge `yaml:"bridges,omitempty"`
+	// Notes are shown on the summary page of the host.
+	Notes string `yaml:"notes,omitempty"`
 	// PCI devices as /nodes/{node}/hardware/pci lists them.
 	PCI []map[string]any `yaml:"pci,omitempty"`
 	// Offline hosts are powered off initially; Unreachable is how connections to them fail: refused, noroute (the

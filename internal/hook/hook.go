@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package hook implements the hookscript that runs as root on a Proxmox host when a VM of this provider starts or stops. It
-// runs scripts and pins vCPUs as listed in the ownership mark in the VM's notes.
+// runs scripts and pins vCPUs as listed in the ownership mark in the VM's notes. It also publishes the topology of the host,
+// which Proxmox's API does not report, for the controller.
 //
 // A user who may edit a VM's notes must not gain root privileges: scripts are selected by file name from one directory that
 // only root may write, and CPUs must be both granted by the mark and online on the host.
@@ -44,17 +45,30 @@ type Host struct {
 	Attempts int
 	// Affinity pins a thread to a CPU.
 	Affinity func(thread, cpu int) error
+	// Name is the name of the host in Proxmox.
+	Name string
+	// Pvesh runs the command pvesh and returns its output.
+	Pvesh func(ctx context.Context, args ...string) ([]byte, error)
 	// Log is written to the log of Proxmox's task.
 	Log io.Writer
+	// Out is where the topology is printed.
+	Out io.Writer
 }
 
 // ThisHost returns the host that the process runs on.
-func ThisHost(log io.Writer) Host {
-	return Host{Root: "/", Timeout: 30 * time.Second, Attempts: 20, Affinity: setAffinity, Log: log}
+func ThisHost(out, log io.Writer) Host {
+	return Host{
+		Root: "/", Timeout: 30 * time.Second, Attempts: 20, Affinity: setAffinity,
+		Name: hostName(), Pvesh: runPvesh, Log: log, Out: out,
+	}
 }
 
-// Run pins the vCPUs and runs the scripts of a VM in a phase. It ignores guests that this provider does not own.
+// Run pins the vCPUs and runs the scripts of a VM in a phase. It ignores guests that this provider does not own. With the
+// argument "topology" it prints the topology of the host, with "topology --publish" it publishes it for the controller.
 func (h Host) Run(ctx context.Context, args []string) error {
+	if len(args) > 0 && args[0] == topologyCommand {
+		return h.runTopology(ctx, args[1:])
+	}
 	vmid, phase, err := parseArguments(args)
 	if err != nil {
 		return err
@@ -71,6 +85,9 @@ func (h Host) Run(ctx context.Context, args []string) error {
 	if m.Newer() {
 		return errors.New("the VM's notes were written by a newer controller: install the hookscript of the controller's release")
 	}
+	if phase == preStart {
+		h.refreshTopology(ctx)
+	}
 	var pinErr error
 	if phase == postStart && len(m.Pin) > 0 {
 		pinErr = h.pin(vmid, c, m)
@@ -80,7 +97,7 @@ func (h Host) Run(ctx context.Context, args []string) error {
 
 func parseArguments(args []string) (vmid int, phase string, err error) {
 	if len(args) != 2 {
-		return 0, "", fmt.Errorf("found the arguments %q, want VMID PHASE, as Proxmox calls a hookscript", args)
+		return 0, "", fmt.Errorf("found the arguments %q, want VMID PHASE, as Proxmox calls a hookscript, or %s", args, topologyCommand)
 	}
 	if vmid, err = strconv.Atoi(args[0]); err != nil || vmid < 100 {
 		return 0, "", fmt.Errorf("found the VMID %q, want a number from 100", args[0])

@@ -49,11 +49,7 @@ func (h Host) checkPins(c conf, m ownership.Mark) error {
 	if err != nil {
 		return err
 	}
-	content, err := os.ReadFile(h.path("/sys/devices/system/cpu/online"))
-	if err != nil {
-		return err
-	}
-	online, err := proxmox.ParseCPUs(strings.TrimSpace(string(content)))
+	online, err := h.readCPUs(cpuDir + "/online")
 	if err != nil {
 		return err
 	}

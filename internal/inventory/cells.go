@@ -53,6 +53,8 @@ type CellAccount struct {
 	FreeMemoryBytes int64
 	// FreeCores have no thread that is reserved or pinned.
 	FreeCores []cpuset.CPUSet
+	// Caches are the CPUs that share a last-level cache; nil if unknown.
+	Caches []cpuset.CPUSet
 
 	cpus cpuset.CPUSet
 	// sharedCPUs are the CPUs for VMs without exclusive cores, sharedSize is their number
@@ -165,7 +167,7 @@ func reservationsOn(v View, region, host string) []placedReservation {
 }
 
 func newCellAccounts(host Host, limits HostSettings, guests []Guest, reservations []placedReservation) *CellAccounts {
-	h, err := newHardware(host.HostRow, host.Hardware, limits.Topology)
+	h, err := newHardware(host, limits.Topology)
 	if err != nil {
 		return &CellAccounts{Problem: err.Error()}
 	}
@@ -202,7 +204,7 @@ func newCellBuilder(h hardware, limits HostSettings) *cellBuilder {
 		reserved := proportion(limits.ReservedMemoryBytes>>20, cell.memoryMiB, total)
 		memory := int64(float64(max(0, cell.memoryMiB-reserved))*limits.MemoryRatio) << 20
 		b.cells[n] = CellAccount{
-			ID: cell.id, cpus: cell.cpus, cpuRatio: limits.CPURatio, AllocatableMemoryBytes: memory, FreeMemoryBytes: memory,
+			ID: cell.id, cpus: cell.cpus, Caches: cell.caches, cpuRatio: limits.CPURatio, AllocatableMemoryBytes: memory, FreeMemoryBytes: memory,
 			AllocatableCPUs: int(math.Floor(float64(cell.cpus.Difference(limits.ReservedCPUs).Size())*limits.CPURatio + 1e-9)),
 		}
 	}

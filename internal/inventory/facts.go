@@ -41,6 +41,9 @@ type Facts struct {
 	Directories map[string]proxmox.DirectoryMapping
 	// USB are the visible USB mappings by ID; nil before the first Invalidate.
 	USB map[string]proxmox.USBMapping
+	// Topologies are the layouts that pve-hook published in the notes of Hosts. Hosts
+	// without one are omitted.
+	Topologies map[string]PublishedTopology
 }
 
 // Fact identifies one of the Facts for Invalidate.
@@ -66,6 +69,9 @@ var (
 
 // FactBridges returns the Fact for the bridges of a Host.
 func FactBridges(host string) Fact { return Fact{kind: "bridges", of: host} }
+
+// FactTopology returns the Fact for the topology in the notes of a Host.
+func FactTopology(host string) Fact { return Fact{kind: "topology", of: host} }
 
 // FactPool returns the Fact for the existence of a resource pool. It is read on demand.
 func FactPool(pool string) Fact { return Fact{kind: "pool", of: pool} }
@@ -111,7 +117,7 @@ func newFactCache() factCache { return factCache{states: map[Fact]*factState{}} 
 func (f *factCache) all(hosts []string) []Fact {
 	facts := []Fact{FactOptions, FactPermissions, FactSecurityGroups, FactVNets}
 	for _, host := range hosts {
-		facts = append(facts, FactBridges(host))
+		facts = append(facts, FactBridges(host), FactTopology(host))
 	}
 	for fact := range f.states {
 		if fact.isOnDemand() && (fact.on == "" || slices.Contains(hosts, fact.on)) {
@@ -199,9 +205,11 @@ func (f *factCache) update(apply func(*Facts)) {
 	if f.known != nil {
 		*next = *f.known
 		next.Bridges, next.Pools, next.Snippets = maps.Clone(f.known.Bridges), maps.Clone(f.known.Pools), maps.Clone(f.known.Snippets)
+		next.Topologies = maps.Clone(f.known.Topologies)
 	}
 	if next.Bridges == nil {
 		next.Bridges, next.Pools, next.Snippets = map[string]map[string]proxmox.Bridge{}, map[string]bool{}, map[StorageKey]map[string]bool{}
+		next.Topologies = map[string]PublishedTopology{}
 	}
 	apply(next)
 	f.known = next
@@ -307,6 +315,8 @@ func (c *cluster) readFact(ctx context.Context, fact Fact) (func(*Facts), error)
 		return func(f *Facts) {
 			f.Bridges[fact.of] = byName(bridges, func(b proxmox.Bridge) string { return b.Name })
 		}, err
+	case "topology":
+		return c.readTopology(ctx, fact.of)
 	case "snippets":
 		volumes, err := c.client.Volumes(ctx, fact.on, fact.of, fact.kind)
 		snippets := make(map[string]bool, len(volumes))

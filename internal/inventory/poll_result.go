@@ -57,6 +57,7 @@ func NewSnapshot(result PollResult, previous *Snapshot, own VMIDRange) *Snapshot
 		before := previous.host(row.Name)
 		s.Hosts[row.Name] = Host{
 			HostRow: withLastSize(row, previous), Hardware: result.Hardware[row.Name],
+			Topology:          result.Facts.topologyOf(row.Name),
 			OutOfServiceSince: since(!row.Online || row.Maintenance, before.OutOfServiceSince, result.Taken),
 			OfflineSince:      since(!row.Online, before.OfflineSince, result.Taken),
 		}

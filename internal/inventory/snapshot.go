@@ -47,6 +47,8 @@ type Host struct {
 	OfflineSince time.Time
 	// Hardware is zero until it was read.
 	Hardware proxmox.HostInfo
+	// Topology is zero if none is published.
+	Topology PublishedTopology
 }
 
 // Guest is a row with its configuration. Config is nil until it was read, and for

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/utils/cpuset"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/hosttopology"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -25,8 +26,8 @@ const (
 	SiblingsAdjacent = "adjacent"
 )
 
-// hardware is the cells and cores of a Host, from its settings or, by sockets, from
-// Proxmox.
+// hardware is the cells and cores of a Host, from its settings, as published by pve-hook
+// or, by sockets, from Proxmox.
 type hardware struct {
 	cells []hardwareCell // sorted by id
 	// threads per core.
@@ -41,33 +42,44 @@ type hardwareCell struct {
 	id        int
 	cpus      cpuset.CPUSet
 	cores     []cpuset.CPUSet // threads by core
+	caches    []cpuset.CPUSet // CPUs by last-level cache; nil if unknown
 	memoryMiB int64
 }
 
-// newHardware combines the settings and what Proxmox reports about a Host. The error
-// describes what is missing or wrong.
-func newHardware(row proxmox.HostRow, info proxmox.HostInfo, configured Topology) (hardware, error) {
-	h := hardware{threads: threadsOf(info, configured)}
-	if len(configured.Cells) > 0 {
-		return h.fromCells(row, configured)
+// newHardware combines the settings, the published topology and what Proxmox reports about
+// a Host. The settings have precedence. The error describes what is missing or wrong.
+func newHardware(host Host, configured Topology) (hardware, error) {
+	published, problem := host.Topology.cells(host.CPUs)
+	h := hardware{threads: threadsOf(host.Hardware, configured, published)}
+	switch {
+	case len(configured.Cells) > 0:
+		return h.fromSettings(host.HostRow, configured, published)
+	case len(published) > 0:
+		return h.fromPublished(published, configured)
 	}
-	return h.bySockets(row, info, configured)
+	h, err := h.bySockets(host.HostRow, host.Hardware, configured)
+	if h.unnumbered != "" && problem != "" {
+		h.unnumbered = problem
+	}
+	return h, err
 }
 
-// threadsOf returns the threads per core; 0 if cores differ, as on hybrid CPUs, or if
-// unknown.
-func threadsOf(info proxmox.HostInfo, configured Topology) int {
+// threadsOf returns the threads per core; 0 if unknown. Without a published topology it is
+// also 0 if cores differ, as on hybrid CPUs.
+func threadsOf(info proxmox.HostInfo, configured Topology, published []hosttopology.Cell) int {
 	switch {
 	case configured.Threads > 0:
 		return configured.Threads
+	case len(published) > 0:
+		return maxThreads(published)
 	case info.Cores > 0 && info.CPUs%info.Cores == 0:
 		return info.CPUs / info.Cores
 	}
 	return 0
 }
 
-// fromCells uses the cells in the settings.
-func (h hardware) fromCells(row proxmox.HostRow, configured Topology) (hardware, error) {
+// fromSettings uses the cells in the settings. What these lack is as published.
+func (h hardware) fromSettings(row proxmox.HostRow, configured Topology, published []hosttopology.Cell) (hardware, error) {
 	for _, id := range slices.Sorted(maps.Keys(configured.Cells)) {
 		cell := configured.Cells[id]
 		if cell.CPUs.IsEmpty() {
@@ -78,16 +90,29 @@ func (h hardware) fromCells(row proxmox.HostRow, configured Topology) (hardware,
 		}
 		memory := cell.MemoryBytes
 		if memory == 0 {
+			memory = publishedMemory(published, id)
+		}
+		if memory == 0 {
 			memory = row.MemoryBytes / int64(len(configured.Cells))
 		}
 		h.cells = append(h.cells, hardwareCell{id: id, cpus: cell.CPUs, memoryMiB: memory >> 20})
 	}
+	return h.withCores(configured, published)
+}
+
+// withCores sets the cores and caches of the cells.
+func (h hardware) withCores(configured Topology, published []hosttopology.Cell) (hardware, error) {
 	if h.threads == 0 {
 		h.unnumbered = "the number of threads per core is unknown: set threads in the host settings"
 		return h, nil
 	}
 	for n := range h.cells {
 		cell := &h.cells[n]
+		cell.caches = publishedCaches(published, cell.cpus)
+		if cores, ok := publishedCores(published, cell.cpus, h.threads); ok && configured.Threads == 0 && configured.Siblings == "" {
+			cell.cores = cores
+			continue
+		}
 		if cell.cpus.Size()%h.threads != 0 {
 			return hardware{}, fmt.Errorf("host settings: cell %d (nodes.%d.cpus) has %d CPUs, which is not a multiple of the %d threads of a core", cell.id, cell.id, cell.cpus.Size(), h.threads)
 		}
@@ -130,7 +155,7 @@ func (h hardware) bySockets(row proxmox.HostRow, info proxmox.HostInfo, configur
 		return hardware{}, fmt.Errorf("%d CPUs cannot be split equally over %d sockets: set nodes in the host settings", row.CPUs, sockets)
 	}
 	if sockets > 1 || h.threads != 1 {
-		h.unnumbered = `the core and cell of each CPU are unknown: set nodes and threads in the host settings, as "lscpu -e=CPU,CORE,NODE" shows them on the host`
+		h.unnumbered = `the core and cell of each CPU are unknown: run "pve-hook topology --publish" on the host, or set nodes and threads in the host settings, as "lscpu -e=CPU,CORE,NODE" shows them on the host`
 	}
 	each := row.CPUs / sockets
 	for id := range sockets {

@@ -45,6 +45,8 @@ type ClusterClient interface {
 	PoolExists(ctx context.Context, pool string) (bool, error)
 	// HostInfo returns a Host's hardware. It requires Sys.Audit on the Host.
 	HostInfo(ctx context.Context, host string) (HostInfo, error)
+	// HostNotes returns the notes of a Host. It requires Sys.Audit on /.
+	HostNotes(ctx context.Context, host string) (string, error)
 }
 
 type clusterClient struct {
@@ -232,4 +234,12 @@ func (c clusterClient) HostInfo(ctx context.Context, host string) (HostInfo, err
 		return HostInfo{}, fmt.Errorf("reading the hardware of host %s: %w", host, err)
 	}
 	return HostInfo{Sockets: int(out.CPUInfo.Sockets.whole()), Cores: int(out.CPUInfo.Cores.whole()), CPUs: int(out.CPUInfo.CPUs.whole())}, nil
+}
+
+func (c clusterClient) HostNotes(ctx context.Context, host string) (string, error) {
+	var out struct{ Description string }
+	if err := c.get(ctx, at("/nodes/{node}/config", host), &out); err != nil {
+		return "", fmt.Errorf("reading the notes of host %s: %w", host, err)
+	}
+	return out.Description, nil
 }

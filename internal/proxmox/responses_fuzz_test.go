@@ -59,6 +59,7 @@ var calls = map[string]func(context.Context, Client) (any, error){
 	"Roles":             func(ctx context.Context, c Client) (any, error) { return c.Roles(ctx) },
 	"PoolExists":        func(ctx context.Context, c Client) (any, error) { return c.PoolExists(ctx, "p") },
 	"HostInfo":          func(ctx context.Context, c Client) (any, error) { return c.HostInfo(ctx, "pve1") },
+	"HostNotes":         func(ctx context.Context, c Client) (any, error) { return c.HostNotes(ctx, "pve1") },
 	"Bridges":           func(ctx context.Context, c Client) (any, error) { return c.Bridges(ctx, "pve1") },
 	"VNets":             func(ctx context.Context, c Client) (any, error) { return c.VNets(ctx) },
 	"SDNAddresses":      func(ctx context.Context, c Client) (any, error) { return c.SDNAddresses(ctx) },

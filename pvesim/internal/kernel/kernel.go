@@ -219,6 +219,8 @@ type Host struct {
 	Bridges      []Bridge
 	PCI          []map[string]any
 	NUMANodes    int
+	// Config are its options in /etc/pve/nodes/NAME/config, such as the description.
+	Config map[string]string
 	// Report is the last report of pvestatd, nil if there is none since the host is up.
 	Report   *Report
 	BootedAt time.Time
