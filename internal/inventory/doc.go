@@ -13,7 +13,7 @@
 // read when a guest is new, when its row changed, and by a background sweep of one every
 // 150 seconds; those of other users' VMs contain the PCI devices and CPUs that they use.
 // PCI mappings are read every five minutes and, before PVE 9.2, the Hosts in maintenance
-// every minute. The Facts (privileges, bridges, security groups, allowed tags) are read at
+// every minute. The Facts (privileges, bridges, topologies, security groups, allowed tags) are read at
 // first contact, then one call every three minutes, and earlier after Invalidate. A failed
 // poll keeps the last good Snapshot and is recorded in View.Failures; partial data never
 // becomes a shorter list. The first Snapshot waits for the configurations, because our VMs

@@ -67,11 +67,17 @@ var (
 	FactUSB = Fact{kind: "usb"}
 )
 
+// Kinds of Facts that exist once per Host.
+const (
+	kindBridges  = "bridges"
+	kindTopology = "topology"
+)
+
 // FactBridges returns the Fact for the bridges of a Host.
-func FactBridges(host string) Fact { return Fact{kind: "bridges", of: host} }
+func FactBridges(host string) Fact { return Fact{kind: kindBridges, of: host} }
 
 // FactTopology returns the Fact for the topology in the notes of a Host.
-func FactTopology(host string) Fact { return Fact{kind: "topology", of: host} }
+func FactTopology(host string) Fact { return Fact{kind: kindTopology, of: host} }
 
 // FactPool returns the Fact for the existence of a resource pool. It is read on demand.
 func FactPool(pool string) Fact { return Fact{kind: "pool", of: pool} }
@@ -93,9 +99,12 @@ var factRetry = backoff.Exponential{Initial: time.Minute, Max: time.Hour}
 const (
 	// minFactAge is the age below which an invalidated Fact is not read again.
 	minFactAge = 30 * time.Second
-	// permissionsWeight multiplies the age of our privileges, so they are read more often
-	// than other Facts: they change most often and affect most checks.
-	permissionsWeight = 4
+	// The age of a Fact is multiplied by its weight. Our privileges are read more often than
+	// other Facts: they change most often and affect most checks. Topologies rarely change
+	// without a restart of the Host, after which they are read anyway.
+	permissionsWeight = 8
+	defaultWeight     = 2
+	topologyWeight    = 1
 )
 
 // factCache caches the Facts of a Cluster. Only the poll in progress uses it.
@@ -127,10 +136,19 @@ func (f *factCache) all(hosts []string) []Fact {
 	return facts
 }
 
+// dropOffline drops the state of the Facts of Hosts that are offline, so they are read when
+// the Host is back: it may have other hardware or bridges. Their last values remain.
+func (f *factCache) dropOffline(online []string) {
+	maps.DeleteFunc(f.states, func(fact Fact, _ *factState) bool {
+		return (fact.kind == kindBridges || fact.kind == kindTopology) && !slices.Contains(online, fact.of)
+	})
+}
+
 // due returns the Facts to read now: never read, failed with the backoff elapsed, or
 // invalidated. If there are none and acquire grants a slot of the call budget, it returns
 // the oldest Fact.
 func (f *factCache) due(now time.Time, hosts []string, invalidated map[Fact]bool, acquire func() bool) []Fact {
+	f.dropOffline(hosts)
 	f.invalidate(invalidated)
 	var due []Fact
 	var oldest Fact
@@ -182,8 +200,10 @@ func (s *factState) weight(fact Fact) time.Duration {
 		return 0
 	case fact == FactPermissions:
 		return permissionsWeight
+	case fact.kind == kindTopology:
+		return topologyWeight
 	}
-	return 1
+	return defaultWeight
 }
 
 // record stores the outcome of a read.
@@ -310,12 +330,12 @@ func (c *cluster) readFact(ctx context.Context, fact Fact) (func(*Facts), error)
 		return func(f *Facts) {
 			f.USB = byName(mappings, func(m proxmox.USBMapping) string { return m.ID })
 		}, err
-	case "bridges":
+	case kindBridges:
 		bridges, err := c.client.Bridges(ctx, fact.of)
 		return func(f *Facts) {
 			f.Bridges[fact.of] = byName(bridges, func(b proxmox.Bridge) string { return b.Name })
 		}, err
-	case "topology":
+	case kindTopology:
 		return c.readTopology(ctx, fact.of)
 	case "snippets":
 		volumes, err := c.client.Volumes(ctx, fact.on, fact.of, fact.kind)

@@ -32,7 +32,7 @@ func TestFactsInFirstSnapshot(t *testing.T) {
 	refresh(t, i)
 	got := factCalls(c)
 	slices.Sort(got)
-	if want := []string{"bridges pve1", "bridges pve2", "groups", "options", "permissions", "vnets"}; !slices.Equal(got, want) {
+	if want := []string{"bridges pve1", "bridges pve2", "groups", "notes pve1", "notes pve2", "options", "permissions", "vnets"}; !slices.Equal(got, want) {
 		t.Errorf("the first poll makes the calls %v, want %v", got, want)
 	}
 	facts := i.View().Snapshots["r"].Facts
@@ -132,7 +132,7 @@ func TestFactsBackgroundReads(t *testing.T) {
 	refresh(t, i)
 	c.takeCalls()
 	count := map[string]int{}
-	for range 90 * 6 {
+	for range 120 * 6 {
 		pollFor(t, i, clock, 10*time.Second)
 		calls := factCalls(c)
 		if len(calls) > 1 {
@@ -142,9 +142,14 @@ func TestFactsBackgroundReads(t *testing.T) {
 			count[call]++
 		}
 	}
+	for _, call := range []string{"notes pve1", "notes pve2"} {
+		if count[call] < 1 || count[call] >= count["groups"] {
+			t.Errorf("%s was read %d times in two hours, groups %d times", call, count[call], count["groups"])
+		}
+	}
 	for _, call := range []string{"bridges pve1", "bridges pve2", "groups", "options", "vnets"} {
 		if count[call] < 3 || count[call] >= count["permissions"] {
-			t.Errorf("%s was read %d times in 90 minutes, permissions %d times", call, count[call], count["permissions"])
+			t.Errorf("%s was read %d times in two hours, permissions %d times", call, count[call], count["permissions"])
 		}
 	}
 }

@@ -40,6 +40,7 @@ type cluster struct {
 	noDrained   error  // of every read of drained
 	release     string // default 9.2
 	hardware    map[string]proxmox.HostInfo
+	notes       map[string]string // by Host
 	groups      []string
 	noSDN       error
 	configs     map[int]proxmox.VMConfig
@@ -135,6 +136,13 @@ func (c *cluster) Bridges(_ context.Context, host string) ([]proxmox.Bridge, err
 	bridge := c.bridge
 	bridge.Name, bridge.Type = "vmbr0", "bridge"
 	return []proxmox.Bridge{bridge}, nil
+}
+
+func (c *cluster) HostNotes(_ context.Context, host string) (string, error) {
+	c.record("notes " + host)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.notes[host], nil
 }
 
 func (c *cluster) PoolExists(_ context.Context, pool string) (bool, error) {

@@ -18,6 +18,7 @@ type numaHost struct {
 	row          proxmox.HostRow
 	info         proxmox.HostInfo
 	settings     string // entry in the host settings
+	published    inventory.PublishedTopology
 	guests       []proxmox.GuestRow
 	configs      map[int]*proxmox.VMConfig
 	reservations map[string]inventory.Reservation
@@ -50,6 +51,7 @@ func (h *numaHost) view(t *testing.T) inventory.View {
 	snapshot := inventory.NewSnapshot(inventory.PollResult{
 		Region: "r", Taken: start, Resources: proxmox.Resources{Hosts: []proxmox.HostRow{h.row}, Guests: h.guests},
 		Configs: h.configs, Hardware: map[string]proxmox.HostInfo{h.row.Name: h.info},
+		Facts: &inventory.Facts{Topologies: map[string]inventory.PublishedTopology{h.row.Name: h.published}},
 	}, nil, ownRange)
 	return inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, h.reservations, settings)
 }

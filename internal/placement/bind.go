@@ -56,15 +56,45 @@ func canAssignCores(cells *inventory.CellAccounts, need *Need, pinning PinningSu
 	return !need.Layout.Exclusive || (pinning.pinningMethod(need.Layout) != "" && cells.Unnumbered == "")
 }
 
-// assignCores assigns the first free whole cores of each cell.
+// assignCores assigns free whole cores of each cell.
 func (b *Binding) assignCores(cells *inventory.CellAccounts) {
 	for _, bound := range b.Cells {
 		n := slices.IndexFunc(cells.Cells, func(c inventory.CellAccount) bool { return c.ID == bound.ID })
 		var threads []int
-		for _, core := range cells.Cells[n].FreeCores[:coresFor(bound.VCPUs, cells.Threads)] {
+		for _, core := range chooseCores(cells.Cells[n], coresFor(bound.VCPUs, cells.Threads)) {
 			threads = append(threads, core.List()...)
 		}
 		b.CPUs = b.CPUs.Union(cpuset.New(threads...))
 		b.Pin = append(b.Pin, threads[:bound.VCPUs]...)
 	}
+}
+
+// chooseCores returns free cores that share as few last-level caches as possible. If one
+// cache is sufficient, it is the one with the fewest free cores, so the others stay available
+// for large VMs. If the caches are unknown, it returns the first cores.
+func chooseCores(cell inventory.CellAccount, count int) []cpuset.CPUSet {
+	if len(cell.Caches) < 2 {
+		return cell.FreeCores[:count]
+	}
+	free := make([][]cpuset.CPUSet, len(cell.Caches)+1) // by cache; the last are in none
+	for _, core := range cell.FreeCores {
+		n := slices.IndexFunc(cell.Caches, core.IsSubsetOf)
+		if n < 0 {
+			n = len(cell.Caches)
+		}
+		free[n] = append(free[n], core)
+	}
+	slices.SortStableFunc(free, func(a, b []cpuset.CPUSet) int {
+		aFits, bFits := len(a) >= count, len(b) >= count
+		switch {
+		case aFits && bFits:
+			return len(a) - len(b)
+		case aFits:
+			return -1
+		case bFits:
+			return 1
+		}
+		return len(b) - len(a)
+	})
+	return slices.Concat(free...)[:count]
 }

@@ -231,3 +231,36 @@ func TestChooseFewestCells(t *testing.T) {
 		t.Errorf("got %+v (%v)", p, err)
 	}
 }
+
+// TestBindSharedCache: exclusive cores share as few last-level caches as possible.
+func TestBindSharedCache(t *testing.T) {
+	t.Parallel()
+	host := newNUMAHost(1, 8, 1, 1<<20)
+	host.caches = []cpuset.CPUSet{cpuset.New(0, 1, 2, 3), cpuset.New(4, 5, 6, 7)}
+	for _, step := range []struct {
+		vcpus int
+		want  string
+	}{
+		{1, "0"},
+		{4, "4-7"}, // not 1-4
+		{2, "1-2"},
+	} {
+		if b := host.place(t, exclusive(step.vcpus, 1024, asRoot)); b.CPUs.String() != step.want {
+			t.Errorf("%d vCPUs got the CPUs %s, want %s", step.vcpus, b.CPUs, step.want)
+		}
+	}
+	host = newNUMAHost(1, 8, 1, 1<<20)
+	host.caches = []cpuset.CPUSet{cpuset.New(0, 1, 2, 3), cpuset.New(4, 5, 6, 7)}
+	host.reserved = cpuset.New(0)
+	for _, step := range []struct {
+		vcpus int
+		want  string
+	}{
+		{2, "1-2"}, // the cache with fewer free cores
+		{5, "3-7"}, // more than one cache has
+	} {
+		if b := host.place(t, exclusive(step.vcpus, 1024, asRoot)); b.CPUs.String() != step.want {
+			t.Errorf("with a reserved CPU, %d vCPUs got the CPUs %s, want %s", step.vcpus, b.CPUs, step.want)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/utils/cpuset"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/hosttopology"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -27,6 +28,7 @@ type numaHost struct {
 	ratio        float64
 	guests       []numaGuest
 	slots        []cpuset.CPUSet
+	caches       []cpuset.CPUSet // of the first cell, published by pve-hook
 	reservations map[string]inventory.Reservation
 }
 
@@ -110,8 +112,24 @@ func (host *numaHost) view(t *testing.T) inventory.View {
 		resources.Guests = append(resources.Guests, row)
 		configs[row.VMID] = &proxmox.VMConfig{Options: map[string]string{"template": "1", "affinity": cpus.String()}}
 	}
-	snapshot := inventory.NewSnapshot(inventory.PollResult{Region: "r", Taken: time.Unix(0, 0), Resources: resources, Configs: configs}, nil, own)
+	snapshot := inventory.NewSnapshot(inventory.PollResult{Region: "r", Taken: time.Unix(0, 0), Resources: resources, Configs: configs, Facts: host.facts()}, nil, own)
 	return inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, host.reservations, settings)
+}
+
+// facts returns the published topology if the Host has caches.
+func (host *numaHost) facts() *inventory.Facts {
+	if host.caches == nil {
+		return nil
+	}
+	topology := &hosttopology.Topology{}
+	for id, cell := range host.cells {
+		published := hosttopology.Cell{ID: id, MemoryMiB: cell.memory, Cores: []cpuset.CPUSet{cell.cpus}}
+		if id == 0 {
+			published.Caches = host.caches
+		}
+		topology.Cells = append(topology.Cells, published)
+	}
+	return &inventory.Facts{Topologies: map[string]inventory.PublishedTopology{"pve1": {Topology: topology}}}
 }
 
 // reserve adds a Reservation for a placement.

@@ -122,3 +122,13 @@ func TestHostInfo(t *testing.T) {
 	_, err = c.HostInfo(testContext(t), "nowhere")
 	g.Expect(err).To(HaveOccurred())
 }
+
+func TestHostNotes(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	_, c := simulate(t, "9.2", func(s *pvesim.Scenario) { s.Hosts[0].Notes = "Rack 7" })
+	g.Expect(c.HostNotes(testContext(t), "pve1")).To(Equal("Rack 7"))
+	g.Expect(c.HostNotes(testContext(t), "pve2")).To(BeEmpty())
+	_, err := c.HostNotes(testContext(t), "nowhere")
+	g.Expect(err).To(MatchError(ContainSubstring("reading the notes of host nowhere")))
+}

@@ -3,6 +3,8 @@
 
 package status
 
+import "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+
 // checkCPULayout checks whether the Host can provide the CPU layout of the class,
 // regardless of its capacity: its cells are known, and root options can be set if
 // needed.
@@ -12,3 +14,5 @@ func checkCPULayout(z zone) *problem {
 	}
 	return nil
 }
+
+func topologyFacts(z zone) []inventory.Fact { return []inventory.Fact{inventory.FactTopology(z.host)} }

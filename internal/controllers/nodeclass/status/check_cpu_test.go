@@ -40,3 +40,30 @@ func TestCheckCPULayout(t *testing.T) {
 	w.Expect(conditionMessage(pinned, v1alpha1.ConditionCPULayoutReady)).To(HavePrefix("region-1/pve1, region-1/pve2: spec.cpu.pinning Exclusive needs one of: "))
 	w.Expect(pinned.Status.UnusableZones).To(HaveLen(2))
 }
+
+// TestCheckCPULayoutPublishedTopology: exclusive cores on a Host with several sockets need no
+// settings if pve-hook published the topology. An invalid one is reported.
+func TestCheckCPULayoutPublishedTopology(t *testing.T) {
+	t.Parallel()
+	const line = `<!-- karpenter.proxmox.sinextra.dev/topology {"v":1,"host":"pve1","cells":[{"id":0,"memoryMiB":32768,"cores":["0","1"]},{"id":1,"memoryMiB":32768,"cores":["2","3"]}]} -->`
+	w := testenv.New(t, testenv.Hosts(2), testenv.NoPolling(), testenv.Scenario(func(s *pvesim.Scenario) {
+		for n := range s.Hosts {
+			s.Hosts[n].Sockets, s.Hosts[n].Cores, s.Hosts[n].NUMA, s.Hosts[n].Notes = 2, 2, 2, line
+		}
+		for n := range s.Guests {
+			if s.Guests[n].Config["template"] != "" {
+				s.Guests[n].Config["hookscript"] = "local:snippets/pve-hook"
+			}
+		}
+	}))
+	setTemplateZones(w, "region-1/pve1/9000", "region-1/pve2/9001")
+	class := w.NewClass()
+	class.Spec.CPU = &v1alpha1.CPULayout{Pinning: v1alpha1.PinningExclusive}
+	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
+	pinned := reconcileClass(w, class)
+	w.Expect(pinned.Status.SelectedZones).To(ConsistOf("region-1/pve1/9000"))
+	w.Expect(pinned.Status.UnusableZones).To(ConsistOf(And(
+		HaveField("Zone", "region-1/pve2"),
+		HaveField("Reason", ContainSubstring(`the topology in the notes of host pve2 is invalid: found the topology of host "pve1"`)),
+	)))
+}

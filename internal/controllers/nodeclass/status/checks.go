@@ -34,7 +34,7 @@ var checks = []check{
 	{v1alpha1.ConditionSecurityGroupsReady, v1alpha1.ReasonSecurityGroupsNotFound, checkSecurityGroups, singleFact(inventory.FactSecurityGroups)},
 	{v1alpha1.ConditionTagsAllowed, v1alpha1.ReasonTagsForbidden, checkTags, singleFact(inventory.FactOptions)},
 	{v1alpha1.ConditionResourcePoolReady, v1alpha1.ReasonResourcePoolNotFound, checkResourcePool, resourcePoolFacts},
-	{v1alpha1.ConditionCPULayoutReady, v1alpha1.ReasonCPULayoutUnsupported, checkCPULayout, noFacts},
+	{v1alpha1.ConditionCPULayoutReady, v1alpha1.ReasonCPULayoutUnsupported, checkCPULayout, topologyFacts},
 	{v1alpha1.ConditionHardwareReady, v1alpha1.ReasonHardwareUnsupported, checkHardware, hardwareFacts},
 }
 
