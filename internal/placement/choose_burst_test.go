@@ -30,6 +30,8 @@ func (c *burstCluster) Version(context.Context) (proxmox.Version, error) {
 	return proxmox.Version{}, nil
 }
 
+func (*burstCluster) HostNotes(context.Context, string) (string, error) { return "", nil }
+
 func (c *burstCluster) HostInfo(context.Context, string) (proxmox.HostInfo, error) {
 	return proxmox.HostInfo{}, nil
 }
