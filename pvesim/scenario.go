@@ -53,8 +53,6 @@ type Host struct {
 	Memory  Size     `yaml:"memory"`
 	IP      string   `yaml:"ip,omitempty"`
 	Bridges []Bridge `yaml:"bridges,omitempty"`
-	// Notes are shown on the summary page of the host.
-	Notes string `yaml:"notes,omitempty"`
 	// PCI devices as /nodes/{node}/hardware/pci lists them.
 	PCI []map[string]any `yaml:"pci,omitempty"`
 	// Offline hosts are powered off initially; Unreachable is how connections to them fail: refused, noroute (the
@@ -66,6 +64,8 @@ type Host struct {
 	Unreachable string `yaml:"unreachable,omitempty"`
 	// DownloadRate is the download rate in bytes per second; if zero, downloads complete immediately.
 	DownloadRate Size `yaml:"downloadRate,omitempty"`
+	// Config is the node config, for example "wakeonlan".
+	Config map[string]string `yaml:"config,omitempty"`
 }
 
 // Bridge is a network bridge of a host.

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -115,10 +116,8 @@ func (s *Simulator) populate() error {
 		host := &kernel.Host{
 			Name: h.Name, Sockets: h.Sockets, Cores: h.Cores, Threads: h.Threads, Memory: int64(h.Memory), IP: h.IP,
 			Online: !h.Offline, Unreachable: h.Unreachable, PCI: h.PCI, NUMANodes: h.NUMA, Maintenance: h.Maintenance, Arch: h.Arch,
-			DownloadRate: int64(h.DownloadRate), Bridges: bridgesOf(h.Bridges), Config: map[string]string{},
-		}
-		if h.Notes != "" {
-			host.Config["description"] = h.Notes
+			DownloadRate: int64(h.DownloadRate), Bridges: bridgesOf(h.Bridges),
+			Config: maps.Clone(h.Config),
 		}
 		e.AddHost(host)
 	}

@@ -30,7 +30,7 @@ func (c *burstCluster) Version(context.Context) (proxmox.Version, error) {
 	return proxmox.Version{}, nil
 }
 
-func (*burstCluster) HostNotes(context.Context, string) (string, error) { return "", nil }
+func (c *burstCluster) HostNotes(context.Context, string) (string, error) { return "", nil }
 
 func (c *burstCluster) HostInfo(context.Context, string) (proxmox.HostInfo, error) {
 	return proxmox.HostInfo{}, nil

@@ -126,8 +126,8 @@ func TestHostInfo(t *testing.T) {
 func TestHostNotes(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	_, c := simulate(t, "9.2", func(s *pvesim.Scenario) { s.Hosts[0].Notes = "Rack 7" })
-	g.Expect(c.HostNotes(testContext(t), "pve1")).To(Equal("Rack 7"))
+	_, c := simulate(t, "9.2", func(s *pvesim.Scenario) { s.Hosts[0].Config = map[string]string{"description": "Rack 7"} })
+	g.Expect(c.HostNotes(testContext(t), "pve1")).To(Equal("Rack 7\n"))
 	g.Expect(c.HostNotes(testContext(t), "pve2")).To(BeEmpty())
 	_, err := c.HostNotes(testContext(t), "nowhere")
 	g.Expect(err).To(MatchError(ContainSubstring("reading the notes of host nowhere")))

@@ -5,12 +5,10 @@ package host
 
 import (
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/schema"
 )
 
 // certificateLife is how long the certificates that Proxmox issues are valid.
@@ -38,34 +36,6 @@ func (hh *handlers) systemRoutes() map[string]api.Handler {
 		"GET /cluster/metrics":                       api.Index("name", "server"),
 		"GET /cluster/metrics/server":                api.Static([]api.Row{}),
 	}
-}
-
-// getConfig returns the options of a host or, with the parameter property, one of them.
-func (hh *handlers) getConfig(r *api.Request) (any, error) {
-	config, property := hh.k.Host(r.Host).Config, r.Params.Values["property"]
-	if property != "" && property != "all" {
-		out := api.Row{}
-		api.SetNonEmpty(out, property, config[property])
-		return out, nil
-	}
-	out := api.Row{"digest": api.Digest(config)}
-	for key, value := range config {
-		out[key] = schema.JSONValue(hh.k.Schema.Method("PUT /nodes/{node}/config"), key, value)
-	}
-	return out, nil
-}
-
-func (hh *handlers) putConfig(r *api.Request) error {
-	h := hh.k.Host(r.Host)
-	if err := hh.k.CheckWritable(h, "/etc/pve/nodes/"+h.Name+"/config"); err != nil {
-		return err
-	}
-	if d, ok := r.Value("digest"); ok && d != api.Digest(h.Config) {
-		return api.Failf("detected modified configuration - file changed by other user? Try again.")
-	}
-	maps.Copy(h.Config, api.ParamsExcept(r, "node", "delete", "digest"))
-	api.DeleteListed(r, h.Config)
-	return nil
 }
 
 // getHostsFile returns /etc/hosts.

@@ -219,11 +219,11 @@ type Host struct {
 	Bridges      []Bridge
 	PCI          []map[string]any
 	NUMANodes    int
-	// Config are its options in /etc/pve/nodes/NAME/config, such as the description.
-	Config map[string]string
 	// Report is the last report of pvestatd, nil if there is none since the host is up.
 	Report   *Report
 	BootedAt time.Time
+	// Config is the node config, for example "description" and "wakeonlan".
+	Config map[string]string
 	// cutOff means that a partition separates the host from those without this flag.
 	cutOff bool
 	// quorumRegained means that /cluster/status did not report the return of quorum yet.
@@ -279,6 +279,9 @@ func (k *Kernel) AddHost(h *Host) {
 	}
 	h.workers = make(chan struct{}, daemonWorkers)
 	h.BootedAt = time.Now().Add(-time.Hour)
+	if h.Config == nil {
+		h.Config = map[string]string{}
+	}
 	if h.Maintenance {
 		k.HA.Use()
 	}

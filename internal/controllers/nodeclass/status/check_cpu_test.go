@@ -48,7 +48,8 @@ func TestCheckCPULayoutPublishedTopology(t *testing.T) {
 	const line = `<!-- karpenter.proxmox.sinextra.dev/topology {"v":1,"host":"pve1","cells":[{"id":0,"memoryMiB":32768,"cores":["0","1"]},{"id":1,"memoryMiB":32768,"cores":["2","3"]}]} -->`
 	w := testenv.New(t, testenv.Hosts(2), testenv.NoPolling(), testenv.Scenario(func(s *pvesim.Scenario) {
 		for n := range s.Hosts {
-			s.Hosts[n].Sockets, s.Hosts[n].Cores, s.Hosts[n].NUMA, s.Hosts[n].Notes = 2, 2, 2, line
+			s.Hosts[n].Sockets, s.Hosts[n].Cores, s.Hosts[n].NUMA = 2, 2, 2
+			s.Hosts[n].Config = map[string]string{"description": line}
 		}
 		for n := range s.Guests {
 			if s.Guests[n].Config["template"] != "" {
