@@ -52,7 +52,7 @@ var launchSteps = []launchStep{
 }
 
 // observedSteps are the steps after PhaseStarted.
-var observedSteps = launchSteps[5:]
+var observedSteps = launchSteps[1+slices.IndexFunc(launchSteps, func(s launchStep) bool { return s.phase == PhaseStarted }):]
 
 // Component returns where the time before the phase is spent.
 func (p Phase) Component() Component {

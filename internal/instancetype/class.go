@@ -14,23 +14,26 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/storageselection"
 )
 
 // classInput contains the fields of a NodeClass that offerings depend on. It shares
 // slices with the NodeClass; see clone.
 type classInput struct {
-	region   string
-	boot     v1alpha1.BootDevice
-	disks    []v1alpha1.Disk
-	hardware *v1alpha1.Hardware
-	selected []string
-	unusable []v1alpha1.UnusableZone
-	network  *v1alpha1.Network
-	affinity v1alpha1.PoolAffinity
-	reserve  v1alpha1.Reserve
-	cpu      placement.Layout
-	slotTag  string
-	sizing   sizing
+	region string
+	boot   v1alpha1.BootDevice
+	disks  []v1alpha1.Disk
+	// selectors of the storages of the disks by field; only set in newOfferingParams.
+	selectors map[string]storageselection.Selector
+	hardware  *v1alpha1.Hardware
+	selected  []string
+	unusable  []v1alpha1.UnusableZone
+	network   *v1alpha1.Network
+	affinity  v1alpha1.PoolAffinity
+	reserve   v1alpha1.Reserve
+	cpu       placement.Layout
+	slotTag   string
+	sizing    sizing
 	// kubelet is the same object while the kubelet configuration is the same.
 	kubelet *kubeletOverhead
 	// observed is what Nodes reported.
@@ -113,6 +116,7 @@ func (o offeringParams) equal(other offeringParams) bool {
 // newOfferingParams collects every Host in the view and in the status of the NodeClass.
 // The status is still set after a restart while a Cluster is unreachable.
 func newOfferingParams(view inventory.View, key listKey, c classInput) offeringParams {
+	c.selectors = c.newSelectors()
 	zones := map[placement.Zone]zone{}
 	for _, host := range view.Hosts() {
 		key := placement.Zone{Region: host.Region, Host: host.Name}

@@ -42,7 +42,7 @@ func (c classInput) findStorages(snapshot *inventory.Snapshot, host, templateHos
 	disks = &placement.Disks{}
 	var err error
 	if c.boot.Storage == "" {
-		if disks.Boot, err = findStorages(snapshot, host, c.boot.StorageSelection()); err != nil {
+		if disks.Boot, err = c.selectStorages(snapshot, host, c.boot.StorageSelection()); err != nil {
 			return disks, err.Error()
 		}
 		if templateHost != "" && templateHost != host && len(disks.Boot.Names) > 0 {
@@ -56,7 +56,7 @@ func (c classInput) findStorages(snapshot *inventory.Snapshot, host, templateHos
 	}
 	for _, d := range c.disks {
 		disk := placement.Disk{Name: d.Name, Bytes: d.GiB() << 30}
-		if disk.Storages, err = findStorages(snapshot, host, d.StorageSelection()); err != nil {
+		if disk.Storages, err = c.selectStorages(snapshot, host, d.StorageSelection()); err != nil {
 			return disks, err.Error()
 		}
 		disks.More = append(disks.More, disk)
@@ -64,8 +64,21 @@ func (c classInput) findStorages(snapshot *inventory.Snapshot, host, templateHos
 	return disks, ""
 }
 
-func findStorages(snapshot *inventory.Snapshot, host string, selection v1alpha1.StorageSelection) (placement.Storages, error) {
-	names, err := storageselection.Find(snapshot, host, selection)
+// newSelectors returns the Selectors of the disks by field, which are used for all Hosts.
+func (c classInput) newSelectors() map[string]storageselection.Selector {
+	selectors := map[string]storageselection.Selector{}
+	add := func(selection v1alpha1.StorageSelection) {
+		selectors[selection.Field] = storageselection.New(selection)
+	}
+	add(c.boot.StorageSelection())
+	for _, d := range c.disks {
+		add(d.StorageSelection())
+	}
+	return selectors
+}
+
+func (c classInput) selectStorages(snapshot *inventory.Snapshot, host string, selection v1alpha1.StorageSelection) (placement.Storages, error) {
+	names, err := c.selectors[selection.Field].Find(snapshot, host)
 	return placement.Storages{Names: names, MostFree: selection.Selector != ""}, err
 }
 

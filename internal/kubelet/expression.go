@@ -4,27 +4,19 @@
 package kubelet
 
 import (
-	"errors"
 	"fmt"
 	"math"
-	"strings"
-	"sync"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/ext"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/celexpression"
 )
 
-const (
-	// maxExpressionLength and costLimit bound the time of an expression. There are no loops:
-	// macros such as map are not available.
-	maxExpressionLength = 1024
-	costLimit           = 10_000
-
-	expressionHelp = "a CEL expression over cpu (vCPUs) and memory (bytes)"
-)
+const expressionHelp = "a CEL expression over cpu (vCPUs) and memory (bytes)"
 
 // VM is the size of a VM, which expressions refer to.
 type VM struct {
@@ -46,39 +38,19 @@ type expression struct {
 
 // environment has the variables cpu and memory, the constants Mi and Gi, and math.least
 // and math.greatest.
-var environment = sync.OnceValues(func() (*cel.Env, error) {
-	return cel.NewEnv(
-		cel.ClearMacros(), ext.Math(),
-		cel.Variable("cpu", cel.IntType), cel.Variable("memory", cel.IntType),
-		cel.Constant("Mi", cel.IntType, types.Int(1<<20)), cel.Constant("Gi", cel.IntType, types.Int(1<<30)),
-	)
-})
+var environment = celexpression.NewEnvironment(
+	ext.Math(),
+	cel.Variable("cpu", cel.IntType), cel.Variable("memory", cel.IntType),
+	cel.Constant("Mi", cel.IntType, types.Int(1<<20)), cel.Constant("Gi", cel.IntType, types.Int(1<<30)),
+)
 
 // compile compiles an expression that yields a number or a string.
 func compile(text string) (*expression, error) {
-	if len(text) > maxExpressionLength {
-		return nil, fmt.Errorf("it has %d characters, at most %d are allowed", len(text), maxExpressionLength)
-	}
-	env, err := environment()
+	program, kind, err := environment.Compile(text, cel.IntType, cel.DoubleType, cel.StringType)
 	if err != nil {
 		return nil, err
 	}
-	ast, issues := env.Compile(text)
-	if issues != nil && issues.Err() != nil {
-		// The first line has the cause. The others repeat the expression.
-		cause, _, _ := strings.Cut(issues.Err().Error(), "\n")
-		return nil, errors.New(strings.TrimPrefix(cause, "ERROR: <input>:"))
-	}
-	kind := ast.OutputType()
-	isInteger := kind.IsExactType(cel.IntType)
-	if !isInteger && !kind.IsExactType(cel.DoubleType) && !kind.IsExactType(cel.StringType) {
-		return nil, fmt.Errorf("its type is %s, want int, double or string", kind)
-	}
-	program, err := env.Program(ast, cel.CostLimit(costLimit))
-	if err != nil {
-		return nil, err
-	}
-	return &expression{text: text, isInteger: isInteger, program: program}, nil
+	return &expression{text: text, isInteger: kind.IsExactType(cel.IntType), program: program}, nil
 }
 
 // evaluate returns the value for a VM.

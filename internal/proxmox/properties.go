@@ -169,3 +169,11 @@ func isTrue(s string) bool {
 	}
 	return false
 }
+
+// EncodeBool returns the value of a flag in a configuration.
+func EncodeBool(b bool) string {
+	if b {
+		return "1"
+	}
+	return "0"
+}

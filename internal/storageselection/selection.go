@@ -2,13 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package storageselection finds the storages of a Host that a disk of a NodeClass may
-// use. Find evaluates the fields storage, storages and storageSelector of the disk.
+// use. A Selector evaluates the fields storage, storages and storageSelector of the disk.
 package storageselection
 
 import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/google/cel-go/cel"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -18,14 +20,38 @@ import (
 // imagesContent is the content type that a storage needs to hold VM disks.
 const imagesContent = "images"
 
-// Find returns the storages of a Host that a disk may use: in order of preference if the
+// Selector finds the storages for a disk.
+type Selector struct {
+	selection v1alpha1.StorageSelection
+	// program is the compiled storageSelector, and err why it is invalid.
+	program cel.Program
+	err     error
+}
+
+// New returns the Selector of a disk. Keep it to search several Hosts: a storageSelector is
+// compiled here.
+func New(selection v1alpha1.StorageSelection) Selector {
+	s := Selector{selection: selection}
+	if selection.Selector != "" {
+		s.program, _, s.err = environment.Compile(selection.Selector, cel.BoolType)
+	}
+	return s
+}
+
+// Find is New(selection).Find.
+func Find(snapshot *inventory.Snapshot, host string, selection v1alpha1.StorageSelection) ([]string, error) {
+	return New(selection).Find(snapshot, host)
+}
+
+// Find returns the storages of a Host that the disk may use: in order of preference if the
 // disk lists them, else by name. It returns no storage and no error if the disk names
 // none. It returns an *ExpressionError if the selector is invalid, and another error if
 // the Host has no such storage.
-func Find(snapshot *inventory.Snapshot, host string, selection v1alpha1.StorageSelection) ([]string, error) {
+func (s Selector) Find(snapshot *inventory.Snapshot, host string) ([]string, error) {
+	selection := s.selection
 	switch {
 	case selection.Selector != "":
-		return findSelected(snapshot, host, selection)
+		return s.findSelected(snapshot, host)
 	case len(selection.Storages) > 0:
 		return findListed(snapshot, host, selection)
 	case selection.Storage != "":
@@ -62,15 +88,15 @@ func findListed(snapshot *inventory.Snapshot, host string, selection v1alpha1.St
 	return found, nil
 }
 
-func findSelected(snapshot *inventory.Snapshot, host string, selection v1alpha1.StorageSelection) ([]string, error) {
-	program, err := compiled(selection.Selector)
-	if err != nil {
-		return nil, &ExpressionError{selection.Field + ".storageSelector", selection.Selector, err}
+func (s Selector) findSelected(snapshot *inventory.Snapshot, host string) ([]string, error) {
+	selection := s.selection
+	if s.err != nil {
+		return nil, &ExpressionError{selection.Field + ".storageSelector", selection.Selector, s.err}
 	}
 	rows := imageStorages(snapshot, host)
 	var found []string
 	for _, row := range rows {
-		selected, err := isSelected(program, row)
+		selected, err := isSelected(s.program, row)
 		if err != nil {
 			return nil, fmt.Errorf("%s.storageSelector %q failed for storage %s: %w", selection.Field, selection.Selector, row.Name, err)
 		}

@@ -57,8 +57,9 @@ func TestFind(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c.selection.Field = "spec.disks[name=data]"
-			for range 2 { // the second result is cached
-				got, err := storageselection.Find(newSnapshot(), "pve1", c.selection)
+			selector := storageselection.New(c.selection)
+			for range 2 {
+				got, err := selector.Find(newSnapshot(), "pve1")
 				text := ""
 				if err != nil {
 					text = err.Error()

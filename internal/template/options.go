@@ -59,7 +59,7 @@ func inPlaceOptions(desired Desired, location Location) map[string]string {
 		options["hostpci"+strconv.Itoa(n)] = vmconfig.PCIProperties(nil, device).Encode()
 	}
 	if spec.OnBoot != nil {
-		options["onboot"] = bit(*spec.OnBoot)
+		options["onboot"] = proxmox.EncodeBool(*spec.OnBoot)
 	}
 	if len(spec.Tags) > 0 {
 		options["tags"] = strings.Join(spec.Tags, ";")
@@ -151,7 +151,7 @@ const defaultMTU = 1500
 func encodeNIC(n v1alpha1.NetworkInterface) string {
 	out := n.Model + ",bridge=" + n.Bridge
 	if n.Firewall != nil {
-		out += ",firewall=" + bit(*n.Firewall)
+		out += ",firewall=" + proxmox.EncodeBool(*n.Firewall)
 	}
 	if n.MTU != 0 && n.MTU != defaultMTU && n.Model == "virtio" {
 		out += fmt.Sprintf(",mtu=%d", n.MTU)
@@ -170,11 +170,4 @@ func addresses(n v1alpha1.NetworkInterface) string {
 		}
 	}
 	return strings.Join(parts, ",")
-}
-
-func bit(b bool) string {
-	if b {
-		return "1"
-	}
-	return "0"
 }

@@ -108,7 +108,7 @@ func (b *builder) diskProperties(slot string, p proxmox.Properties, field string
 		p = p.With("aio", o.AIO)
 	}
 	p = withLimit(withLimit(p, "rd", o.ReadLimit), "wr", o.WriteLimit)
-	return p.With("backup", bit(isTrue(o.Backup))).With("replicate", bit(isTrue(o.Replicate))), nil
+	return p.With("backup", proxmox.EncodeBool(isTrue(o.Backup))).With("replicate", proxmox.EncodeBool(isTrue(o.Replicate))), nil
 }
 
 // checkBus returns an error if the bus of a disk does not have an option that is enabled.

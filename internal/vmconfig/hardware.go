@@ -27,7 +27,7 @@ func (b *builder) setOptions() {
 		b.set["balloon"] = strconv.Itoa(min(int(*h.Balloon), b.want.MemoryMiB))
 	}
 	if h.KSM != nil {
-		b.set["allow-ksm"] = bit(*h.KSM)
+		b.set["allow-ksm"] = proxmox.EncodeBool(*h.KSM)
 	}
 	if len(h.Hotplug) > 0 {
 		b.set["hotplug"] = strings.Join(h.Hotplug, ",")
@@ -99,7 +99,7 @@ func encodeStartup(inherited proxmox.Properties, s v1alpha1.StartupOrder) string
 // AgentProperties returns the option agent: inherited properties, changed to those of the
 // spec.
 func AgentProperties(inherited proxmox.Properties, a v1alpha1.Agent) proxmox.Properties {
-	p := withDefaultProperty(inherited, "enabled", bit(a.Enabled))
+	p := withDefaultProperty(inherited, "enabled", proxmox.EncodeBool(a.Enabled))
 	if _, set := p.Get("type"); set || a.Type == "isa" {
 		p = p.With("type", cmp.Or(a.Type, "virtio"))
 	}
@@ -124,7 +124,7 @@ func withBool(p proxmox.Properties, key string, value *bool) proxmox.Properties 
 	if value == nil {
 		return p
 	}
-	return p.With(key, bit(*value))
+	return p.With(key, proxmox.EncodeBool(*value))
 }
 
 func withInt(p proxmox.Properties, key string, value *int32) proxmox.Properties {
@@ -132,13 +132,6 @@ func withInt(p proxmox.Properties, key string, value *int32) proxmox.Properties 
 		return p
 	}
 	return p.With(key, strconv.Itoa(int(*value)))
-}
-
-func bit(b bool) string {
-	if b {
-		return "1"
-	}
-	return "0"
 }
 
 // addTPM adds a TPM unless the clone has one: its version cannot be changed.
@@ -203,7 +196,7 @@ func RootOptions(h v1alpha1.Hardware) map[string]string {
 		out["amd-sev"] = withBool(withBool(p, "kernel-hashes", sev.KernelHashes), "allow-smt", sev.AllowSMT).Encode()
 	}
 	if tdx := c.IntelTDX; tdx != nil {
-		p := proxmox.Properties{{Key: "type", Value: "tdx"}, {Key: "attestation", Value: bit(tdx.Attestation)}}
+		p := proxmox.Properties{{Key: "type", Value: "tdx"}, {Key: "attestation", Value: proxmox.EncodeBool(tdx.Attestation)}}
 		out["intel-tdx"] = withInt(withInt(p, "vsock-cid", tdx.VsockCID), "vsock-port", tdx.VsockPort).Encode()
 	}
 	return out
