@@ -20,24 +20,24 @@ import (
 // classInput contains the fields of a NodeClass that offerings depend on. It shares
 // slices with the NodeClass; see clone.
 type classInput struct {
-	region string
-	boot   v1alpha1.BootDevice
-	disks  []v1alpha1.Disk
-	// selectors of the storages of the disks by field; only set in newOfferingParams.
-	selectors map[string]storageselection.Selector
-	hardware  *v1alpha1.Hardware
-	selected  []string
-	unusable  []v1alpha1.UnusableZone
-	network   *v1alpha1.Network
-	affinity  v1alpha1.PoolAffinity
-	reserve   v1alpha1.Reserve
-	cpu       placement.Layout
-	slotTag   string
-	sizing    sizing
+	region   string
+	boot     v1alpha1.BootDevice
+	disks    []v1alpha1.Disk
+	hardware *v1alpha1.Hardware
+	selected []string
+	unusable []v1alpha1.UnusableZone
+	network  *v1alpha1.Network
+	affinity v1alpha1.PoolAffinity
+	reserve  v1alpha1.Reserve
+	cpu      placement.Layout
+	slotTag  string
+	sizing   sizing
 	// kubelet is the same object while the kubelet configuration is the same.
 	kubelet *kubeletOverhead
 	// observed is what Nodes reported.
 	observed []v1alpha1.MemoryOverhead
+	// selectors of the storages of the disks by field; only set in newOfferingParams.
+	selectors map[string]storageselection.Selector
 }
 
 func newClassInput(nodeClass *v1alpha1.ProxmoxNodeClass) classInput {
