@@ -77,6 +77,7 @@ func testStoredObjects(t *testing.T) {
 		s.Users[1].Tokens = []pvesim.Token{{ID: "admin", Secret: "s"}}
 		c := startSim(t, s, pvesim.Options{}).as("root@pam!admin=s")
 		objects = append(objects, [3]string{"/cluster/sdn/zones", "zone", "type=simple"}, [3]string{"/cluster/mapping/pci", "id", "map=node=pve1,path=0000:01:00.0,id=10de:2204"})
+		c.ok("POST", "/cluster/ha/resources", "sid", "vm:101", "state", "ignored")
 		for _, o := range objects {
 			c.ok("POST", o[0], append([]string{o[1], "thing1"}, pairs(o[2])...)...)
 			if got := c.ok("GET", o[0]+"/thing1").(map[string]any); got[o[1]] != "thing1" {

@@ -41,7 +41,7 @@ func TestAPIServer(t *testing.T) {
 		kind  string
 		cases []admissionCase
 	}{
-		"NodeClass":         {v1alpha1.ProxmoxNodeClassKind, slices.Concat(nodeClassCases(), diskCases(), interfaceCases(), hardwareCases(), templatesCases())},
+		"NodeClass":         {v1alpha1.ProxmoxNodeClassKind, slices.Concat(nodeClassCases(), diskCases(), interfaceCases(), hardwareCases(), highAvailabilityCases(), templatesCases())},
 		"Template":          {v1alpha1.ProxmoxTemplateKind, templateCases()},
 		"UnmanagedTemplate": {v1alpha1.ProxmoxUnmanagedTemplateKind, unmanagedTemplateCases()},
 	} {

@@ -21,7 +21,7 @@ func TestValidate(t *testing.T) {
 	t.Parallel()
 
 	for kind, cases := range map[string][]admissionCase{
-		v1alpha1.ProxmoxNodeClassKind:         slices.Concat(nodeClassCases(), diskCases(), interfaceCases(), hardwareCases(), templatesCases()),
+		v1alpha1.ProxmoxNodeClassKind:         slices.Concat(nodeClassCases(), diskCases(), interfaceCases(), hardwareCases(), highAvailabilityCases(), templatesCases()),
 		v1alpha1.ProxmoxTemplateKind:          templateCases(),
 		v1alpha1.ProxmoxUnmanagedTemplateKind: unmanagedTemplateCases(),
 	} {

@@ -21,7 +21,7 @@ const HashVersion = "v2"
 const BootDataHashPrefix = HashVersion + "-"
 
 // Hash returns a hash of the fields whose change replaces the Nodes of this class. It excludes the fields that are updated
-// in place (tags, security groups and resource pool) and those that apply to new VMs only (placement strategy, metadata
+// in place (tags, security groups, resource pool and HA) and those that apply to new VMs only (placement strategy, metadata
 // options, the addresses and routes of the network, and hook scripts).
 func (in *ProxmoxNodeClass) Hash() string {
 	if interfaces := in.Spec.Network.hashedInterfaces(); len(interfaces) > 0 {
@@ -35,13 +35,15 @@ func (in *ProxmoxNodeClass) Hash() string {
 	return hashOf(in.Spec)
 }
 
-// InPlaceHash returns a hash of the fields whose change is written to running VMs: tags, security groups and resource pool.
+// InPlaceHash returns a hash of the fields whose change is written to running VMs: tags, security groups, resource
+// pool and HA.
 func (in *ProxmoxNodeClass) InPlaceHash() string {
 	return hashOf(struct {
-		Tags           []string
-		SecurityGroups []SecurityGroup
-		ResourcePool   string
-	}{in.Spec.Tags, in.Spec.SecurityGroups, in.Spec.ResourcePool})
+		Tags             []string
+		SecurityGroups   []SecurityGroup
+		ResourcePool     string
+		HighAvailability *HighAvailability
+	}{in.Spec.Tags, in.Spec.SecurityGroups, in.Spec.ResourcePool, in.Spec.HighAvailability})
 }
 
 // Hash returns a hash of the fields whose change creates a new Template: source image, preparation, storages, firmware and

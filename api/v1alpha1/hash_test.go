@@ -122,8 +122,11 @@ func TestNodeClassHash(t *testing.T) {
 		}},
 		"SecurityGroups": {updates, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.SecurityGroups[0].Interface = "net1" }},
 		"ResourcePool":   {updates, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.ResourcePool = "other" }},
-		"Shares":         {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Shares = []v1alpha1.Share{{Mapping: "data"}} }},
-		"HookScripts":    {neither, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.HookScripts = []string{"announce"} }},
+		"HighAvailability": {updates, func(s *v1alpha1.ProxmoxNodeClassSpec) {
+			s.HighAvailability = &v1alpha1.HighAvailability{State: v1alpha1.HAStateStarted}
+		}},
+		"Shares":      {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Shares = []v1alpha1.Share{{Mapping: "data"}} }},
+		"HookScripts": {neither, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.HookScripts = []string{"announce"} }},
 	}
 
 	checkCovers(t, v1alpha1.ProxmoxNodeClassSpec{}, table)

@@ -53,6 +53,9 @@ const (
 const (
 	// AnnotationResourcePool is the Proxmox resource pool that the VM was added to.
 	AnnotationResourcePool = Group + "/proxmoxnodeclass-pool"
+	// AnnotationHighAvailability is the spec.highAvailability that was last written to the running VM. Without it, the VM has
+	// that of the intent.
+	AnnotationHighAvailability = Group + "/proxmoxnodeclass-ha"
 	// AnnotationBootDataStatus is BootDataInitialized once the guest has read its boot data and the ISO is deleted.
 	AnnotationBootDataStatus = Group + "/proxmoxcloudinit-status"
 	// AnnotationBootDataToken is the ID (never the secret) of the join token in the boot data.

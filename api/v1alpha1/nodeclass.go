@@ -46,6 +46,7 @@ type ProxmoxNodeClassList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.placementStrategy) || !has(self.placementStrategy.poolAffinity) || self.placementStrategy.poolAffinity != 'SameCell' || (has(self.cpu) && (has(self.cpu.hugepages) || (has(self.cpu.numa) && self.cpu.numa == 'Bind') || (has(self.cpu.pinning) && self.cpu.pinning == 'Exclusive')))",message="poolAffinity SameCell needs VMs that are bound to NUMA cells: set cpu.numa to Bind"
 // +kubebuilder:validation:XValidation:rule="!has(self.network) || !has(self.metadataOptions) || !has(self.metadataOptions.cloudInit) || !has(self.metadataOptions.cloudInit.snippets) || !has(self.metadataOptions.cloudInit.snippets.network)",message="metadataOptions.cloudInit.snippets.network replaces the settings of network: remove one of them"
 // +kubebuilder:validation:XValidation:rule="!has(self.network) || !has(self.network.interfaces) || (has(self.metadataOptions) && has(self.metadataOptions.type) && self.metadataOptions.type in ['cdrom', 'fwcfg']) || self.network.interfaces.all(i, !has(i.defaultRoute) && !has(i.metric) && !has(i.routes) && !has(i.policyRoutes) && !has(i.dnsServers) && !has(i.searchDomains))",message="defaultRoute, metric, routes, policyRoutes, dnsServers and searchDomains of network.interfaces need boot data that the provider renders, because Proxmox's own drive cannot contain them: set metadataOptions.type to cdrom or fwcfg"
+// +kubebuilder:validation:XValidation:rule="!has(self.highAvailability) || !has(self.highAvailability.separateHosts) || !self.highAvailability.separateHosts || (has(self.placementStrategy) && has(self.placementStrategy.poolAffinity) && self.placementStrategy.poolAffinity == 'SeparateHosts')",message="highAvailability.separateHosts needs placementStrategy.poolAffinity SeparateHosts: otherwise HA would move VMs right after they were created"
 type ProxmoxNodeClassSpec struct {
 	// region is the Proxmox cluster that VMs are created in, by its name in the cloud config. If empty, all configured
 	// clusters are used.
@@ -135,6 +136,12 @@ type ProxmoxNodeClassSpec struct {
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z0-9][a-zA-Z0-9._-]*(/[a-zA-Z0-9][a-zA-Z0-9._-]*){0,2}$`
 	// +optional
 	ResourcePool string `json:"resourcePool,omitempty" hash:"ignore"`
+
+	// highAvailability adds the VM to Proxmox HA, which starts it again if it or its host fails. It needs the privilege
+	// Sys.Console on /. If empty, VMs are not in HA. A change updates running VMs in place. The upstream provider does not have
+	// this field.
+	// +optional
+	HighAvailability *HighAvailability `json:"highAvailability,omitempty" hash:"ignore"`
 
 	// shares are host directories, defined by Proxmox directory mappings, that the guest can mount (virtiofs, Proxmox VE 8.4
 	// and newer). They are available in the boot data templates as .Shares. The upstream provider does not have this field.

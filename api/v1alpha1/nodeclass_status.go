@@ -35,6 +35,9 @@ const (
 	ConditionCPULayoutReady = "CPULayoutReady"
 	// ConditionHardwareReady is true when at least one Host supports spec.hardware: its Proxmox release, storages and devices.
 	ConditionHardwareReady = "HardwareReady"
+	// ConditionHighAvailabilityReady is true when at least one Host supports spec.highAvailability: its Proxmox release, HA
+	// group and HA rules.
+	ConditionHighAvailabilityReady = "HighAvailabilityReady"
 	// ConditionKubeletConfigurationValid is true when spec.kubeletConfiguration has only fields and values that a kubelet accepts.
 	ConditionKubeletConfigurationValid = "KubeletConfigurationValid"
 )
@@ -98,6 +101,9 @@ const (
 	ReasonCPULayoutUnsupported = "CPULayoutUnsupported"
 	// ReasonHardwareUnsupported means that no Host supports spec.hardware. The message names field, value and what is missing.
 	ReasonHardwareUnsupported = "HardwareUnsupported"
+	// ReasonHighAvailabilityUnsupported means that no Host supports spec.highAvailability. The message names field, value and
+	// what exists.
+	ReasonHighAvailabilityUnsupported = "HighAvailabilityUnsupported"
 	// ReasonTextInvalid means that an expression in spec.tags or spec.description cannot be evaluated, or that its result is invalid.
 	ReasonTextInvalid = "TextInvalid"
 	// ReasonResourcePoolNotFound means that the resource pool does not exist.
@@ -199,6 +205,7 @@ func (in *ProxmoxNodeClass) StatusConditions(opts ...status.ForOption) status.Co
 		ConditionInstanceMetadataOptionsReady,
 		ConditionCPULayoutReady,
 		ConditionHardwareReady,
+		ConditionHighAvailabilityReady,
 		ConditionKubeletConfigurationValid,
 	).For(in, opts...)
 }

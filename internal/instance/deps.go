@@ -33,6 +33,7 @@ type Deps struct {
 	Guard    *Guard
 	Launches *LaunchTracker
 	Tasks    *Tasks
+	HA       *HA
 }
 
 // Clients of the Clusters by region.

@@ -51,6 +51,8 @@ type Intent struct {
 	// not know them creates none for any Claim.
 	Disks        []v1alpha1.Disk `json:"disks,omitempty"`
 	ResourcePool string          `json:"pool,omitempty"`
+	// HA is nil if the VM is not in HA. A release that does not know it adds no VM to HA.
+	HA *v1alpha1.HighAvailability `json:"ha,omitempty"`
 	// ISOStorage is the storage of the boot drive; empty if the VM has none.
 	ISOStorage string `json:"isoStorage,omitempty"`
 	// Firmware: the file there is not a drive but Ignition, passed by QEMU's fw_cfg.

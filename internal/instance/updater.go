@@ -26,7 +26,7 @@ type Updater struct {
 // NewUpdater returns an Updater.
 func NewUpdater(deps Deps, vms *Provider) *Updater { return &Updater{deps, vms} }
 
-// UpdateInPlace sets the tags, security groups and resource pool of a running VM to
+// UpdateInPlace sets the tags, security groups, resource pool and HA of a running VM to
 // those of its NodeClass, and records that on the Claim. CPU, memory and disk are never
 // changed: core would have wrong capacities of the Node.
 func (u *Updater) UpdateInPlace(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) error {
@@ -64,10 +64,18 @@ func (u *Updater) UpdateInPlace(ctx context.Context, claim *karpv1.NodeClaim, cl
 			return err
 		}
 	}
-	return Annotate(ctx, u.deps.Kube, claim, map[string]string{
+	ha := class.Spec.HighAvailability
+	if err := u.deps.HA.Update(ctx, NewHAMember(claim, vm.Region, vm.VMID), ha, vm.HAState); err != nil {
+		return err
+	}
+	applied := map[string]string{
 		v1alpha1.AnnotationInPlaceUpdateHash: class.InPlaceHash(),
 		v1alpha1.AnnotationResourcePool:      class.Spec.ResourcePool,
-	})
+	}
+	if ha != nil || AppliedHA(claim) != nil {
+		applied[v1alpha1.AnnotationHighAvailability] = encodeHA(ha)
+	}
+	return Annotate(ctx, u.deps.Kube, claim, applied)
 }
 
 // resourcePool returns the resource pool that this controller put a Claim's VM into.

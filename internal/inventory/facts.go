@@ -44,6 +44,11 @@ type Facts struct {
 	// Topologies are the layouts that pve-hook published in the notes of Hosts. Hosts
 	// without one are omitted.
 	Topologies map[string]PublishedTopology
+	// HAGroups are the HA groups by name; nil before the first Invalidate, and from 9.0 on.
+	HAGroups map[string]proxmox.HAGroup
+	// HARules are the HA rules by name, without their resources; nil before the first
+	// Invalidate, and before 9.0.
+	HARules map[string]proxmox.HARule
 }
 
 // Fact identifies one of the Facts for Invalidate.
@@ -65,6 +70,10 @@ var (
 	FactDirectories = Fact{kind: "directories"}
 	// FactUSB are the USB mappings. They are read on demand.
 	FactUSB = Fact{kind: "usb"}
+	// FactHAGroups are the HA groups of releases before 9.0. They are read on demand.
+	FactHAGroups = Fact{kind: "HA groups"}
+	// FactHARules are the HA rules of releases from 9.0 on. They are read on demand.
+	FactHARules = Fact{kind: "HA rules"}
 )
 
 // Kinds of Facts that exist once per Host.
@@ -90,7 +99,11 @@ func FactSnippets(key StorageKey) Fact {
 
 // isOnDemand reports whether a Fact is read only after Invalidate requested it.
 func (f Fact) isOnDemand() bool {
-	return f.kind == "pool" || f.kind == "snippets" || f == FactDirectories || f == FactUSB || f == FactRoles
+	switch f.kind {
+	case "pool", "snippets", FactDirectories.kind, FactUSB.kind, FactRoles.kind, FactHAGroups.kind, FactHARules.kind:
+		return true
+	}
+	return false
 }
 
 // factRetry is the backoff for a Fact that cannot be read.
@@ -330,6 +343,8 @@ func (c *cluster) readFact(ctx context.Context, fact Fact) (func(*Facts), error)
 		return func(f *Facts) {
 			f.USB = byName(mappings, func(m proxmox.USBMapping) string { return m.ID })
 		}, err
+	case FactHAGroups.kind, FactHARules.kind:
+		return c.readHA(ctx, fact)
 	case kindBridges:
 		bridges, err := c.client.Bridges(ctx, fact.of)
 		return func(f *Facts) {
@@ -348,6 +363,19 @@ func (c *cluster) readFact(ctx context.Context, fact Fact) (func(*Facts), error)
 		exists, err := c.client.PoolExists(ctx, fact.of)
 		return func(f *Facts) { f.Pools[fact.of] = exists }, err
 	}
+}
+
+// readHA reads the HA groups or rules. The resources of rules change with every VM.
+func (c *cluster) readHA(ctx context.Context, fact Fact) (func(*Facts), error) {
+	if fact == FactHAGroups {
+		groups, err := c.client.HAGroups(ctx)
+		return func(f *Facts) { f.HAGroups = byName(groups, func(g proxmox.HAGroup) string { return g.Name }) }, err
+	}
+	rules, err := c.client.HARules(ctx)
+	for n := range rules {
+		rules[n].Resources, rules[n].Digest = nil, ""
+	}
+	return func(f *Facts) { f.HARules = byName(rules, func(r proxmox.HARule) string { return r.Name }) }, err
 }
 
 func setOf(names []string) map[string]bool {

@@ -19,6 +19,7 @@ const (
 	aboutGuest
 	aboutStorage
 	aboutPool
+	aboutHA
 )
 
 // Codes of the proxy in front of a Host's daemons (AnyEvent::HTTP).
@@ -100,6 +101,7 @@ var rules = []rule{
 	{kind: ErrNotFound, about: aboutGuest, pattern: regexp.MustCompile(`unable to find configuration file for (VM|CT) \d+ on node`)},
 	{kind: ErrNotFound, about: aboutStorage, pattern: regexp.MustCompile(`(storage|volume) '[^']*' does not exist`)},
 	{kind: ErrNotFound, about: aboutPool, pattern: regexp.MustCompile(`no such pool '|pool '[^']*' does not exist`)},
+	{kind: ErrNotFound, about: aboutHA, pattern: regexp.MustCompile(`no such (resource|ha rule) '|HA rule '[^']*' does not exist|not HA managed`)},
 	{kind: ErrNotFound, pattern: regexp.MustCompile(`VM \d+ is not a pool member`)},
 
 	{kind: ErrExists, pattern: regexp.MustCompile(`config file already exists`)},
@@ -107,6 +109,8 @@ var rules = []rule{
 	// pmxcfs refuses a VMID that exists on another Host.
 	{kind: ErrExists, pattern: regexp.MustCompile(`/\d+\.conf[^/]*File exists`)},
 	{kind: ErrExists, about: aboutStorage, pattern: regexp.MustCompile(`already exists|refusing to override existing file`)},
+
+	{kind: ErrExists, about: aboutHA, pattern: regexp.MustCompile(`resource ID '[^']*' already defined`)},
 
 	{kind: ErrLocked, pattern: regexp.MustCompile(`can't (lock file|acquire lock)[^;]*(got timeout|timeout)`)},
 	{kind: ErrLocked, pattern: regexp.MustCompile(`got lock (request )?timeout|'-locked command timed out`)},
@@ -121,6 +125,8 @@ var rules = []rule{
 
 	// Not the "checksum mismatch: got ..." of a download.
 	{kind: ErrConflict, pattern: regexp.MustCompile(`checksum mismatch \(file change|detected modified configuration`)},
+	// A resource that a rule names was removed, or another user created the rule.
+	{kind: ErrConflict, about: aboutHA, pattern: regexp.MustCompile(`cannot use unmanaged resource|HA rule '[^']*' already defined`)},
 
 	// The name of a Host that left the Cluster no longer resolves.
 	{kind: ErrHostUnreachable, pattern: regexp.MustCompile(`hostname lookup '[^']*' failed|no such cluster node`)},

@@ -30,6 +30,7 @@ type Client interface {
 	NetworkClient
 	GuestClient
 	VMClient
+	HAClient
 	StorageClient
 	TaskClient
 }
@@ -83,6 +84,7 @@ type client struct {
 	networkClient
 	guestClient
 	vmClient
+	haClient
 	storageClient
 	taskClient
 }
@@ -114,7 +116,7 @@ func New(cfg ClusterConfig, opts Options) (Client, error) {
 	return &client{
 		region: cfg.Region, urls: cfg.URLs, user: user,
 		clusterClient: clusterClient{calls, &quorum{}}, networkClient: networkClient{calls}, guestClient: guestClient{calls},
-		vmClient: vmClient{calls}, storageClient: storageClient{calls}, taskClient: taskClient{calls},
+		vmClient: vmClient{calls}, haClient: haClient{calls}, storageClient: storageClient{calls}, taskClient: taskClient{calls},
 	}, nil
 }
 

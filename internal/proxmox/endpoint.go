@@ -77,6 +77,8 @@ func (e endpoint) about() subject {
 		return aboutStorage
 	case e.template == "/pools":
 		return aboutPool
+	case strings.HasPrefix(e.template, "/cluster/ha/r"):
+		return aboutHA
 	}
 	return aboutOther
 }

@@ -106,7 +106,7 @@ func (a *attempt) run(ctx context.Context) (bool, error) {
 		if err := a.refuseUnadopted(ctx, host); err != nil {
 			return false, err
 		}
-		if _, result, err = a.deleteVM(ctx, a.client, a.id, host, a.shutdownTimeout(ctx)); err != nil {
+		if _, result, err = a.deleteVM(ctx, a.client, a.id, host, a.powerOffOptions(ctx)); err != nil {
 			return false, err
 		}
 	}
@@ -116,6 +116,9 @@ func (a *attempt) run(ctx context.Context) (bool, error) {
 	}
 	if result == vmAbsent {
 		if err := a.deleteEarlierLeaks(ctx); err != nil {
+			return false, err
+		}
+		if err := a.leaveHA(ctx); err != nil {
 			return false, err
 		}
 	}

@@ -35,10 +35,19 @@ const (
 	vmDestroying
 )
 
-// deleteVM powers off and destroys a VM after its ownership was verified. The guest may
-// take the given time to shut down; if it is 0, the VM is stopped. deleteVM returns the
+// powerOffOptions define how a VM is powered off.
+type powerOffOptions struct {
+	// shutdown is how long the guest may take to shut down; if it is 0, the VM is stopped.
+	shutdown time.Duration
+	// inHA is set if the VM may be in HA, with the options in ha if they are known.
+	inHA     bool
+	ha       *v1alpha1.HighAvailability
+	nodePool string
+}
+
+// deleteVM powers off and destroys a VM after its ownership was verified. It returns the
 // configuration that it read.
-func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Identity, host string, shutdown time.Duration) (proxmox.VMConfig, result, error) {
+func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Identity, host string, options powerOffOptions) (proxmox.VMConfig, result, error) {
 	cfg, err := c.VMConfig(ctx, host, id.VMID)
 	if errors.Is(err, proxmox.ErrNotFound) {
 		return cfg, vmAbsent, nil
@@ -73,8 +82,11 @@ func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Id
 	if err := d.checkStorages(id, host, cfg); err != nil {
 		return cfg, vmRemaining, err
 	}
+	if err := d.removeFromHA(ctx, id, options); err != nil {
+		return cfg, vmRemaining, blocked(err, unreachable(host))
+	}
 	disk, _ := cfg.Drives().Boot()
-	err = d.powerOff(ctx, c, id, host, instance.DurationKey(id.Region, host, disk.Storage), shutdown)
+	err = d.powerOff(ctx, c, id, host, instance.DurationKey(id.Region, host, disk.Storage), options.shutdown)
 	if errors.Is(err, proxmox.ErrNotFound) {
 		return cfg, vmAbsent, nil
 	}

@@ -65,7 +65,7 @@ func (d *Deleter) DeleteOrphan(ctx context.Context, vm instance.VM) (bool, error
 	ctx, cancel := context.WithTimeout(ctx, d.deps.Settings.OperationTimeout)
 	defer cancel()
 	begun := d.beginOrphan(vm)
-	cfg, found, err := d.deleteVM(ctx, client, vm.Identity, vm.Host, 0)
+	cfg, found, err := d.deleteVM(ctx, client, vm.Identity, vm.Host, powerOffOptions{inHA: vm.HAState != ""})
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return false, nil // its error is that of the canceled request
 	}

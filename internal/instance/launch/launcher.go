@@ -145,6 +145,9 @@ func (a *attempt) run(ctx context.Context) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
+	if err := a.ensureHA(ctx); err != nil {
+		return err
+	}
 	a.reach(instance.PhaseStarted)
 	if err := instance.Annotate(ctx, a.deps.Kube, a.claim, map[string]string{
 		v1alpha1.AnnotationLaunchProgress:  a.encodeProgress(),

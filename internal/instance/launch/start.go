@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -39,6 +40,15 @@ func (a *attempt) ensureStarted(ctx context.Context) error {
 		return fmt.Errorf("starting VM %d on host %s: %w", a.intent.VMID, a.intent.Host, err)
 	}
 	return failf(v1alpha1.EventStartFailed, "starting VM %d on host %s: %s", a.intent.VMID, a.intent.Host, a.startFailure(ctx, task, err))
+}
+
+// ensureHA adds the VM to HA. HA starts VMs as well, but only after a while, and does not
+// return why a start failed. So the VM is added when it runs.
+func (a *attempt) ensureHA(ctx context.Context) error {
+	if a.intent.HA == nil {
+		return nil
+	}
+	return a.deps.HA.Add(ctx, instance.NewHAMember(a.claim, a.intent.Region, a.intent.VMID), *a.intent.HA)
 }
 
 // checkAddressConflict returns an error if another guest has one of the VM's addresses

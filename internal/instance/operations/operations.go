@@ -30,6 +30,7 @@ type Operations struct {
 // New returns the operations. It adds a new state of Claims to the dependencies.
 func New(deps instance.Deps, types *instancetype.Provider, source boot.Source, metrics instance.Metrics) *Operations {
 	deps.Guard, deps.Launches, deps.Tasks = instance.NewGuard(), instance.NewLaunchTracker(), instance.NewTasks(deps.Settings, deps.Clock)
+	deps.HA = instance.NewHA(deps)
 	o := &Operations{
 		VMs:        instance.NewProvider(deps),
 		Planner:    plan.New(deps, types, source.Reader, metrics),

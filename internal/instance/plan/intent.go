@@ -38,6 +38,7 @@ func (p *Planner) newIntent(
 		InstanceType: chosen.InstanceType, CapacityType: karpv1.CapacityTypeOnDemand,
 		Cores: chosen.Need.CPUs, MemoryMiB: int(chosen.Need.MemoryBytes >> 20), DiskBytes: chosen.Need.DiskBytes, Price: chosen.Price,
 		ResourcePool: class.Spec.ResourcePool, Devices: chosen.Devices, Binding: instance.NewBinding(chosen.Binding),
+		HA:   class.Spec.HighAvailability.DeepCopy(),
 		Time: p.deps.Clock.Now().UTC(),
 	}
 	if err := chooseStorages(&in, view, class, template, chosen); err != nil {

@@ -1,8 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package collection serves objects that the API creates, changes and deletes and that the simulator does not
-// interpret.
+// Package collection serves objects that the API creates, changes and deletes.
 package collection
 
 import (
@@ -23,6 +22,9 @@ type Collection struct {
 	noun     string
 	items    map[string]api.Row
 	readable func(r *api.Request, item api.Row) bool
+
+	// Check, if set, checks an object that is created or changed. The caller holds the mutex.
+	Check func(item api.Row) error
 }
 
 // New returns an empty collection. The parameter param contains the ID of an object; noun names the kind in errors.
@@ -47,6 +49,20 @@ func (c *Collection) IDs() []string { return slices.Sorted(maps.Keys(c.items)) }
 
 // Field returns a field of an object, or nil. The caller holds the mutex.
 func (c *Collection) Field(id, name string) any { return c.items[id][name] }
+
+// SetField sets a field of an object. The caller holds the mutex.
+func (c *Collection) SetField(id, name string, value any) { c.items[id][name] = value }
+
+// Delete deletes an object. The caller holds the mutex.
+func (c *Collection) Delete(id string) { delete(c.items, id) }
+
+// check calls Check.
+func (c *Collection) check(item api.Row) error {
+	if c.Check == nil {
+		return nil
+	}
+	return c.Check(item)
+}
 
 func (c *Collection) list(_ context.Context, r *api.Request) (api.Response, error) {
 	c.k.Mu.Lock()
@@ -95,8 +111,12 @@ func (c *Collection) post(r *api.Request) error {
 	if c.items[id] != nil {
 		return api.Failf("%s '%s' already defined", c.noun, id)
 	}
-	c.items[id] = api.Row{}
-	setFields(c.items[id], r)
+	item := api.Row{}
+	setFields(item, r)
+	if err := c.check(item); err != nil {
+		return err
+	}
+	c.items[id] = item
 	return nil
 }
 
@@ -108,8 +128,13 @@ func (c *Collection) put(r *api.Request) error {
 	if d, ok := r.Value("digest"); ok && d != api.Digest(c.items) {
 		return api.Failf("detected modified configuration - file changed by other user? Try again.")
 	}
-	setFields(c.items[id], r)
-	api.DeleteListed(r, c.items[id])
+	item := maps.Clone(c.items[id])
+	setFields(item, r)
+	api.DeleteListed(r, item)
+	if err := c.check(item); err != nil {
+		return err
+	}
+	c.items[id] = item
 	return nil
 }
 

@@ -42,10 +42,12 @@ type Manager struct {
 
 // New returns a manager without resources.
 func New(k *kernel.Kernel) *Manager {
-	return &Manager{
+	m := &Manager{
 		k: k, resources: map[string]map[string]string{},
 		rules: collection.New(k, "rule", "HA rule", nil), groups: collection.New(k, "group", "HA group", nil),
 	}
+	m.rules.Check = m.checkRule
+	return m
 }
 
 // States of a resource that the simulator interprets.
@@ -159,7 +161,7 @@ func (m *Manager) State(vmid int) (string, bool) {
 	return res["state"], ok
 }
 
-// Remove removes a VM from HA and reports whether it was a resource. The caller holds the mutex.
+// Remove removes a VM from HA and reports whether it was a resource. It stays in rules. The caller holds the mutex.
 func (m *Manager) Remove(vmid int) bool {
 	_, ok := m.resources[resourceID(vmid)]
 	delete(m.resources, resourceID(vmid))
@@ -226,6 +228,9 @@ func (hh *handlers) postResource(r *api.Request) error {
 	if _, err := fmt.Sscanf(sid, "vm:%d", &vmid); err == nil && hh.k.Guests[vmid] == nil {
 		return api.Failf("unable to find VM %d", vmid)
 	}
+	if err := hh.checkGroup(r); err != nil {
+		return err
+	}
 	hh.resources[sid] = map[string]string{"state": stateStarted}
 	maps.Copy(hh.resources[sid], fields(r))
 	hh.k.HA.Use()
@@ -238,9 +243,29 @@ func (hh *handlers) putResource(r *api.Request) error {
 	if res == nil {
 		return api.Failf("no such resource '%s'", sid(r))
 	}
+	if err := hh.checkGroup(r); err != nil {
+		return err
+	}
+	if d, ok := r.Value("digest"); ok && d != hh.digest() {
+		return api.Failf("detected modified configuration - file changed by other user? Try again.")
+	}
 	maps.Copy(res, fields(r))
 	api.DeleteListed(r, res)
 	hh.reconcileResource(sid(r))
+	return nil
+}
+
+// checkGroup checks the group of a resource. PVE 9 has none.
+func (hh *handlers) checkGroup(r *api.Request) error {
+	group, ok := r.Value("group")
+	switch {
+	case !ok:
+		return nil
+	case hh.k.Version.HAGroupsMigrated:
+		return api.Failf("invalid parameter 'group': ha groups have been migrated to rules")
+	case !hh.groups.Has(group):
+		return api.Failf("HA group '%s' does not exist", group)
+	}
 	return nil
 }
 
@@ -249,6 +274,9 @@ func (hh *handlers) deleteResource(r *api.Request) error {
 		return api.Failf("cannot delete service '%s', not HA managed!", sid(r))
 	}
 	delete(hh.resources, sid(r))
+	if purge, ok := r.Value("purge"); hh.k.Version.HAGroupsMigrated && (!ok || purge == "1") {
+		hh.purgeRules(sid(r))
+	}
 	return nil
 }
 

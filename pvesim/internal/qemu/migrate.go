@@ -29,6 +29,9 @@ func (m *migrator) postMigrate(_ context.Context, r *api.Request) (api.Response,
 	}
 	typ := "qmigrate"
 	if m.ha.IsManaged(r.VMID) {
+		if err := m.ha.CheckMove(r.VMID, to); err != nil {
+			return api.Response{}, err
+		}
 		typ = "hamigrate"
 	}
 	return kernel.TaskResponse(m.k.ForkVM(r, typ, func(ctx context.Context, t *tasks.Task) error { return m.migrate(ctx, t, r, to) }))

@@ -51,6 +51,7 @@ var rules = map[string]formatRule{
 	"pve-hotplug-features": rule(`0|1|(?:network|disk|cpu|memory|usb|cloudinit)(?:[,; ]+(?:network|disk|cpu|memory|usb|cloudinit))*`,
 		"unable to parse hotplug option\n"),
 	"pve-ha-resource-or-vm-id": rule(`(?:vm|ct):[1-9][0-9]{2,8}|[1-9][0-9]{2,8}`, "value does not look like a valid HA resource\n"),
+	"pve-ha-resource-id":       rule(`(?:vm|ct):[1-9][0-9]{2,8}`, "value does not look like a valid HA resource id\n"),
 	"pve-fw-protocol-spec":     rule(`[a-zA-Z0-9.\-/+]+`, "unknown protocol '%s'\n"),
 	"pve-fw-icmp-type-spec":    rule(`[a-z0-9\-/]+`, "invalid icmp type '%s'\n"),
 	"pve-task-status-type":     rule(`ok|error|warning|unknown`, "invalid value '%s'\n"),

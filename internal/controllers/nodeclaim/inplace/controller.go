@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package inplace applies changes of a NodeClass to running VMs that need no
-// replacement: tags, security groups, resource pool.
+// replacement: tags, security groups, resource pool, HA.
 package inplace
 
 import (

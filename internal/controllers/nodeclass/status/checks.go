@@ -36,6 +36,7 @@ var checks = []check{
 	{v1alpha1.ConditionResourcePoolReady, v1alpha1.ReasonResourcePoolNotFound, checkResourcePool, resourcePoolFacts},
 	{v1alpha1.ConditionCPULayoutReady, v1alpha1.ReasonCPULayoutUnsupported, checkCPULayout, topologyFacts},
 	{v1alpha1.ConditionHardwareReady, v1alpha1.ReasonHardwareUnsupported, checkHardware, hardwareFacts},
+	{v1alpha1.ConditionHighAvailabilityReady, v1alpha1.ReasonHighAvailabilityUnsupported, checkHighAvailability, haFacts},
 }
 
 func noFacts(zone) []inventory.Fact { return nil }

@@ -1,0 +1,53 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package deletion
+
+import (
+	"context"
+	"errors"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// powerOffOptions returns how the Claim's VM is powered off.
+func (a *attempt) powerOffOptions(ctx context.Context) powerOffOptions {
+	guest, _ := a.deps.Inventory.View().Guest(a.id.Region, a.id.VMID)
+	options := a.haOptions()
+	options.shutdown, options.inHA = a.shutdownTimeout(ctx), options.inHA || guest.HAState != ""
+	return options
+}
+
+// haOptions returns what the controller knows about the VM in HA.
+func (a *attempt) haOptions() powerOffOptions {
+	ha := instance.AppliedHA(a.claim)
+	return powerOffOptions{inHA: ha != nil, ha: ha, nodePool: a.claim.Labels[karpv1.NodePoolLabelKey]}
+}
+
+// removeFromHA removes a VM from HA and its rules before it is stopped. For a VM in HA, a
+// stop is only a request, and a destroy leaves the VM in rules.
+func (d *Deleter) removeFromHA(ctx context.Context, id instance.Identity, options powerOffOptions) error {
+	if !options.inHA {
+		return nil
+	}
+	err := d.deps.HA.Remove(ctx, instance.HAMember{Region: id.Region, VMID: id.VMID, NodePool: options.nodePool}, options.ha)
+	if _, forbidden := errors.AsType[*proxmox.ForbiddenError](err); forbidden {
+		// Another user added it. HA stops it when requested, and the destroy purges it.
+		log.FromContext(ctx).V(1).Info("deleting VM in HA without the privilege to remove it from HA", "vmid", id.VMID, "region", id.Region, "cause", err.Error())
+		return nil
+	}
+	return err
+}
+
+// leaveHA removes what an absent VM left in HA: a VM that was destroyed by hand stays in
+// rules. If another guest has the VMID, its HA is not changed.
+func (a *attempt) leaveHA(ctx context.Context) error {
+	if _, taken := a.deps.Inventory.View().Guest(a.id.Region, a.id.VMID); taken || a.deps.Launches.Get(a.id.ClaimUID).IsFresh() {
+		return nil
+	}
+	return blocked(a.removeFromHA(ctx, a.id, a.haOptions()), "removing a VM from HA")
+}
