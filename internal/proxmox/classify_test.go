@@ -197,6 +197,27 @@ func TestClassifyParameters(t *testing.T) {
 	}
 }
 
+// The texts are messages of Proxmox VE about HA, where no other object has the same ones.
+func TestClassifyHA(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]error{
+		"no such resource 'vm:300'":                                                      ErrNotFound,
+		"cannot delete service 'vm:300', not HA managed!":                                ErrNotFound,
+		"resource 'vm:300' is not HA managed":                                            ErrNotFound,
+		"no such ha rule 'apart'":                                                        ErrNotFound,
+		"update HA rules failed: HA rule 'apart' does not exist":                         ErrNotFound,
+		"create resource failed: resource ID 'vm:300' already defined":                   ErrExists,
+		"create ha rule failed: HA rule 'apart' already defined":                         ErrConflict,
+		"update HA rules failed: cannot use unmanaged resource(s) vm:300.":               ErrConflict,
+		"update HA rules failed: detected modified configuration - file changed by user": ErrConflict,
+		"service 'vm:300' in error state, must be disabled and fixed first":              ErrFailed,
+	} {
+		if err := classifyText(text, aboutHA); !errors.Is(err, want) {
+			t.Errorf("%s: found %v, want %v", text, err, want)
+		}
+	}
+}
+
 func TestClassifyStatus(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

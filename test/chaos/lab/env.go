@@ -50,6 +50,8 @@ type Options struct {
 	Addresses int
 	// DataDisk adds a disk to the class.
 	DataDisk bool
+	// HA adds the VMs of the class to HA, and keeps them on separate hosts if the release can.
+	HA bool
 	// HostURLs makes Processes use the API of each host instead of that of the Cluster, so hosts
 	// can hang, or be in a part of the Cluster without quorum.
 	HostURLs bool
@@ -100,6 +102,8 @@ type Env struct {
 	addresses *v1alpha1.AddressSource
 	// dataDisk means that the classes have a disk besides the boot disk.
 	dataDisk bool
+	// ha means that the VMs of the classes are in HA.
+	ha bool
 	// urls are the URLs that Processes use.
 	urls []string
 	// apiServer is the API server of an Env without a fake API.
@@ -129,10 +133,14 @@ func New(t testing.TB, o Options) *Env {
 	// The checks need to read everything.
 	scenario.Users = append(scenario.Users, pvesim.User{ID: "lab@pve", Tokens: []pvesim.Token{{ID: "lab", Secret: pvesim.DefaultTokenSecret}}})
 	scenario.ACLs = append(scenario.ACLs, pvesim.ACL{Path: "/", Role: "Administrator", User: "lab@pve"})
+	if o.HA {
+		scenario.Roles = append(scenario.Roles, pvesim.Role{ID: "KarpenterHA", Privileges: []string{"Sys.Audit", "Sys.Console"}})
+		scenario.ACLs = append(scenario.ACLs, pvesim.ACL{Path: "/", Role: "KarpenterHA", User: "kubernetes@pve", NoPropagate: true})
+	}
 	if o.Scenario != nil {
 		o.Scenario(scenario)
 	}
-	e := &Env{t: t, Installation: o.Installation, apiServer: o.APIServer, dataDisk: o.DataDisk, foreignGuests: map[int]string{}, lost: map[int]bool{}}
+	e := &Env{t: t, Installation: o.Installation, apiServer: o.APIServer, dataDisk: o.DataDisk, ha: o.HA, foreignGuests: map[int]string{}, lost: map[int]bool{}}
 	simulator := pvesim.Options{Speed: o.Speed, Seed: o.Seed}
 	if o.APIServer == nil {
 		e.Kube, e.Clock = testenv.NewFakeKube(t), testenv.NewClock(o.Speed)
@@ -209,6 +217,10 @@ func (e *Env) NewClass(name string) *v1alpha1.ProxmoxNodeClass {
 	class.Spec.ResourcePool = e.resourcePool
 	if e.dataDisk {
 		class.Spec.Disks = []v1alpha1.Disk{{Name: diskName, Size: "10Gi"}}
+	}
+	if e.ha {
+		class.Spec.PlacementStrategy.PoolAffinity = v1alpha1.PoolAffinitySeparateHosts
+		class.Spec.HighAvailability = &v1alpha1.HighAvailability{SeparateHosts: e.Installation.Version != "8.4"}
 	}
 	if e.addresses != nil {
 		class.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{{Name: "net0", Address4: e.addresses}}}

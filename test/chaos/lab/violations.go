@@ -109,6 +109,7 @@ func (e *Env) Violations(p *Process) []string {
 	}
 	violations = append(violations, e.firewallViolations(want)...)
 	violations = append(violations, e.addressViolations(p, want)...)
+	violations = append(violations, e.haViolations(want)...)
 	for uid, r := range p.Inventory.View().Reservations {
 		if uids[uid] == nil {
 			add("reservation of VM %d for claim %s leaked", r.VMID, uid)

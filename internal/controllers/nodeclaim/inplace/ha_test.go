@@ -1,0 +1,83 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inplace_test
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/inplace"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// withHA sets the release and adds the privilege for HA.
+func withHA(release string) func(*pvesim.Scenario) {
+	return func(s *pvesim.Scenario) {
+		s.Version = release
+		s.Roles[0].Privileges = append(s.Roles[0].Privileges, "Sys.Console")
+	}
+}
+
+func TestUpdateHA(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.Hosts(2), testenv.Scenario(withHA("9.2")))
+	class := w.Class()
+	other := w.Intent(w.Launched("other", class)).VMID
+	claim := running(w, class)
+	vmid := w.Intent(claim).VMID
+	w.Expect(w.Sim.SetHA(other, "ignored")).To(Succeed())
+	for _, rule := range []string{"rack1", "rack2"} {
+		w.Sim.AddHARule(rule, map[string]string{"type": "node-affinity", "nodes": "pve1,pve2", "resources": proxmox.HAResourceID(other)})
+	}
+	c := inplace.NewController(w.Kube, w.Instances.Updater, w.Events)
+	change := func(ha *v1alpha1.HighAvailability) map[string]string {
+		t.Helper()
+		testenv.Modify(w, class, func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.HighAvailability = ha })
+		_, err := c.Reconcile(t.Context(), testenv.Reload(w, claim))
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Expect(testenv.Reload(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]).To(Equal(class.InPlaceHash()))
+		return w.Sim.HAResources()[vmid]
+	}
+	w.Expect(change(&v1alpha1.HighAvailability{Rules: []string{"rack1"}})).To(And(HaveKeyWithValue("state", "started"), HaveKeyWithValue("max_restart", "1")))
+	w.Expect(w.Sim.HARules()["rack1"]).To(ContainElement(proxmox.HAResourceID(vmid)))
+	w.Expect(change(&v1alpha1.HighAvailability{MaxRestart: new(int32(4)), Rules: []string{"rack2"}})).To(HaveKeyWithValue("max_restart", "4"))
+	w.Expect(w.Sim.HARules()).To(And(
+		HaveKeyWithValue("rack1", []string{proxmox.HAResourceID(other)}), HaveKeyWithValue("rack2", ContainElement(proxmox.HAResourceID(vmid)))))
+	w.Expect(change(nil)).To(BeNil())
+	w.Expect(w.Sim.HARules()["rack2"]).To(Equal([]string{proxmox.HAResourceID(other)}))
+	w.Expect(w.Running(claim)).To(BeTrue())
+	w.Expect(w.Sim.HAResources()).To(HaveKey(other), "another user added it")
+}
+
+// A group of 8.4 is removed.
+func TestUpdateHAGroup(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.Scenario(withHA("8.4")))
+	w.Sim.AddHAGroup("rack1", "pve1")
+	class := w.Class(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.HighAvailability = &v1alpha1.HighAvailability{Group: "rack1"} })
+	claim := running(w, class)
+	testenv.Modify(w, class, func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.HighAvailability.Group = "" })
+	_, err := inplace.NewController(w.Kube, w.Instances.Updater, w.Events).Reconcile(t.Context(), testenv.Reload(w, claim))
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(w.Sim.HAResources()[w.Intent(claim).VMID]).To(And(Not(HaveKey("group")), HaveKeyWithValue("state", "started")))
+}
+
+// An administrator added the VM to HA, and the class has no HA: other changes need no
+// privilege for HA.
+func TestUpdateVMInHA(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t)
+	class := w.Class()
+	claim := running(w, class)
+	w.Expect(w.Sim.SetHA(w.Intent(claim).VMID, "started")).To(Succeed())
+	testenv.Modify(w, class, func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.Tags = []string{"web"} })
+	_, err := inplace.NewController(w.Kube, w.Instances.Updater, w.Events).Reconcile(t.Context(), testenv.Reload(w, claim))
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(config(w, claim).Tags()).To(ConsistOf("web"))
+	w.Expect(w.Sim.HAResources()).To(HaveLen(1))
+}

@@ -1,0 +1,45 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"fmt"
+	"slices"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// haViolations returns VMs that are not in HA, and resources and rules of VMs that do not exist.
+func (e *Env) haViolations(want map[int]*karpv1.NodeClaim) (violations []string) {
+	if !e.ha {
+		return nil
+	}
+	found := e.Sim.HAResources()
+	for vmid := range found {
+		if want[vmid] == nil {
+			violations = append(violations, fmt.Sprintf("HA resource of VM %d leaked", vmid))
+		}
+	}
+	var all []string
+	for vmid, claim := range want {
+		all = append(all, proxmox.HAResourceID(vmid))
+		if found[vmid]["state"] != "started" {
+			violations = append(violations, fmt.Sprintf("VM %d of claim %s is not in HA: %v", vmid, claim.Name, found[vmid]))
+		}
+	}
+	rules := e.Sim.HARules()
+	if e.Class.Spec.HighAvailability.SeparateHosts && len(want) > 1 && len(rules) != 1 {
+		violations = append(violations, fmt.Sprintf("%d VMs in HA have the rules %v, want one", len(want), rules))
+	}
+	slices.Sort(all)
+	for name, resources := range rules {
+		slices.Sort(resources)
+		if (len(resources) > 1 || len(want) > 1) && !slices.Equal(resources, all) || len(want) == 0 {
+			violations = append(violations, fmt.Sprintf("HA rule %s has the resources %v, want %v", name, resources, all))
+		}
+	}
+	return violations
+}
