@@ -34,10 +34,9 @@ func (e *Env) haViolations(want map[int]*karpv1.NodeClaim) (violations []string)
 	if e.Class.Spec.HighAvailability.SeparateHosts && len(want) > 1 && len(rules) != 1 {
 		violations = append(violations, fmt.Sprintf("%d VMs in HA have the rules %v, want one", len(want), rules))
 	}
-	slices.Sort(all)
 	for name, resources := range rules {
-		slices.Sort(resources)
-		if (len(resources) > 1 || len(want) > 1) && !slices.Equal(resources, all) || len(want) == 0 {
+		isStale := slices.ContainsFunc(resources, func(id string) bool { return !slices.Contains(all, id) })
+		if isStale || (len(all) != 1 && len(resources) != len(all)) {
 			violations = append(violations, fmt.Sprintf("HA rule %s has the resources %v, want %v", name, resources, all))
 		}
 	}

@@ -59,7 +59,9 @@ func TestUpdateHAGroup(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Scenario(withHA("8.4")))
 	w.Sim.AddHAGroup("rack1", "pve1")
-	class := w.Class(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.HighAvailability = &v1alpha1.HighAvailability{Group: "rack1"} })
+	class := w.Class(func(c *v1alpha1.ProxmoxNodeClass) {
+		c.Spec.HighAvailability = &v1alpha1.HighAvailability{Group: "rack1"}
+	})
 	claim := running(w, class)
 	testenv.Modify(w, class, func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.HighAvailability.Group = "" })
 	_, err := inplace.NewController(w.Kube, w.Instances.Updater, w.Events).Reconcile(t.Context(), testenv.Reload(w, claim))
