@@ -80,7 +80,8 @@ func TestLaunchHAOptions(t *testing.T) {
 			w := testenv.NewFake(t, testenv.Scenario(withHA(release)))
 			w.NodeClass.Spec.HighAvailability = &v1alpha1.HighAvailability{State: v1alpha1.HAStateIgnored}
 			p := w.StartProcess()
-			options := w.Sim.HAResources()[w.Intent(p.Launched("pool-abc", w.NodeClass)).VMID]
+			claim := p.Launched("pool-abc", w.NodeClass)
+			options := w.Sim.HAResources()[w.Intent(claim).VMID]
 			w.Expect(options).To(HaveKeyWithValue("state", "ignored"))
 			for _, option := range []string{"failback", "auto-rebalance"} {
 				w.Expect(options[option]).To(Equal(want), "HA must not move running VMs")
