@@ -68,6 +68,7 @@ func requiredPrivileges(held proxmox.Permissions, resourcePool string, allFeatur
 	if allFeatures {
 		class.Spec.Shares = []v1alpha1.Share{{Mapping: "data"}}
 		class.Spec.Hardware = &v1alpha1.Hardware{Startup: &v1alpha1.StartupOrder{Order: new(int32(1))}}
+		class.Spec.HighAvailability = &v1alpha1.HighAvailability{}
 		maps.Copy(config.Options, map[string]string{
 			"hostpci0": "mapping=gpu", "usb0": "mapping=stick", "rng0": "source=/dev/hwrng", "cpu": "custom-fast", "net1": "virtio,bridge=blue,tag=5",
 		})
