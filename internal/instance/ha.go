@@ -181,6 +181,15 @@ func (h *HA) Remove(ctx context.Context, m HAMember, had *v1alpha1.HighAvailabil
 		return err
 	}
 	// Proxmox removes a resource from the rules, but not if it was removed by a destroy of its VM.
+	return h.Leave(ctx, m, had)
+}
+
+// Leave removes a VM from the rules that it was added to, and does not change the VM in HA.
+func (h *HA) Leave(ctx context.Context, m HAMember, had *v1alpha1.HighAvailability) error {
+	client, err := h.deps.Clients.Get(m.Region)
+	if err != nil {
+		return err
+	}
 	for _, name := range h.rules(m, had) {
 		if err := h.changeRule(ctx, m, func(repeated bool) error { return h.leave(ctx, client, m, name, repeated) }); err != nil {
 			return err

@@ -82,6 +82,8 @@ func displayPath(path string) string {
 // the account has its privileges from: on a deeper path, it would replace them. Because of
 // that it contains all privileges that are required there.
 func (a Account) commands(required, missing []Required) []string {
+	isMissingForHA := slices.ContainsFunc(missing, isForHA)
+	required, missing = slices.DeleteFunc(slices.Clone(required), isForHA), slices.DeleteFunc(slices.Clone(missing), isForHA)
 	byPath := newOrderedGroups()
 	for _, r := range missing {
 		byPath.add(a.grantPath(r, missing), firstAlternative(r.Privilege))
@@ -97,6 +99,10 @@ func (a Account) commands(required, missing []Required) []string {
 		role := roleFor(path, byPath.values[path])
 		roles.add(role, byPath.values[path]...)
 		grants = append(grants, aclCommand("modify", a.User, path, role))
+	}
+	if isMissingForHA {
+		roles.add(roleHA, haPrivileges...)
+		grants = append(grants, aclCommand("modify", a.User, "/", roleHA)+" --propagate 0")
 	}
 	var commands []string
 	for _, role := range roles.keys {

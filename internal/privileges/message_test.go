@@ -51,6 +51,13 @@ func TestMessage(t *testing.T) {
 			want: "API token " + token + " lacks VM.Config.CPU on /vms; " +
 				"run: pveum acl modify / --roles Karpenter --users kubernetes@pve --tokens '" + token + "'",
 		},
+		"HA": {
+			account:  privileges.Account{User: "karpenter@pve", Held: proxmox.Permissions{"/": {"VM.Allocate": true, "Sys.Audit": true}}},
+			required: append(on("/", "Sys.Audit", "Sys.Console"), vm...),
+			want: "user karpenter@pve lacks Sys.Console on /; VM.Config.CPU on /vms; " +
+				`run: pveum role add Karpenter --privs "VM.Allocate VM.Config.CPU" && pveum role add KarpenterHA --privs "Sys.Audit Sys.Console" && ` +
+				"pveum acl modify / --roles Karpenter --users karpenter@pve && pveum acl modify / --roles KarpenterHA --users karpenter@pve --propagate 0",
+		},
 		"paths_without_privileges": {
 			account:  privileges.Account{User: "karpenter@pve", Held: proxmox.Permissions{}},
 			required: append(append(on("/nodes/a", "Sys.Audit"), on("/nodes/b", "Sys.Audit")...), on("/storage/x", "Datastore.Audit", "Datastore.AllocateSpace")...),

@@ -39,11 +39,7 @@ func ForVM(vm VM) []Required {
 	all = append(all, vm.onBootDrive()...)
 	all = append(all, vm.onDevices()...)
 	all = append(all, vm.onHardware()...)
-	if vm.Class.Spec.HighAvailability != nil {
-		// Audit for groups and rules, and for whether a VM is in HA.
-		all = append(all, on("/", "Sys.Audit", "Sys.Console")...)
-	}
-	return all
+	return append(all, vm.onHA()...)
 }
 
 // ForAnyNodeClass returns the privileges that the VMs of every NodeClass require. Those on

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -44,10 +45,16 @@ func (d *Deleter) removeFromHA(ctx context.Context, id instance.Identity, option
 }
 
 // leaveHA removes what an absent VM left in HA: a VM that was destroyed by hand stays in
-// rules. If another guest has the VMID, its HA is not changed.
+// rules. If another guest has the VMID, it is only removed from the rule of the NodePool.
 func (a *attempt) leaveHA(ctx context.Context) error {
-	if _, taken := a.deps.Inventory.View().Guest(a.id.Region, a.id.VMID); taken || a.deps.Launches.Get(a.id.ClaimUID).IsFresh() {
+	options := a.haOptions()
+	if !options.inHA || a.deps.Launches.Get(a.id.ClaimUID).IsFresh() {
 		return nil
 	}
-	return blocked(a.removeFromHA(ctx, a.id, a.haOptions()), "removing a VM from HA")
+	const doing = "removing a VM from HA"
+	if _, taken := a.deps.Inventory.View().Guest(a.id.Region, a.id.VMID); taken {
+		owned := &v1alpha1.HighAvailability{SeparateHosts: options.ha.SeparateHosts}
+		return blocked(a.deps.HA.Leave(ctx, instance.NewHAMember(a.claim, a.id.Region, a.id.VMID), owned), doing)
+	}
+	return blocked(a.removeFromHA(ctx, a.id, options), doing)
 }
