@@ -140,14 +140,7 @@ func (h *HA) Update(ctx context.Context, m HAMember, want *v1alpha1.HighAvailabi
 		return err
 	}
 	if want == nil {
-		resource, err := client.HAResource(ctx, m.VMID)
-		if _, forbidden := errors.AsType[*proxmox.ForbiddenError](err); forbidden || errors.Is(err, proxmox.ErrNotFound) {
-			return nil
-		}
-		if err != nil || resource.Comment != h.mark(m) {
-			return err
-		}
-		return h.Remove(ctx, m, nil)
+		return h.removeOwned(ctx, client, m)
 	}
 	if err := h.Add(ctx, m, *want); err != nil {
 		return err
@@ -156,11 +149,27 @@ func (h *HA) Update(ctx context.Context, m HAMember, want *v1alpha1.HighAvailabi
 	if state == "" || snapshot == nil || !snapshot.Version.AtLeast(9, 0) {
 		return nil // it was in no rule before
 	}
+	return h.leaveOthers(ctx, client, m, h.rules(m, want))
+}
+
+// removeOwned removes a VM from HA unless another user added it.
+func (h *HA) removeOwned(ctx context.Context, client proxmox.Client, m HAMember) error {
+	resource, err := client.HAResource(ctx, m.VMID)
+	if _, forbidden := errors.AsType[*proxmox.ForbiddenError](err); forbidden || errors.Is(err, proxmox.ErrNotFound) {
+		return nil
+	}
+	if err != nil || resource.Comment != h.mark(m) {
+		return err
+	}
+	return h.Remove(ctx, m, nil)
+}
+
+// leaveOthers removes a VM from all rules except the desired ones.
+func (h *HA) leaveOthers(ctx context.Context, client proxmox.Client, m HAMember, desired []string) error {
 	rules, err := client.HARules(ctx)
 	if err != nil {
 		return err
 	}
-	desired := h.rules(m, want)
 	for _, rule := range rules {
 		if slices.Contains(rule.Resources, m.id()) && !slices.Contains(desired, rule.Name) {
 			if err := h.changeRule(ctx, m, func(repeated bool) error { return h.leave(ctx, client, m, rule.Name, repeated) }); err != nil {
@@ -243,7 +252,7 @@ func (h *HA) join(ctx context.Context, client proxmox.Client, m HAMember, name s
 		return nil
 	}
 	rule := rules[i]
-	if rule.Resources, err = h.managed(ctx, client, rule.Resources, repeated); err != nil {
+	if rule.Resources, err = managed(ctx, client, rule.Resources, repeated); err != nil {
 		return err
 	}
 	rule.Resources = append(rule.Resources, m.id())
@@ -282,7 +291,7 @@ func (h *HA) leave(ctx context.Context, client proxmox.Client, m HAMember, name 
 		return nil
 	}
 	rule := rules[i]
-	if rule.Resources, err = h.managed(ctx, client, rule.Resources, repeated); err != nil {
+	if rule.Resources, err = managed(ctx, client, rule.Resources, repeated); err != nil {
 		return err
 	}
 	rule.Resources = slices.DeleteFunc(rule.Resources, func(id string) bool { return id == m.id() })
@@ -295,7 +304,7 @@ func (h *HA) leave(ctx context.Context, client proxmox.Client, m HAMember, name 
 // managed returns the resources of a rule that are in HA. Proxmox refuses a rule with
 // others, which are left when a VM is destroyed by hand. They are rare, so they are only
 // looked up after a conflict.
-func (h *HA) managed(ctx context.Context, client proxmox.Client, ids []string, repeated bool) ([]string, error) {
+func managed(ctx context.Context, client proxmox.Client, ids []string, repeated bool) ([]string, error) {
 	ids = slices.Clone(ids)
 	if !repeated {
 		return ids, nil
