@@ -46,6 +46,14 @@ func Scenario(changes ...func(*pvesim.Scenario)) Option {
 	return func(s *setup) { s.scenario = append(s.scenario, changes...) }
 }
 
+// HA sets the release of Region's Cluster, and grants the privilege for HA.
+func HA(release string) Option {
+	return Scenario(func(s *pvesim.Scenario) {
+		s.Version = release
+		s.Roles[0].Privileges = append(s.Roles[0].Privileges, "Sys.Console")
+	})
+}
+
 // Guests sets what runs in the VMs of Region.
 func Guests(runtime pvesim.GuestRuntime) Option { return func(s *setup) { s.guests = runtime } }
 

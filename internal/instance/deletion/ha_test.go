@@ -14,16 +14,12 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 // separated returns an Env with two VMs in HA that a rule keeps on separate hosts.
 func separated(t *testing.T) (w *testenv.Env, p *testenv.Process, first, second *karpv1.NodeClaim) {
 	t.Helper()
-	w = testenv.NewFake(t, testenv.Hosts(2), testenv.Scenario(func(s *pvesim.Scenario) {
-		s.Version = "9.2"
-		s.Roles[0].Privileges = append(s.Roles[0].Privileges, "Sys.Console")
-	}))
+	w = testenv.NewFake(t, testenv.Hosts(2), testenv.HA("9.2"))
 	w.NodeClass.Spec.PlacementStrategy.PoolAffinity = v1alpha1.PoolAffinitySeparateHosts
 	w.NodeClass.Spec.HighAvailability = &v1alpha1.HighAvailability{SeparateHosts: true}
 	p = w.StartProcess(testenv.NoPolling())

@@ -19,14 +19,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// withHA sets the release and adds the privilege for HA.
-func withHA(release string) func(*pvesim.Scenario) {
-	return func(s *pvesim.Scenario) {
-		s.Version = release
-		s.Roles[0].Privileges = append(s.Roles[0].Privileges, "Sys.Console")
-	}
-}
-
 // separated returns a class whose VMs HA keeps on separate hosts.
 func separated(class *v1alpha1.ProxmoxNodeClass) *v1alpha1.ProxmoxNodeClass {
 	class.Spec.PlacementStrategy.PoolAffinity = v1alpha1.PoolAffinitySeparateHosts
@@ -54,7 +46,7 @@ func TestLaunchHA(t *testing.T) {
 	for _, release := range []string{"8.4", "9.2"} {
 		t.Run(release, func(t *testing.T) {
 			t.Parallel()
-			w := testenv.NewFake(t, testenv.Scenario(withHA(release)))
+			w := testenv.NewFake(t, testenv.HA(release))
 			w.NodeClass.Spec.HighAvailability = &v1alpha1.HighAvailability{MaxRestart: new(int32(3)), MaxRelocate: new(int32(0))}
 			p := w.StartProcess()
 			claim := p.Launched("pool-abc", w.NodeClass)
@@ -77,7 +69,7 @@ func TestLaunchHAOptions(t *testing.T) {
 	for release, want := range map[string]string{"8.4": "", "9.2": "0"} {
 		t.Run(release, func(t *testing.T) {
 			t.Parallel()
-			w := testenv.NewFake(t, testenv.Scenario(withHA(release)))
+			w := testenv.NewFake(t, testenv.HA(release))
 			w.NodeClass.Spec.HighAvailability = &v1alpha1.HighAvailability{State: v1alpha1.HAStateIgnored}
 			p := w.StartProcess()
 			claim := p.Launched("pool-abc", w.NodeClass)
@@ -93,7 +85,7 @@ func TestLaunchHAOptions(t *testing.T) {
 // The group of 8.4.
 func TestLaunchHAGroup(t *testing.T) {
 	t.Parallel()
-	w := testenv.NewFake(t, testenv.Scenario(withHA("8.4")))
+	w := testenv.NewFake(t, testenv.HA("8.4"))
 	w.Sim.AddHAGroup("rack1", "pve1:2")
 	w.NodeClass.Spec.HighAvailability = &v1alpha1.HighAvailability{Group: "rack1"}
 	claim := w.StartProcess().Launched("pool-abc", w.NodeClass)
@@ -103,7 +95,7 @@ func TestLaunchHAGroup(t *testing.T) {
 // The first VM of a NodePool has no rule, the second one creates it.
 func TestLaunchHASeparateHosts(t *testing.T) {
 	t.Parallel()
-	w := testenv.NewFake(t, testenv.Hosts(3), testenv.Scenario(withHA("9.2")))
+	w := testenv.NewFake(t, testenv.Hosts(3), testenv.HA("9.2"))
 	class := separated(w.NodeClass)
 	p := w.StartProcess()
 	first := p.Launched("a", class)
@@ -127,7 +119,7 @@ func TestLaunchHASeparateHosts(t *testing.T) {
 // of such a rule.
 func TestLaunchHAAfterManualDestroy(t *testing.T) {
 	t.Parallel()
-	w := testenv.NewFake(t, testenv.Hosts(4), testenv.Scenario(withHA("9.2")))
+	w := testenv.NewFake(t, testenv.Hosts(4), testenv.HA("9.2"))
 	class := separated(w.NodeClass)
 	p := w.StartProcess()
 	first, second, lost := p.Launched("a", class), p.Launched("b", class), p.Launched("c", class)
@@ -153,7 +145,7 @@ func TestLaunchHAAfterManualDestroy(t *testing.T) {
 // Rules that exist keep their other resources.
 func TestLaunchHARules(t *testing.T) {
 	t.Parallel()
-	w := testenv.NewFake(t, testenv.Hosts(2), testenv.Scenario(withHA("9.2")))
+	w := testenv.NewFake(t, testenv.Hosts(2), testenv.HA("9.2"))
 	p := w.StartProcess()
 	other := w.Intent(p.Launched("other", w.NodeClass)).VMID
 	w.Expect(w.Sim.SetHA(other, "ignored")).To(Succeed())
@@ -172,7 +164,7 @@ func TestLaunchHARules(t *testing.T) {
 // rules.
 func TestLaunchHAConcurrently(t *testing.T) {
 	t.Parallel()
-	w := testenv.NewFake(t, testenv.Hosts(4), testenv.Scenario(withHA("9.2")))
+	w := testenv.NewFake(t, testenv.Hosts(4), testenv.HA("9.2"))
 	class := separated(w.NodeClass)
 	p := w.StartProcess()
 	w.AddFault(pvesim.Fault{Method: "PUT", Path: "/cluster/ha/rules/{rule}", Count: 2, Status: 500, Message: "update HA rules failed: detected modified configuration - file changed by other user? Try again."})
@@ -209,7 +201,7 @@ func TestLaunchHACrash(t *testing.T) {
 	t.Parallel()
 	start := func(t *testing.T) (*testenv.Env, *testenv.Process, *karpv1.NodeClaim, *karpv1.NodeClaim) {
 		t.Helper()
-		w := testenv.NewFake(t, testenv.Hosts(2), testenv.Scenario(withHA("9.2")))
+		w := testenv.NewFake(t, testenv.Hosts(2), testenv.HA("9.2"))
 		p := w.StartProcess(testenv.NoPolling())
 		class := separated(w.NodeClass)
 		return w, p, p.Launched("first", class), p.Planned("second", class)

@@ -12,20 +12,11 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/inplace"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
-
-// withHA sets the release and adds the privilege for HA.
-func withHA(release string) func(*pvesim.Scenario) {
-	return func(s *pvesim.Scenario) {
-		s.Version = release
-		s.Roles[0].Privileges = append(s.Roles[0].Privileges, "Sys.Console")
-	}
-}
 
 func TestUpdateHA(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Hosts(2), testenv.Scenario(withHA("9.2")))
+	w := testenv.New(t, testenv.Hosts(2), testenv.HA("9.2"))
 	class := w.Class()
 	other := w.Intent(w.Launched("other", class)).VMID
 	claim := running(w, class)
@@ -57,7 +48,7 @@ func TestUpdateHA(t *testing.T) {
 // A group of 8.4 is removed.
 func TestUpdateHAGroup(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Scenario(withHA("8.4")))
+	w := testenv.New(t, testenv.HA("8.4"))
 	w.Sim.AddHAGroup("rack1", "pve1")
 	class := w.Class(func(c *v1alpha1.ProxmoxNodeClass) {
 		c.Spec.HighAvailability = &v1alpha1.HighAvailability{Group: "rack1"}
