@@ -171,6 +171,8 @@ const (
 const (
 	// DriftNodeClass means that a field of the NodeClass changed that cannot be updated in place.
 	DriftNodeClass = "NodeClassDrift"
+	// DriftMachine means that the machine of the Claim was changed or removed in the NodeClass.
+	DriftMachine = "MachineChanged"
 	// DriftImage means that the Claim's Host has another Template now.
 	DriftImage = "ImageDrift"
 	// DriftBootData means that the content of the Secrets that boot data is made of changed.

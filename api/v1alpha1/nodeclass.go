@@ -94,6 +94,15 @@ type ProxmoxNodeClassSpec struct {
 	// +optional
 	Disks []Disk `json:"disks,omitempty"`
 
+	// machines are fixed identities of the Nodes: their names, hosts and addresses. Each VM of the class has one of them, and no VM
+	// is created while none is free. Use them with a static NodePool whose limits.nodes is not higher than replicas. A change of a
+	// machine replaces its Node only. The upstream provider does not have this field.
+	// +kubebuilder:validation:MaxItems=100
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Machines []Machine `json:"machines,omitempty" hash:"ignore"`
+
 	// hardware sets options of the VM besides its size, for example a watchdog, a TPM or devices of the host. What is not set is
 	// inherited from the template. The upstream provider does not have this field.
 	// +optional

@@ -38,6 +38,9 @@ func driftPage() (string, error) {
 		if err := findEffects(class, spec.Field(i), name, effects); err != nil {
 			return "", err
 		}
+		if name == "spec.machines" {
+			effects = map[string]string{name: "replaces the Node of that machine"} // instance.MachineDrift
+		}
 		writeEffects(&b, name, effects)
 	}
 	return b.String(), nil

@@ -107,7 +107,7 @@ func (c *CloudProvider) overlay(claim *karpv1.NodeClaim) plan.Overlay {
 // vmClaim returns a VM as a NodeClaim.
 func vmClaim(vm instance.VM) *karpv1.NodeClaim {
 	out := &karpv1.NodeClaim{}
-	out.Name = vm.Name
+	out.Name = vm.Claim
 	out.UID = types.UID(vm.ClaimUID)
 	out.Labels = map[string]string{
 		corev1.LabelTopologyRegion: vm.Region,

@@ -38,6 +38,9 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 	if c.hasNodeClassChanged(claim, class) {
 		return v1alpha1.DriftNodeClass, nil
 	}
+	if in, ok, err := instance.ReadIntent(claim); err == nil && ok && instance.MachineDrift(in, class) != "" {
+		return v1alpha1.DriftMachine, nil
+	}
 	image, known := c.deps.VMs.CurrentImage(claim, class)
 	if known && claim.Status.ImageID != "" && claim.Status.ImageID != image {
 		return v1alpha1.DriftImage, nil

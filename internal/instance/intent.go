@@ -66,6 +66,9 @@ type Intent struct {
 	Time    time.Time `json:"time"`
 	// Binding to cells and cores of the Host; nil if the VM is not bound.
 	Binding *Binding `json:"binding,omitempty"`
+	// Machine is the name of the class's machine that the VM is; empty if the class has none. A
+	// release that does not know it names no VM after one.
+	Machine string `json:"machine,omitempty"`
 	// Parked intents reserve a VMID but no capacity: they wait for it.
 	Parked bool `json:"parked,omitempty"`
 }
@@ -152,7 +155,7 @@ func (in Intent) Reservation(claim *karpv1.NodeClaim) inventory.Reservation {
 		ClaimUID: string(claim.UID),
 		NodePool: claim.Labels[karpv1.NodePoolLabelKey],
 		Region:   in.Region, Host: in.Host, VMID: in.VMID, Storage: in.Storage,
-		Addresses: in.Network.Addresses(), CreatedAt: in.Time,
+		Addresses: in.Network.Addresses(), Machine: in.Machine, CreatedAt: in.Time,
 	}
 	if !in.Parked {
 		r.Amount = inventory.Amount{CPUs: in.Cores, MemoryBytes: int64(in.MemoryMiB) << 20}

@@ -13,6 +13,8 @@ import (
 // as Markdown.
 type Notes struct {
 	Claim, NodePool, NodeClass, InstanceType, CapacityType string
+	// Machine of the NodeClass; empty if it has none.
+	Machine string
 	// Description is the text of the NodeClass.
 	Description string
 
@@ -27,7 +29,7 @@ type Notes struct {
 func NewNotes(claim, nodePool, nodeClass string, in Intent) Notes {
 	return Notes{
 		Claim: claim, NodePool: nodePool, NodeClass: nodeClass, InstanceType: in.InstanceType, CapacityType: in.CapacityType,
-		CPUs: in.Cores, MemoryMiB: in.MemoryMiB, DiskBytes: in.DiskBytes, Price: in.Price,
+		Machine: in.Machine, CPUs: in.Cores, MemoryMiB: in.MemoryMiB, DiskBytes: in.DiskBytes, Price: in.Price,
 	}
 }
 
@@ -35,7 +37,7 @@ func NewNotes(claim, nodePool, nodeClass string, in Intent) Notes {
 // line is also that of the upstream provider.
 func Description(id Identity, n Notes, b *Binding, hookScripts []string) string {
 	mark := id.newMark(n.Claim)
-	mark.Hooks = hookScripts
+	mark.Hooks, mark.Machine = hookScripts, n.Machine
 	if b != nil {
 		mark.CPUs, mark.Pin = b.CPUs, b.Pin
 	}
@@ -48,6 +50,9 @@ func Description(id Identity, n Notes, b *Binding, hookScripts []string) string 
 		"- NodePool: " + n.NodePool,
 		"- NodeClaim: " + n.Claim,
 		fmt.Sprintf("- Size: %s, %d CPUs, %s GiB memory, %s GiB disk", n.InstanceType, n.CPUs, decimal(float64(n.MemoryMiB)/1024), decimal(float64(n.DiskBytes)/(1<<30))),
+	}
+	if n.Machine != "" {
+		lines = append(lines, "- Machine: "+n.Machine)
 	}
 	if n.Price > 0 {
 		lines = append(lines, "- Price: "+decimal(n.Price)+", without currency")

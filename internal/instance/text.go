@@ -19,7 +19,7 @@ import (
 // are not set.
 func Metadata(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in Intent) bootdata.Metadata {
 	return bootdata.Metadata{
-		Hostname: claim.Name, InstanceID: strconv.Itoa(in.VMID), InstanceUUID: string(claim.UID),
+		Hostname: NodeName(claim, in), InstanceID: strconv.Itoa(in.VMID), InstanceUUID: string(claim.UID),
 		InstanceType: in.InstanceType, ProviderID: in.ProviderID(), Region: in.Region, Zone: in.Host,
 		NodeClass: class.Name, NodePool: claim.Labels[karpv1.NodePoolLabelKey],
 	}

@@ -4,10 +4,12 @@
 package instance
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -15,7 +17,8 @@ import (
 type VM struct {
 	Identity
 	Host string
-	Name string
+	// Claim is the name of its Claim, and Name that of the VM.
+	Claim, Name string
 	// Status is the power state as of the last poll.
 	Status string
 	// HAState is the state of its HA resource; empty if it has none.
@@ -34,12 +37,13 @@ func newVM(kubeCluster string, snapshot *inventory.Snapshot, guest inventory.Gue
 	if !ok || id.KubeCluster != kubeCluster || id.VMID != guest.VMID {
 		return VM{}, false
 	}
+	mark, _ := ownership.Read(guest.Config.Description())
 	newer := id.HasNewerMark(*guest.Config)
 	if owns, _ := id.Owns(*guest.Config); !owns && !newer {
 		return VM{}, false
 	}
 	return VM{
-		Identity: id, Host: guest.Host, Name: guest.Name, hasNewerMark: newer,
+		Identity: id, Host: guest.Host, Claim: cmp.Or(mark.Name, guest.Name), Name: guest.Name, hasNewerMark: newer,
 		Status:  guest.Status,
 		HAState: guest.HAState,
 		Config:  *guest.Config,

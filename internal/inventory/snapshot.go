@@ -114,6 +114,8 @@ type Reservation struct {
 	Binding *Binding
 	// Addresses of the VM's interfaces.
 	Addresses []netip.Addr
+	// Machine of the class; empty if it has none.
+	Machine   string
 	CreatedAt time.Time
 	// Fulfilled is true once a Snapshot shows the VM with its reserved size. From then on
 	// the VM counts, and the Reservation only keeps its VMID, addresses and NodePool.

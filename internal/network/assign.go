@@ -45,6 +45,8 @@ type Request struct {
 	Region, Host string
 	// Key identifies the VM. The same key picks the same addresses.
 	Key string
+	// Machine has the addresses that are not picked; the zero value has none.
+	Machine v1alpha1.Machine
 	// Busy reports whether an address is in use although the View does not show it; nil for
 	// none. It runs under the ledger's lock: it must not block or call the Ledger.
 	Busy func(netip.Addr) bool
@@ -68,10 +70,11 @@ func (l Layout) Assign(r Request) (Assignment, error) {
 		}
 		bridge := FindBridge(r.View, r.Region, r.Host, i.Bridge)
 		var err error
-		if assigned.Address4, assigned.Gateway4, err = r.pick(i.V4, i.Slot, bridge.CIDR4.Addr(), bridge.Gateway4); err != nil {
+		fixed := machineAddresses(r.Machine, i.Slot)
+		if assigned.Address4, assigned.Gateway4, err = r.pick(i.V4, i.Slot, fixed.Address4, bridge.CIDR4.Addr(), bridge.Gateway4); err != nil {
 			return Assignment{}, err
 		}
-		if assigned.Address6, assigned.Gateway6, err = r.pick(i.V6, i.Slot, bridge.CIDR6.Addr(), bridge.Gateway6); err != nil {
+		if assigned.Address6, assigned.Gateway6, err = r.pick(i.V6, i.Slot, fixed.Address6, bridge.CIDR6.Addr(), bridge.Gateway6); err != nil {
 			return Assignment{}, err
 		}
 		if use := i.Routing.DefaultRoute; use != nil && !*use {
@@ -82,9 +85,9 @@ func (l Layout) Assign(r Request) (Assignment, error) {
 	return out, nil
 }
 
-// pick picks an address from a pool and determines the gateway: that of the pool, else that
+// pick picks an address from a pool, unless the machine has a fixed one, and determines the gateway: that of the pool, else that
 // of the Host's bridge, else the Host itself if it routes for the bridge.
-func (r Request) pick(s Source, slot string, host, router netip.Addr) (netip.Prefix, netip.Addr, error) {
+func (r Request) pick(s Source, slot, fixed string, host, router netip.Addr) (netip.Prefix, netip.Addr, error) {
 	if s.Pool == nil {
 		return netip.Prefix{}, netip.Addr{}, nil
 	}
@@ -95,6 +98,10 @@ func (r Request) pick(s Source, slot string, host, router netip.Addr) (netip.Pre
 		}
 	}
 	addresses := r.View.Addresses()
+	if fixed != "" {
+		address, err := r.checkFixed(s, fixed)
+		return netip.PrefixFrom(address, s.Pool.Subnet().Bits()), gateway, err
+	}
 	address, ok := s.Pool.Pick(r.Key+"/"+slot, func(a netip.Addr) ipam.State {
 		switch {
 		case a == gateway, addresses.IsTaken(a), r.Busy != nil && r.Busy(a):

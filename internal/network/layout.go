@@ -81,6 +81,7 @@ func NewLayout(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) (Lay
 	}
 	errs = append(errs, unknownInterfaces(class, nics)...)
 	errs = append(errs, invalidDevices(class, nics)...)
+	errs = append(errs, invalidMachines(class, l.Interfaces)...)
 	if err := errors.Join(append(errs, findOverlaps(l.Interfaces)...)...); err != nil {
 		return Layout{}, err
 	}

@@ -31,6 +31,8 @@ type Mark struct {
 	ClaimUID string `json:"claim,omitempty"`
 	// UUID is the VM's SMBIOS UUID if it is not the Claim's UID: the VM was adopted.
 	UUID string `json:"uuid,omitempty"`
+	// Machine of the NodeClass that the VM is; empty if it is none.
+	Machine string `json:"machine,omitempty"`
 	// CPUs of the Host dedicated to the VM, as a list ("2-3,34-35"), and the CPU of each
 	// vCPU, in order ([2,34,3]). The hookscript pins vCPUs accordingly, after it has
 	// verified that VMID is the VM's, that Pin has as many entries as the VM has vCPUs,

@@ -77,7 +77,7 @@ func (a *attempt) configure(ctx context.Context) (proxmox.VMConfig, error) {
 		return cfg, failf(v1alpha1.EventBootDataFailed, "rendering the tags of VM %d: %w", a.intent.VMID, err)
 	}
 	want := vmconfig.Desired{
-		Name: a.claim.Name, VMID: a.intent.VMID, UUID: a.id.ClaimUID, InstanceType: a.intent.InstanceType,
+		Name: instance.NodeName(a.claim, a.intent), VMID: a.intent.VMID, UUID: a.id.ClaimUID, InstanceType: a.intent.InstanceType,
 		Cores: a.intent.Cores, MemoryMiB: a.intent.MemoryMiB,
 		Tags: tags, MACs: a.intent.MACs,
 		Firewalled: vmconfig.FirewalledInterfaces(a.class), Devices: a.intent.Devices, Network: a.intent.Network,

@@ -62,7 +62,8 @@ func (p *Planner) readBusyAddresses(ctx context.Context, class *v1alpha1.Proxmox
 	return busy, nil
 }
 
-// addGateways adds the gateways of all classes' AddressPools: if two pools share a
+// addGateways adds the gateways of all classes' AddressPools and the addresses of their
+// machines: if two pools share a
 // subnet and have different gateways, a VM of one must not get the gateway of the other.
 func (p *Planner) addGateways(ctx context.Context, busy busyAddresses) error {
 	classes := &v1alpha1.ProxmoxNodeClassList{}
@@ -71,6 +72,7 @@ func (p *Planner) addGateways(ctx context.Context, busy busyAddresses) error {
 	}
 	view := p.deps.Inventory.View()
 	for i := range classes.Items {
+		addMachineAddresses(busy, &classes.Items[i])
 		for _, layout := range layouts(view, &classes.Items[i]) {
 			for _, source := range layout.Pools() {
 				if gateway := source.Pool.Gateway(); gateway.IsValid() {
@@ -80,6 +82,20 @@ func (p *Planner) addGateways(ctx context.Context, busy busyAddresses) error {
 		}
 	}
 	return nil
+}
+
+// addMachineAddresses adds the addresses of a class's machines: no other VM gets them, also
+// while their machine does not exist.
+func addMachineAddresses(busy busyAddresses, class *v1alpha1.ProxmoxNodeClass) {
+	for _, machine := range class.Spec.Machines {
+		for _, i := range machine.Addresses {
+			for _, text := range []string{i.Address4, i.Address6} {
+				if address, err := netip.ParseAddr(text); err == nil {
+					busy[address] = struct{}{}
+				}
+			}
+		}
+	}
 }
 
 // pooledRegions returns the regions where VMs of the class get addresses of AddressPools.
@@ -110,8 +126,9 @@ func (p *Planner) assignAddresses(
 	if len(layout.Pools()) > 0 && !view.Snapshots[in.Region].AddressesKnown {
 		return network.Assignment{}, fmt.Errorf("region %s: the addresses of its guests were not read yet", in.Region)
 	}
+	machine, _ := class.Spec.FindMachine(in.Machine)
 	assigned, err := layout.Assign(network.Request{
-		View: view, Region: in.Region, Host: in.Host, Key: string(claim.UID),
+		View: view, Region: in.Region, Host: in.Host, Key: p.networkKey(claim, in), Machine: machine,
 		Busy: func(a netip.Addr) bool { _, isBusy := busy[a]; return isBusy },
 	})
 	if _, exhausted := errors.AsType[*network.ExhaustedError](err); exhausted {

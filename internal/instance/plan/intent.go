@@ -22,13 +22,13 @@ import (
 // newIntent completes a placement with all that the launch needs. It runs under the
 // ledger's lock.
 func (p *Planner) newIntent(
-	view inventory.View, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, chosen placement.Placement, busy busyAddresses,
+	view inventory.View, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, chosen placed, busy busyAddresses,
 ) (instance.Intent, error) {
 	vmid, err := p.pickVMID(view, chosen.Zone.Region, claim)
 	if err != nil {
 		return instance.Intent{}, err
 	}
-	template, err := instance.PlacedTemplate(view, class, chosen)
+	template, err := instance.PlacedTemplate(view, class, chosen.Placement)
 	if err != nil {
 		return instance.Intent{}, err
 	}
@@ -38,23 +38,38 @@ func (p *Planner) newIntent(
 		InstanceType: chosen.InstanceType, CapacityType: karpv1.CapacityTypeOnDemand,
 		Cores: chosen.Need.CPUs, MemoryMiB: int(chosen.Need.MemoryBytes >> 20), DiskBytes: chosen.Need.DiskBytes, Price: chosen.Price,
 		ResourcePool: class.Spec.ResourcePool, Devices: chosen.Devices, Binding: instance.NewBinding(chosen.Binding),
-		HA:   class.Spec.HighAvailability.DeepCopy(),
-		Time: p.deps.Clock.Now().UTC(),
+		HA:      class.Spec.HighAvailability.DeepCopy(),
+		Machine: chosen.machine.Name, Time: p.deps.Clock.Now().UTC(),
 	}
-	if err := chooseStorages(&in, view, class, template, chosen); err != nil {
+	if err := chooseStorages(&in, view, class, template, chosen.Placement); err != nil {
 		return instance.Intent{}, err
 	}
 	in.MACs = map[string]string{}
 	snapshot := view.Snapshots[in.Region]
 	taken := takenMACs(snapshot)
 	for _, nic := range network.NICs(class, *template.Config) {
-		in.MACs[nic.Slot] = vmconfig.DeriveMAC(snapshot.Options.MACPrefix, string(claim.UID), nic.Slot, func(mac string) bool { return taken[mac] })
+		in.MACs[nic.Slot] = vmconfig.DeriveMAC(snapshot.Options.MACPrefix, p.networkKey(claim, in), nic.Slot, func(mac string) bool { return taken[mac] })
 	}
 	in.Network, err = p.assignAddresses(view, claim, class, template, in, busy)
 	if err != nil {
 		return instance.Intent{}, err
 	}
 	return in, nil
+}
+
+// placed is a placement, and the machine of the class that is placed, if it has any.
+type placed struct {
+	placement.Placement
+	machine v1alpha1.Machine
+}
+
+// networkKey returns what MACs and addresses are derived from. It is the same for all VMs
+// of a machine, so a DHCP server gives them the same address.
+func (p *Planner) networkKey(claim *karpv1.NodeClaim, in instance.Intent) string {
+	if in.Machine != "" {
+		return p.deps.KubeCluster + "/" + in.Machine
+	}
+	return string(claim.UID)
 }
 
 // takenMACs returns the MAC addresses of all known guests.

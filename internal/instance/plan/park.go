@@ -35,6 +35,11 @@ func (p *Planner) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1al
 	if err != nil {
 		return instance.Intent{}, err
 	}
+	holders, err := p.readMachineHolders(ctx, claim, class)
+	if err != nil {
+		return instance.Intent{}, err
+	}
+	request = parkingRequest(class, request, holders)
 	return p.record(ctx, claim, func(view inventory.View) (instance.Intent, error) {
 		if len(request.Options) == 0 {
 			return p.parkUnplaceable(view, claim, class)
@@ -102,9 +107,13 @@ func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1
 	if reason := p.types.UnavailableReason(class, in.InstanceType, zone); reason != "" {
 		return in, p.keepParked(in, errors.New(reason))
 	}
+	holders, err := p.readMachineHolders(ctx, claim, class)
+	if err != nil {
+		return in, err
+	}
 	request := p.parkedRequest(claim, class, in, zone)
-	if _, err := placement.Choose(p.deps.Inventory.View(), request); err != nil {
-		return in, p.keepParked(in, err)
+	if _, _, err := p.placeMachine(p.deps.Inventory.View(), class, request, holders); err != nil {
+		return in, cmp.Or(p.findElsewhere(claim, class, err, holders), p.keepParked(in, err))
 	}
 	busy, err := p.readBusyAddresses(ctx, class)
 	if err != nil {
@@ -116,11 +125,11 @@ func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1
 	// The affinity counts only now that the Claim's own reservation is released.
 	request.Affinity = class.Spec.PlacementStrategy.PoolAffinity
 	unparked, err := p.record(ctx, claim, func(view inventory.View) (instance.Intent, error) {
-		chosen, err := placement.Choose(view, request)
+		chosen, machine, err := p.placeMachine(view, class, request, holders)
 		if err != nil {
 			return instance.Intent{}, err
 		}
-		planned, err := p.newIntent(view, claim, class, chosen, busy)
+		planned, err := p.newIntent(view, claim, class, placed{chosen, machine}, busy)
 		if err == nil && planned.VMID != in.VMID {
 			err = &instance.LaunchError{Reason: v1alpha1.EventVMIDTaken, Err: fmt.Errorf("another guest took VMID %d", in.VMID)}
 		}

@@ -81,16 +81,20 @@ func (p *Planner) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1al
 	if err != nil {
 		return instance.Intent{}, err
 	}
+	holders, err := p.readMachineHolders(ctx, claim, class)
+	if err != nil {
+		return instance.Intent{}, err
+	}
 	request, err := p.types.Request(class, claim, instancetype.RequestOptions{Overlay: opts.Overlay, FixedSize: opts.FixedSize})
 	if err != nil {
 		return instance.Intent{}, err
 	}
 	in, err = p.record(ctx, claim, func(view inventory.View) (instance.Intent, error) {
-		chosen, err := placement.Choose(view, request)
+		chosen, machine, err := p.placeMachine(view, class, request, holders)
 		if err != nil {
 			return instance.Intent{}, err
 		}
-		return p.newIntent(view, claim, class, chosen, busy)
+		return p.newIntent(view, claim, class, placed{chosen, machine}, busy)
 	})
 	p.countExhausted(class, err)
 	return in, err

@@ -11,6 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
 // uninitializedTaint is set by a kubelet with --cloud-provider=external, and removed by
@@ -21,7 +23,7 @@ const uninitializedTaint = "node.cloudprovider.kubernetes.io/uninitialized"
 // data.
 func findProblems(node *corev1.Node, claim *karpv1.NodeClaim) []string {
 	var out []string
-	if node.Name != claim.Name {
+	if node.Name != instance.ExpectedNodeName(claim) {
 		out = append(out, fmt.Sprintf("its name is %s; the VM's hostname must be {{ .Metadata.Hostname }}", node.Name))
 	}
 	if problem := providerIDProblem(node, claim); problem != "" {

@@ -190,7 +190,7 @@ func (c *Controller) deleteVMs(ctx context.Context, vms []instance.VM, claims ma
 // deleteOrphans deletes VMs, or only reports them, according to the policy.
 func (c *Controller) deleteOrphans(ctx context.Context, orphans []instance.VM) {
 	for _, vm := range orphans {
-		logger := log.FromContext(ctx).WithValues("NodeClaim", klog.KRef("", vm.Name), "vmid", vm.VMID, "region", vm.Region, "host", vm.Host, "claim-uid", vm.ClaimUID)
+		logger := log.FromContext(ctx).WithValues("NodeClaim", klog.KRef("", vm.Claim), "vmid", vm.VMID, "region", vm.Region, "host", vm.Host, "claim-uid", vm.ClaimUID)
 		if c.deps.Rules.Policy == PolicyReport {
 			logger.Info("found orphaned VM, keeping it by policy")
 			c.deps.Recorder.Publish(orphanFoundEvent(vm))

@@ -55,7 +55,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 // missingClaim returns the object of events on a Claim that does not exist.
 func missingClaim(vm instance.VM) *karpv1.NodeClaim {
 	claim := &karpv1.NodeClaim{}
-	claim.Name, claim.UID = vm.Name, types.UID(vm.ClaimUID)
+	claim.Name, claim.UID = vm.Claim, types.UID(vm.ClaimUID)
 	return claim
 }
 

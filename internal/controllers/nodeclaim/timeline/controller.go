@@ -131,9 +131,9 @@ func (c *Controller) endedLongAgo(claim *karpv1.NodeClaim) bool {
 }
 
 // observe reads the objects of a Claim's Node. Its name is known when Karpenter has
-// registered it, and before is usually that of the Claim.
+// registered it, and before is usually that of the Claim or its machine.
 func (c *Controller) observe(ctx context.Context, claim *karpv1.NodeClaim) (instance.Observed, error) {
-	observed, name := instance.Observed{}, claim.Name
+	observed, name := instance.Observed{}, instance.ExpectedNodeName(claim)
 	if claim.Status.NodeName != "" {
 		name = claim.Status.NodeName
 		node := &corev1.Node{}

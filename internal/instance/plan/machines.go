@@ -1,0 +1,191 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+)
+
+// machineHolders are the Claims and Nodes that hold machines of a class. They are read
+// before the ledger is locked.
+type machineHolders struct {
+	// by machine, with a description of the holder.
+	holders map[string]string
+	// released are machines whose holder is being deleted.
+	released map[string]bool
+}
+
+// readMachineHolders reads which machines of a class other Claims and Nodes hold. A
+// machine is held until its Claim is gone, not only its VM: before that, its Node still
+// has the name. It reads nothing for a class without machines.
+func (p *Planner) readMachineHolders(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) (machineHolders, error) {
+	out := machineHolders{holders: map[string]string{}, released: map[string]bool{}}
+	if len(class.Spec.Machines) == 0 {
+		return out, nil
+	}
+	for _, machine := range class.Spec.Machines {
+		err := p.deps.Kube.Get(ctx, client.ObjectKey{Name: machine.Name}, &corev1.Node{})
+		if err == nil {
+			out.holders[machine.Name] = "Node " + machine.Name
+		} else if !apierrors.IsNotFound(err) {
+			return out, fmt.Errorf("reading Node %s: %w", machine.Name, err)
+		}
+	}
+	// Not cached: the cache may not show what an earlier process, or this one, wrote last.
+	claims := &karpv1.NodeClaimList{}
+	if err := p.reader.List(ctx, claims); err != nil {
+		return out, fmt.Errorf("listing NodeClaims for their machines: %w", err)
+	}
+	for i := range claims.Items {
+		other := &claims.Items[i]
+		in, ok, err := instance.ReadIntent(other)
+		if err != nil || !ok || in.Machine == "" || other.UID == claim.UID {
+			continue
+		}
+		out.holders[in.Machine] = "NodeClaim " + other.Name
+		if !other.DeletionTimestamp.IsZero() {
+			out.holders[in.Machine] += ", which is being deleted"
+			out.released[in.Machine] = true
+		}
+	}
+	return out, nil
+}
+
+// placeMachine chooses a Host like placement.Choose and, for a class with machines, the
+// first free machine that fits. It runs under the ledger's lock.
+func (p *Planner) placeMachine(view inventory.View, class *v1alpha1.ProxmoxNodeClass, request placement.Request, read machineHolders) (placement.Placement, v1alpha1.Machine, error) {
+	if len(class.Spec.Machines) == 0 {
+		chosen, err := placement.Choose(view, request)
+		return chosen, v1alpha1.Machine{}, err
+	}
+	held := instance.HeldMachines(view, p.deps.KubeCluster)
+	var reasons []string
+	for _, machine := range class.Spec.Machines {
+		chosen, err := p.placeOn(view, machine, request, held[machine.Name], read.holders[machine.Name])
+		if err == nil {
+			return chosen, machine, nil
+		}
+		reasons = append(reasons, err.Error())
+	}
+	return placement.Placement{}, v1alpha1.Machine{}, &noMachineError{class: class.Name, reasons: reasons}
+}
+
+// placeOn chooses a Host for a machine; holders are the VM, Claim or Node that holds it.
+func (p *Planner) placeOn(view inventory.View, machine v1alpha1.Machine, request placement.Request, holders ...string) (placement.Placement, error) {
+	for _, holder := range slices.Backward(holders) {
+		if holder != "" {
+			return placement.Placement{}, fmt.Errorf("%s is held by %s", machine.Name, holder)
+		}
+	}
+	request, err := machineRequest(machine, request)
+	if err != nil {
+		return placement.Placement{}, err
+	}
+	chosen, err := placement.Choose(view, request)
+	if err != nil {
+		return placement.Placement{}, fmt.Errorf("%s is free, but %w", machine.Name, err)
+	}
+	return chosen, p.checkUnread(view, machine, chosen.Zone)
+}
+
+// checkUnread returns an error if a VM on the Host of a machine was not read yet: it may
+// hold the machine, for example while its Host returns after an outage.
+func (p *Planner) checkUnread(view inventory.View, machine v1alpha1.Machine, zone placement.Zone) error {
+	vmids := inventory.VMIDRange{From: p.deps.Settings.VMIDs.From, To: p.deps.Settings.VMIDs.To}
+	reserved := map[int]bool{}
+	for _, r := range view.Reservations {
+		reserved[r.VMID] = reserved[r.VMID] || r.Region == zone.Region
+	}
+	for vmid, guest := range view.Snapshots[zone.Region].Guests {
+		if guest.Config == nil && guest.Host == zone.Host && vmids.Contains(vmid) && !reserved[vmid] {
+			return fmt.Errorf("%s may be held by VM %d on host %s, whose configuration was not read yet", machine.Name, vmid, zone.Host)
+		}
+	}
+	return nil
+}
+
+// machineRequest returns the request for a machine: only its Hosts are allowed.
+func machineRequest(machine v1alpha1.Machine, request placement.Request) (placement.Request, error) {
+	if machine.Zone == "" {
+		return request, nil
+	}
+	regions := map[string]bool{}
+	options := make([]placement.Option, 0, len(request.Options))
+	for _, option := range request.Options {
+		option.Zones = slices.DeleteFunc(slices.Clone(option.Zones), func(z placement.Zone) bool { return !machine.AllowsHost(z.Region, z.Host) })
+		for _, z := range option.Zones {
+			regions[z.Region] = true
+		}
+		if len(option.Zones) > 0 {
+			options = append(options, option)
+		}
+	}
+	if len(regions) > 1 {
+		return request, fmt.Errorf("%s is on host %s, which exists in more than one region: set its region", machine.Name, machine.Zone)
+	}
+	request.Options = options
+	request.Excluded = map[placement.Zone]string{}
+	if len(options) == 0 {
+		request.NoOptionsReason = fmt.Sprintf("host %s of machine %s is not usable now, or not allowed by the NodePool", machine.Zone, machine.Name)
+	}
+	return request, nil
+}
+
+// noMachineError explains for each machine why a Claim does not get it.
+type noMachineError struct {
+	class   string
+	reasons []string
+}
+
+func (e *noMachineError) Error() string {
+	return fmt.Sprintf("ProxmoxNodeClass %s has no machine for this NodeClaim: %s", e.class, strings.Join(e.reasons, "; "))
+}
+
+// parkingRequest limits the request of a Claim that is parked to the Hosts of the machine
+// that is probably free first: one whose Claim is being deleted, else any.
+func parkingRequest(class *v1alpha1.ProxmoxNodeClass, request placement.Request, read machineHolders) placement.Request {
+	machines := slices.Clone(class.Spec.Machines)
+	slices.SortStableFunc(machines, func(a, b v1alpha1.Machine) int {
+		return map[bool]int{true: -1}[read.released[a.Name]] - map[bool]int{true: -1}[read.released[b.Name]]
+	})
+	for _, machine := range machines {
+		if limited, err := machineRequest(machine, request); err == nil && len(limited.Options) > 0 {
+			return limited
+		}
+	}
+	return request
+}
+
+// findElsewhere returns a LaunchError if a parked Claim could be launched with a machine on
+// another Host: core recreates the Claim, which then gets that machine.
+func (p *Planner) findElsewhere(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, parked error, read machineHolders) error {
+	if _, ok := errors.AsType[*noMachineError](parked); !ok {
+		return nil
+	}
+	request, err := p.types.Request(class, claim, instancetype.RequestOptions{FixedSize: true})
+	if err != nil {
+		return err
+	}
+	chosen, machine, err := p.placeMachine(p.deps.Inventory.View(), class, request, read)
+	if err != nil {
+		return nil //nolint:nilerr // no other Host either
+	}
+	return &instance.LaunchError{Reason: v1alpha1.EventInsufficientCapacity, Err: fmt.Errorf(
+		"machine %s on host %s is free, and the NodeClaim waited for another host; it is recreated", machine.Name, chosen.Zone.Host)}
+}
