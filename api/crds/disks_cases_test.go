@@ -16,6 +16,44 @@ func diskCases() []admissionCase {
 			spec: "{" + templateRef + ", disks: [{name: data, size: 100Gi, storageSelector: \"storage.type == 'rbd'\", bus: virtio, ioThread: true, mountPath: /var/lib/kubelet, fileSystem: xfs}, " +
 				"{name: a-disk-of-20-chars-x, size: 1T, bus: sata, ssd: true, storage: tank}]}",
 		}, {
+			name: "retained_disk",
+			spec: "{" + templateRef + ", machines: [{name: db-1, zone: pve1}], disks: [{name: a, size: 1Gi, storage: tank, retain: true}]}",
+		}, {
+			name:    "retained_disk_without_storage",
+			spec:    "{" + templateRef + ", machines: [{name: db-1, zone: pve1}], disks: [{name: a, size: 1Gi, retain: true}]}",
+			refusal: "retain needs one storage, on which the disk is found again: set storage",
+		}, {
+			name:    "retained_disk_without_machines",
+			spec:    "{" + templateRef + ", disks: [{name: a, size: 1Gi, storage: tank, retain: true}]}",
+			refusal: "a disk with retain belongs to a machine on one host: set machines, each with a zone",
+		}, {
+			name:    "retained_disk_of_machine_without_zone",
+			spec:    "{" + templateRef + ", machines: [{name: db-1, zone: pve1}, {name: db-2}], disks: [{name: a, size: 1Gi, storage: tank, retain: true}]}",
+			refusal: "a disk with retain belongs to a machine on one host: set machines, each with a zone",
+		}, {
+			name: "machines",
+			spec: "{" + templateRef + ", machines: [{name: db-1, zone: pve1, region: home, addresses: [{interface: net0, address4: 10.0.0.11, address6: 'fd00::11'}]}, {name: db-2.example.com}]}",
+		}, {
+			name:    "machine_with_invalid_name",
+			spec:    "{" + templateRef + ", machines: [{name: DB_1}]}",
+			refusal: "spec.machines[0].name",
+		}, {
+			name:    "machine_with_region_only",
+			spec:    "{" + templateRef + ", machines: [{name: db-1, region: home}]}",
+			refusal: "region is only used with zone: set zone, or remove region",
+		}, {
+			name:    "machine_twice",
+			spec:    "{" + templateRef + ", machines: [{name: db-1}, {name: db-1}]}",
+			refusal: "spec.machines[1]: Duplicate value",
+		}, {
+			name:    "machine_address_with_prefix",
+			spec:    "{" + templateRef + ", machines: [{name: db-1, addresses: [{interface: net0, address4: 10.0.0.11/24}]}]}",
+			refusal: "address4",
+		}, {
+			name:    "machine_interface_without_address",
+			spec:    "{" + templateRef + ", machines: [{name: db-1, addresses: [{interface: net0}]}]}",
+			refusal: "set address4, address6, or both",
+		}, {
 			name:    "storage_and_storages",
 			spec:    "{" + templateRef + ", bootDevice: {storage: a, storages: [b]}}",
 			refusal: "set only one of storage, storages and storageSelector",

@@ -97,11 +97,13 @@ const (
 	DiskBusSATA DiskBus = "sata"
 )
 
-// Disk is a disk of a VM besides the boot disk. It is created and deleted with the VM.
+// Disk is a disk of a VM besides the boot disk. It is created and deleted with the VM, unless it is retained.
 // +kubebuilder:validation:XValidation:rule="[has(self.storage), has(self.storages), has(self.storageSelector)].filter(x, x).size() <= 1",message="set only one of storage, storages and storageSelector"
 // +kubebuilder:validation:XValidation:rule="!has(self.ssd) || !has(self.bus) || self.bus != 'virtio'",message="ssd is not available on the bus virtio: remove it, or use the bus scsi"
 // +kubebuilder:validation:XValidation:rule="!has(self.ioThread) || !has(self.bus) || self.bus != 'sata'",message="ioThread is not available on the bus sata: remove it, or use the bus scsi or virtio"
 // +kubebuilder:validation:XValidation:rule="!has(self.fileSystem) || has(self.mountPath)",message="fileSystem is only used with mountPath: set mountPath, or remove fileSystem"
+// +kubebuilder:validation:XValidation:rule="!has(self.retain) || !self.retain || has(self.storage)",message="retain needs one storage, on which the disk is found again: set storage"
+// +kubebuilder:validation:XValidation:rule="!has(self.retain) || !self.retain || !has(oldSelf.retain) || !oldSelf.retain || self.storage == oldSelf.storage",message="storage of a disk with retain cannot be changed, because the data would stay on the old storage: add a disk with another name"
 type Disk struct {
 	// name is the name of the disk, and its serial number in the guest. It has at most 20 characters.
 	// +kubebuilder:validation:MaxLength=20
@@ -137,6 +139,12 @@ type Disk struct {
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	StorageSelector string `json:"storageSelector,omitempty"`
+
+	// retain keeps the disk when the VM is deleted. The next VM of the same machine gets it again, with its data. It needs machines
+	// with a zone, and storage. The provider never deletes the disk, also if the machine or the class is deleted. A size that is
+	// increased grows the disk when the VM is replaced. The default is false.
+	// +optional
+	Retain bool `json:"retain,omitempty"`
 
 	// bus is scsi, virtio or sata. The default is scsi.
 	// +optional

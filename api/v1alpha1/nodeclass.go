@@ -47,6 +47,7 @@ type ProxmoxNodeClassList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.network) || !has(self.metadataOptions) || !has(self.metadataOptions.cloudInit) || !has(self.metadataOptions.cloudInit.snippets) || !has(self.metadataOptions.cloudInit.snippets.network)",message="metadataOptions.cloudInit.snippets.network replaces the settings of network: remove one of them"
 // +kubebuilder:validation:XValidation:rule="!has(self.network) || !has(self.network.interfaces) || (has(self.metadataOptions) && has(self.metadataOptions.type) && self.metadataOptions.type in ['cdrom', 'fwcfg']) || self.network.interfaces.all(i, !has(i.defaultRoute) && !has(i.metric) && !has(i.routes) && !has(i.policyRoutes) && !has(i.dnsServers) && !has(i.searchDomains))",message="defaultRoute, metric, routes, policyRoutes, dnsServers and searchDomains of network.interfaces need boot data that the provider renders, because Proxmox's own drive cannot contain them: set metadataOptions.type to cdrom or fwcfg"
 // +kubebuilder:validation:XValidation:rule="!has(self.highAvailability) || !has(self.highAvailability.separateHosts) || !self.highAvailability.separateHosts || (has(self.placementStrategy) && has(self.placementStrategy.poolAffinity) && self.placementStrategy.poolAffinity == 'SeparateHosts')",message="highAvailability.separateHosts needs placementStrategy.poolAffinity SeparateHosts: otherwise HA would move VMs right after they were created"
+// +kubebuilder:validation:XValidation:rule="!has(self.disks) || !self.disks.exists(d, has(d.retain) && d.retain) || (has(self.machines) && self.machines.size() > 0 && self.machines.all(m, has(m.zone)))",message="a disk with retain belongs to a machine on one host: set machines, each with a zone"
 type ProxmoxNodeClassSpec struct {
 	// region is the Proxmox cluster that VMs are created in, by its name in the cloud config. If empty, all configured
 	// clusters are used.
@@ -86,8 +87,8 @@ type ProxmoxNodeClassSpec struct {
 	// +optional
 	BootDevice BootDevice `json:"bootDevice,omitzero"`
 
-	// disks are more disks of the VM. They are created and deleted with the VM, and are available in the boot data templates as
-	// .Disks. The upstream provider does not have this field.
+	// disks are more disks of the VM. They are created and deleted with the VM, except those with retain, and are available in the
+	// boot data templates as .Disks. The upstream provider does not have this field.
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=map
 	// +listMapKey=name

@@ -69,6 +69,8 @@ type Intent struct {
 	// Machine is the name of the class's machine that the VM is; empty if the class has none. A
 	// release that does not know it names no VM after one.
 	Machine string `json:"machine,omitempty"`
+	// Retained are the volumes of the Disks that are kept for the machine, by name.
+	Retained map[string]string `json:"retained,omitempty"`
 	// Parked intents reserve a VMID but no capacity: they wait for it.
 	Parked bool `json:"parked,omitempty"`
 }
@@ -161,6 +163,9 @@ func (in Intent) Reservation(claim *karpv1.NodeClaim) inventory.Reservation {
 		r.Amount = inventory.Amount{CPUs: in.Cores, MemoryBytes: int64(in.MemoryMiB) << 20}
 		r.DiskBytes = in.DiskBytes
 		for _, d := range in.Disks {
+			if d.Retain {
+				continue
+			}
 			r.Disks = append(r.Disks, inventory.ReservedDisk{Storage: d.Storage, Bytes: d.GiB() << 30})
 		}
 		r.Devices = in.Devices

@@ -24,7 +24,7 @@ func TestMachineDrift(t *testing.T) {
 		change   func(*instance.Intent)
 		want     string // empty if it does not drift
 	}{
-		"unchanged": {machines: []v1alpha1.Machine{{Name: "db-1", Zone: "pve1", Addresses: []v1alpha1.MachineAddresses{{Interface: "net0", Address4: "10.0.0.11"}}}}},
+		"unchanged":  {machines: []v1alpha1.Machine{{Name: "db-1", Zone: "pve1", Addresses: []v1alpha1.MachineAddresses{{Interface: "net0", Address4: "10.0.0.11"}}}}},
 		"less_fixed": {machines: []v1alpha1.Machine{{Name: "db-1"}}},
 		"another_host": {
 			machines: []v1alpha1.Machine{{Name: "db-1", Zone: "pve2"}},

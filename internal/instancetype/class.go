@@ -27,6 +27,7 @@ type classInput struct {
 	selected []string
 	unusable []v1alpha1.UnusableZone
 	network  *v1alpha1.Network
+	machines []v1alpha1.Machine
 	affinity v1alpha1.PoolAffinity
 	reserve  v1alpha1.Reserve
 	cpu      placement.Layout
@@ -49,6 +50,7 @@ func newClassInput(nodeClass *v1alpha1.ProxmoxNodeClass) classInput {
 		selected: nodeClass.Status.SelectedZones,
 		unusable: nodeClass.Status.UnusableZones,
 		network:  nodeClass.Spec.Network,
+		machines: nodeClass.Spec.Machines,
 		affinity: nodeClass.Spec.PlacementStrategy.PoolAffinity,
 		reserve:  nodeClass.Spec.PlacementStrategy.Reserve,
 		observed: nodeClass.Status.MemoryOverhead,
@@ -60,7 +62,8 @@ func (c classInput) equal(other classInput) bool {
 		c.cpu == other.cpu && c.slotTag == other.slotTag && c.sizing == other.sizing &&
 		slices.Equal(c.selected, other.selected) && slices.EqualFunc(c.unusable, other.unusable, sameUnusableZone) &&
 		slices.EqualFunc(c.observed, other.observed, sameMemoryOverhead) &&
-		sameObject(c.hardware, other.hardware) && sameObject(c.network, other.network)
+		sameObject(c.hardware, other.hardware) && sameObject(c.network, other.network) &&
+		len(c.machines) == len(other.machines) && (len(c.machines) == 0 || equality.Semantic.DeepEqual(c.machines, other.machines))
 }
 
 // sameObject compares the content only if these are two objects.
@@ -75,8 +78,8 @@ func sameUnusableZone(a, b v1alpha1.UnusableZone) bool {
 func (c classInput) clone() classInput {
 	c.selected, c.unusable = slices.Clone(c.selected), slices.Clone(c.unusable)
 	c.network, c.hardware = c.network.DeepCopy(), c.hardware.DeepCopy()
-	class := (&v1alpha1.ProxmoxNodeClassSpec{BootDevice: c.boot, Disks: c.disks}).DeepCopy()
-	c.boot, c.disks = class.BootDevice, class.Disks
+	class := (&v1alpha1.ProxmoxNodeClassSpec{BootDevice: c.boot, Disks: c.disks, Machines: c.machines}).DeepCopy()
+	c.boot, c.disks, c.machines = class.BootDevice, class.Disks, class.Machines
 	c.observed = (&v1alpha1.ProxmoxNodeClassStatus{MemoryOverhead: c.observed}).DeepCopy().MemoryOverhead
 	return c
 }
@@ -130,7 +133,7 @@ func newOfferingParams(view inventory.View, key listKey, c classInput) offeringP
 			zones[key] = z
 		}
 	}
-	addressPools := addressPoolCheck{view: view, network: c.network, known: map[string]string{}}
+	addressPools := addressPoolCheck{view: view, network: c.network, machines: c.machines, known: map[string]string{}}
 	for _, text := range c.selected {
 		selected, err := v1alpha1.ParseTemplateZone(text)
 		if err != nil {

@@ -56,6 +56,9 @@ func (c classInput) findStorages(snapshot *inventory.Snapshot, host, templateHos
 	}
 	for _, d := range c.disks {
 		disk := placement.Disk{Name: d.Name, Bytes: d.GiB() << 30}
+		if d.Retain {
+			disk.Bytes = 0 // it usually exists, and a replacement must not need its space twice
+		}
 		if disk.Storages, err = c.selectStorages(snapshot, host, d.StorageSelection()); err != nil {
 			return disks, err.Error()
 		}

@@ -40,7 +40,7 @@ type zone struct {
 	disks *placement.Disks
 	// excludedReason is why the NodeClass excludes the Host.
 	excludedReason string
-	// exhaustedReason is why no address is free for a VM on the Host.
+	// exhaustedReason is why no address is free for a VM on the Host, or no machine is on it.
 	exhaustedReason string
 	// arch and os of VMs on the Host; empty until they are known.
 	arch, os string

@@ -130,7 +130,7 @@ func FindBridge(view inventory.View, region, host, name string) proxmox.Bridge {
 // if all have some.
 func (l Layout) Exhausted(view inventory.View) *ExhaustedError {
 	for _, s := range l.Pools() {
-		if float64(s.Pool.Used(view.Addresses().All())) >= s.Pool.Size() {
+		if !s.Fixed && float64(s.Pool.Used(view.Addresses().All())) >= s.Pool.Size() {
 			return &ExhaustedError{Source: s}
 		}
 	}

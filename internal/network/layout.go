@@ -41,6 +41,8 @@ type Source struct {
 	// Pool to pick each VM's address from; nil for none.
 	Pool        *ipam.Pool
 	DHCP, SLAAC bool
+	// Fixed: each machine of the class has its own address, so none is picked from the Pool.
+	Fixed bool
 	// From is the field that configures the source, for messages.
 	From string
 }
@@ -82,6 +84,7 @@ func NewLayout(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) (Lay
 	errs = append(errs, unknownInterfaces(class, nics)...)
 	errs = append(errs, invalidDevices(class, nics)...)
 	errs = append(errs, invalidMachines(class, l.Interfaces)...)
+	setFixed(class, l.Interfaces)
 	if err := errors.Join(append(errs, findOverlaps(l.Interfaces)...)...); err != nil {
 		return Layout{}, err
 	}

@@ -20,6 +20,21 @@ func machineAddresses(machine v1alpha1.Machine, slot string) v1alpha1.MachineAdd
 	return machine.Addresses[i]
 }
 
+// setFixed marks the sources that each machine of the class has a fixed address for.
+func setFixed(class *v1alpha1.ProxmoxNodeClass, interfaces []Interface) {
+	if len(class.Spec.Machines) == 0 {
+		return
+	}
+	for n := range interfaces {
+		i := &interfaces[n]
+		i.V4.Fixed, i.V6.Fixed = i.V4.Pool != nil, i.V6.Pool != nil
+		for _, machine := range class.Spec.Machines {
+			own := machineAddresses(machine, i.Slot)
+			i.V4.Fixed, i.V6.Fixed = i.V4.Fixed && own.Address4 != "", i.V6.Fixed && own.Address6 != ""
+		}
+	}
+}
+
 // checkFixed returns the fixed address of a machine, or an error if another guest has it.
 func (r Request) checkFixed(s Source, text string) (netip.Addr, error) {
 	address, err := netip.ParseAddr(text)

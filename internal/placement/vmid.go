@@ -15,6 +15,9 @@ import (
 const (
 	MinVMID = 100
 	MaxVMID = 999_999_999
+	// RetainedVMID is the owner in the names of retained disks. No VM has it: Proxmox deletes
+	// a disk only with the VM whose VMID is in its name.
+	RetainedVMID = MaxVMID
 )
 
 // ErrRangeFull is returned when every VMID of a range is in use.
@@ -47,7 +50,7 @@ func PickVMID(view inventory.View, region, claimUID string, r Range) (int, error
 	start := hash(region, claimUID) % size
 	for step := range size {
 		vmid := r.From + int((start+step)%size) //nolint:gosec // below size, which came from an int
-		if !view.IsVMIDTaken(region, vmid) && !slices.Contains(r.Exclude, vmid) {
+		if vmid != RetainedVMID && !view.IsVMIDTaken(region, vmid) && !slices.Contains(r.Exclude, vmid) {
 			return vmid, nil
 		}
 	}

@@ -3,7 +3,22 @@
 
 package privileges
 
-import "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/storageselection"
+import (
+	"slices"
+	"strconv"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/storageselection"
+)
+
+// onRetainedDisks returns the privileges to attach disks that no VM owns.
+func (vm VM) onRetainedDisks() []Required {
+	if !slices.ContainsFunc(vm.Class.Spec.Disks, func(d v1alpha1.Disk) bool { return d.Retain }) {
+		return nil
+	}
+	return on("/vms/"+strconv.Itoa(placement.RetainedVMID), "VM.Config.Disk")
+}
 
 // selectedStorages returns the paths below /storage of the storages that the disks of the
 // class may use: those of a list or a selector as far as they are visible on the Host,

@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
 // Message lists the missing privileges by path, and the commands that grant them. It
@@ -152,6 +155,9 @@ func roleFor(path string, privileges []string) string {
 	kind, object, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	switch kind {
 	case "vms":
+		if object == strconv.Itoa(placement.RetainedVMID) {
+			return "KarpenterRetained"
+		}
 		if object != "" {
 			return "KarpenterTemplate"
 		}

@@ -36,6 +36,7 @@ func ForVM(vm VM) []Required {
 	all = append(all, vm.onTemplate()...)
 	all = append(all, vm.onVM()...)
 	all = append(all, vm.onDisks()...)
+	all = append(all, vm.onRetainedDisks()...)
 	all = append(all, vm.onBootDrive()...)
 	all = append(all, vm.onDevices()...)
 	all = append(all, vm.onHardware()...)

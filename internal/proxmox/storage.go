@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"mime/multipart"
 	"net/http"
+	"path"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -26,6 +28,9 @@ type StorageClient interface {
 	DownloadImage(ctx context.Context, req DownloadRequest) (UPID, error)
 	// Volumes returns a storage's volumes of one content type ("iso", "images"...).
 	Volumes(ctx context.Context, host, storage, content string) ([]Volume, error)
+	// CreateVolume allocates a disk. Its VMID is the owner in its name, which need not
+	// exist. It returns ErrExists if there is a volume of that name.
+	CreateVolume(ctx context.Context, host string, volume NewVolume) error
 	// VolumePath returns a volume's path on its Host: a file, for ISO images.
 	VolumePath(ctx context.Context, host, volid string) (string, error)
 	// DeleteVolume deletes a volume; one that does not exist is not an error. The UPID
@@ -117,6 +122,27 @@ func (c storageClient) Volumes(ctx context.Context, host, storage, content strin
 		volumes = append(volumes, volume)
 	}
 	return volumes, nil
+}
+
+// NewVolume is a disk to allocate.
+type NewVolume struct {
+	// ID is storage:vm-VMID-name, or storage:VMID/vm-VMID-name.raw on storages with files.
+	ID   string
+	VMID int
+	GiB  int64
+}
+
+func (c storageClient) CreateVolume(ctx context.Context, host string, volume NewVolume) error {
+	storage, name, _ := strings.Cut(volume.ID, ":")
+	body := parameters{"vmid": strconv.Itoa(volume.VMID), "filename": path.Base(name), "size": strconv.FormatInt(volume.GiB, 10) + "G", "format": "raw"}
+	var id string
+	if err := c.post(ctx, at("/nodes/{node}/storage/{storage}/content", host, storage), body, &id); err != nil {
+		return fmt.Errorf("creating volume %s on host %s: %w", volume.ID, host, err)
+	}
+	if id != volume.ID {
+		return fmt.Errorf("creating volume %s on host %s: %w: Proxmox created %s", volume.ID, host, ErrFailed, id)
+	}
+	return nil
 }
 
 func (c storageClient) VolumePath(ctx context.Context, host, volid string) (string, error) {

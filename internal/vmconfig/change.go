@@ -46,6 +46,8 @@ type Desired struct {
 	// Disks are created in addition to the boot disk, on their Storage or else on that of the
 	// boot disk.
 	Disks []v1alpha1.Disk
+	// Volumes are existing volumes of the Disks by name. The other Disks are created.
+	Volumes map[string]string
 	// HookScripts are in the notes since the clone. The Template must have the
 	// hookscript that reads them.
 	HookScripts []string

@@ -31,7 +31,7 @@ func (b *builder) setBootDisk(disk proxmox.Drive) error {
 }
 
 // addDisks creates the disks besides the boot disk in the first free slots of their bus:
-// Proxmox allocates a volume for storage:GiB. Slot 0 is not used: without a boot order,
+// Proxmox allocates a volume for storage:GiB. Existing volumes are attached. Slot 0 is not used: without a boot order,
 // the guest could boot from it.
 func (b *builder) addDisks(boot proxmox.Drive) error {
 	for _, disk := range b.want.Disks {
@@ -47,7 +47,8 @@ func (b *builder) addDisks(boot proxmox.Drive) error {
 		if properties, err = b.diskProperties(slot, properties, field, disk.DiskOptions); err != nil {
 			return err
 		}
-		drive := proxmox.Drive{Slot: slot, VolumeID: cmp.Or(disk.Storage, boot.Storage) + ":" + strconv.FormatInt(disk.GiB(), 10), Properties: properties}
+		created := cmp.Or(disk.Storage, boot.Storage) + ":" + strconv.FormatInt(disk.GiB(), 10)
+		drive := proxmox.Drive{Slot: slot, VolumeID: cmp.Or(b.want.Volumes[disk.Name], created), Properties: properties}
 		b.set[slot] = drive.Encode()
 	}
 	return nil

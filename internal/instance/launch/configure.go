@@ -49,6 +49,9 @@ func (a *attempt) ensureConfigured(ctx context.Context, cfg proxmox.VMConfig) (r
 		if err = a.ensureRootOptions(ctx); err != nil {
 			return err
 		}
+		if err = a.growRetainedDisks(ctx); err != nil {
+			return err
+		}
 		if resizing, err = a.startResize(ctx, cfg); err != nil || a.resizesQuickly() {
 			return err
 		}
@@ -82,7 +85,7 @@ func (a *attempt) configure(ctx context.Context) (proxmox.VMConfig, error) {
 		Tags: tags, MACs: a.intent.MACs,
 		Firewalled: vmconfig.FirewalledInterfaces(a.class), Devices: a.intent.Devices, Network: a.intent.Network,
 		Shares: a.class.Spec.Shares, HookScripts: a.class.Spec.HookScripts,
-		BootDisk: a.class.Spec.BootDevice.DiskOptions, Disks: a.intent.Disks,
+		BootDisk: a.class.Spec.BootDevice.DiskOptions, Disks: a.intent.Disks, Volumes: a.intent.Retained,
 		Hardware: a.class.Spec.Hardware.Get(),
 	}
 	if a.intent.Binding != nil {
@@ -103,6 +106,9 @@ func (a *attempt) configure(ctx context.Context) (proxmox.VMConfig, error) {
 	change, err := vmconfig.Change(cfg, want)
 	if err != nil {
 		return cfg, failf(v1alpha1.EventTemplateUnusable, "configuring the clone of template %d on host %s: %w", a.intent.TemplateID, a.intent.TemplateHost, err)
+	}
+	if err := a.checkRetainedDisks(); err != nil {
+		return cfg, err
 	}
 	return cfg, a.client.UpdateVM(ctx, a.intent.Host, a.intent.VMID, change)
 }

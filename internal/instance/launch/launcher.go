@@ -130,6 +130,7 @@ func (a *attempt) run(ctx context.Context) error {
 		group, gctx := errgroup.WithContext(ctx)
 		group.Go(func() error { return a.ensureCloned(gctx) })
 		group.Go(func() error { return a.ensureBootDrive(gctx) })
+		group.Go(func() error { return a.ensureRetainedDisks(gctx) })
 		if err := group.Wait(); err != nil {
 			return err
 		}

@@ -44,6 +44,7 @@ func (p *Planner) newIntent(
 	if err := chooseStorages(&in, view, class, template, chosen.Placement); err != nil {
 		return instance.Intent{}, err
 	}
+	in.Retained = instance.RetainedVolumes(in, p.deps.KubeCluster, view.Snapshots[in.Region])
 	in.MACs = map[string]string{}
 	snapshot := view.Snapshots[in.Region]
 	taken := takenMACs(snapshot)

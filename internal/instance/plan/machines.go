@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -140,7 +141,8 @@ func machineRequest(machine v1alpha1.Machine, request placement.Request) (placem
 		return request, fmt.Errorf("%s is on host %s, which exists in more than one region: set its region", machine.Name, machine.Zone)
 	}
 	request.Options = options
-	request.Excluded = map[placement.Zone]string{}
+	request.Excluded = maps.Clone(request.Excluded)
+	maps.DeleteFunc(request.Excluded, func(z placement.Zone, _ string) bool { return !machine.AllowsHost(z.Region, z.Host) })
 	if len(options) == 0 {
 		request.NoOptionsReason = fmt.Sprintf("host %s of machine %s is not usable now, or not allowed by the NodePool", machine.Zone, machine.Name)
 	}

@@ -93,7 +93,9 @@ func TestReplaceMachine(t *testing.T) {
 	_, insufficient := errors.AsType[*instance.InsufficientCapacityError](err)
 	w.Expect(insufficient).To(BeTrue(), "%v", err)
 	claim, _ = parked(w, p, claim)
-	w.Expect(p.Launch(claim, w.NodeClass)).To(MatchError(And(MatchError(instance.ErrParked), ContainSubstring("db-1 is held by NodeClaim pool-a"))))
+	err = p.Launch(claim, w.NodeClass)
+	w.Expect(err).To(MatchError(instance.ErrParked))
+	w.Expect(err).To(MatchError(ContainSubstring("db-1 is held by NodeClaim pool-a")))
 
 	p.Delete(first)
 	w.Expect(p.Launch(claim, w.NodeClass)).To(MatchError(instance.ErrParked), "the NodeClaim and its Node still exist")
@@ -185,7 +187,7 @@ func TestPlanReservesMachineAddresses(t *testing.T) {
 	w := newMachines(t)
 	w.NodeClass.Spec.Machines = w.NodeClass.Spec.Machines[:1]
 	w.NodeClass.Spec.Network.Interfaces[0].Address4.Ranges = []string{"10.0.0.11-10.0.0.12"}
-	w.Expect(w.Kube.Update(t.Context(), w.NodeClass)).To(Succeed())
+	w.Expect(w.Kube.Create(t.Context(), w.NodeClass)).To(Succeed())
 	other := w.NodeClass.DeepCopy()
 	other.Name, other.ResourceVersion, other.Spec.Machines = "other", "", nil
 	w.Expect(w.Kube.Create(t.Context(), other)).To(Succeed())
