@@ -56,6 +56,7 @@ func TestAPIServer(t *testing.T) {
 	t.Run("defaults", func(t *testing.T) { t.Parallel(); checkDefaults(t, api) })
 	t.Run("hashes", func(t *testing.T) { t.Parallel(); checkHashes(t, api) })
 	t.Run("status", func(t *testing.T) { t.Parallel(); checkStatus(t, api) })
+	t.Run("transitions", func(t *testing.T) { t.Parallel(); checkTransitions(t, api) })
 	t.Run("flags_as_list_and_string", func(t *testing.T) { t.Parallel(); checkFlags(t, api) })
 	t.Run("upstream_manifests", func(t *testing.T) { t.Parallel(); checkUpstreamManifests(t, api) })
 	t.Run("restricted_labels", func(t *testing.T) { t.Parallel(); checkRestrictedLabels(t, api) })

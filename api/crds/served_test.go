@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -63,6 +64,41 @@ func checkDefaults(t *testing.T, api client.Client) {
 	} {
 		if values[0] != values[1] {
 			t.Errorf("spec.%s defaults to %v, want %v", field, values[0], values[1])
+		}
+	}
+}
+
+// checkTransitions checks that the API server rejects changes that would separate machines from their data.
+func checkTransitions(t *testing.T, api client.Client) {
+	t.Helper()
+
+	class := &v1alpha1.ProxmoxNodeClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "transitions"},
+		Spec: v1alpha1.ProxmoxNodeClassSpec{
+			InstanceTemplateRef: v1alpha1.InstanceTemplateReference{Kind: v1alpha1.ProxmoxTemplateKind, Name: "default"},
+			Machines:            []v1alpha1.Machine{{Name: "db-1", Zone: "pve1"}, {Name: "db-2", Zone: "pve2"}},
+			Disks:               []v1alpha1.Disk{{Name: "data", Size: "1Gi", Storage: "tank", Retain: true}, {Name: "scratch", Size: "1Gi", Storage: "tank"}},
+		},
+	}
+	if err := api.Create(t.Context(), class); err != nil {
+		t.Fatal(err)
+	}
+
+	for want, change := range map[string]func(*v1alpha1.ProxmoxNodeClassSpec){
+		"": func(s *v1alpha1.ProxmoxNodeClassSpec) {
+			s.Machines[0], s.Machines[1] = s.Machines[1], v1alpha1.Machine{Name: "db-3", Zone: "pve1"}
+			s.Disks[1].Storage, s.Disks[0].Size = "other", "2Gi"
+		},
+		"zone of a machine cannot be changed":                 func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Machines[0].Zone = "pve2" },
+		"storage of a disk with retain cannot be changed":     func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Disks[0].Storage = "other" },
+		"a disk with retain belongs to a machine on one host": func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Machines = nil },
+	} {
+		changed := class.DeepCopy()
+		change(&changed.Spec)
+
+		err := api.Update(t.Context(), changed, client.DryRunAll)
+		if (err == nil) != (want == "") || (err != nil && !strings.Contains(err.Error(), want)) {
+			t.Errorf("the error is %v, want %q", err, want)
 		}
 	}
 }

@@ -28,7 +28,7 @@ func longRetries(s *instance.Settings) { s.LaunchRetryTimeout = time.Hour }
 
 func newCase(t *testing.T, on lab.Installation, step string, settings func(*instance.Settings)) *testCase {
 	t.Helper()
-	c := &testCase{t: t, env: lab.New(t, lab.Options{Installation: on, Addresses: 1, DataDisk: true}), claim: "pool-abc"}
+	c := &testCase{t: t, env: lab.New(t, lab.Options{Installation: on, Addresses: 1, DataDisk: true, Machine: true}), claim: "pool-abc"}
 	c.process = c.env.StartProcess(lab.ProcessOptions{Quiet: true, Settings: settings})
 	warmUp(t, c.env, c.process)
 	c.env.CreateClaim(c.claim)

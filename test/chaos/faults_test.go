@@ -96,7 +96,7 @@ var periodicCalls = []string{"/version", "/cluster/options", "/cluster/ha/status
 // be injected: calls, tasks and writes to the Kubernetes API.
 func recordPlaces(t *testing.T, on lab.Installation) (calls, tasks, writes []place) {
 	t.Helper()
-	env := lab.New(t, lab.Options{Installation: on, Addresses: 1, DataDisk: true})
+	env := lab.New(t, lab.Options{Installation: on, Addresses: 1, DataDisk: true, Machine: true})
 	p := env.StartProcess(lab.ProcessOptions{Quiet: true})
 	warmUp(t, env, p)
 	var written atomic.Int64

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -40,14 +39,6 @@ func (p *Planner) readMachineHolders(ctx context.Context, claim *karpv1.NodeClai
 	if len(class.Spec.Machines) == 0 {
 		return out, nil
 	}
-	for _, machine := range class.Spec.Machines {
-		err := p.deps.Kube.Get(ctx, client.ObjectKey{Name: machine.Name}, &corev1.Node{})
-		if err == nil {
-			out.holders[machine.Name] = "Node " + machine.Name
-		} else if !apierrors.IsNotFound(err) {
-			return out, fmt.Errorf("reading Node %s: %w", machine.Name, err)
-		}
-	}
 	// Not cached: the cache may not show what an earlier process, or this one, wrote last.
 	claims := &karpv1.NodeClaimList{}
 	if err := p.reader.List(ctx, claims); err != nil {
@@ -65,7 +56,31 @@ func (p *Planner) readMachineHolders(ctx context.Context, claim *karpv1.NodeClai
 			out.released[in.Machine] = true
 		}
 	}
+	for _, machine := range class.Spec.Machines {
+		if out.holders[machine.Name] != "" {
+			continue
+		}
+		exists, err := p.nodeExists(ctx, machine.Name)
+		if err != nil {
+			return out, err
+		}
+		if exists {
+			out.holders[machine.Name] = "Node " + machine.Name
+		}
+	}
 	return out, nil
+}
+
+// nodeExists reports whether a Node exists. The cache shows a deleted Node for some time.
+func (p *Planner) nodeExists(ctx context.Context, name string) (bool, error) {
+	err := p.deps.Kube.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{})
+	if err == nil {
+		err = p.reader.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{})
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("reading Node %s: %w", name, err)
+	}
+	return err == nil, nil
 }
 
 // placeMachine chooses a Host like placement.Choose and, for a class with machines, the

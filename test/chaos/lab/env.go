@@ -52,6 +52,8 @@ type Options struct {
 	DataDisk bool
 	// HA adds the VMs of the class to HA, and keeps them on separate hosts if the release can.
 	HA bool
+	// Machine gives the class one machine with a retained disk, so it has one VM at a time.
+	Machine bool
 	// HostURLs makes Processes use the API of each host instead of that of the Cluster, so hosts
 	// can hang, or be in a part of the Cluster without quorum.
 	HostURLs bool
@@ -104,6 +106,10 @@ type Env struct {
 	dataDisk bool
 	// ha means that the VMs of the classes are in HA.
 	ha bool
+	// machine means that the classes have a machine with a retained disk, and retained is its
+	// volume once it exists.
+	machine  bool
+	retained string
 	// urls are the URLs that Processes use.
 	urls []string
 	// apiServer is the API server of an Env without a fake API.
@@ -130,6 +136,9 @@ func New(t testing.TB, o Options) *Env {
 	if o.Installation.PoolScoped {
 		pvesim.PoolScoped(scenario)
 	}
+	if o.Machine {
+		allowRetainedDisks(scenario)
+	}
 	// The checks need to read everything.
 	scenario.Users = append(scenario.Users, pvesim.User{ID: "lab@pve", Tokens: []pvesim.Token{{ID: "lab", Secret: pvesim.DefaultTokenSecret}}})
 	scenario.ACLs = append(scenario.ACLs, pvesim.ACL{Path: "/", Role: "Administrator", User: "lab@pve"})
@@ -140,7 +149,7 @@ func New(t testing.TB, o Options) *Env {
 	if o.Scenario != nil {
 		o.Scenario(scenario)
 	}
-	e := &Env{t: t, Installation: o.Installation, apiServer: o.APIServer, dataDisk: o.DataDisk, ha: o.HA, foreignGuests: map[int]string{}, lost: map[int]bool{}}
+	e := &Env{t: t, Installation: o.Installation, apiServer: o.APIServer, dataDisk: o.DataDisk, ha: o.HA, machine: o.Machine, foreignGuests: map[int]string{}, lost: map[int]bool{}}
 	simulator := pvesim.Options{Speed: o.Speed, Seed: o.Seed}
 	if o.APIServer == nil {
 		e.Kube, e.Clock = testenv.NewFakeKube(t), testenv.NewClock(o.Speed)
@@ -221,6 +230,9 @@ func (e *Env) NewClass(name string) *v1alpha1.ProxmoxNodeClass {
 	if e.ha {
 		class.Spec.PlacementStrategy.PoolAffinity = v1alpha1.PoolAffinitySeparateHosts
 		class.Spec.HighAvailability = &v1alpha1.HighAvailability{SeparateHosts: e.Installation.Version != "8.4"}
+	}
+	if e.machine {
+		addMachine(class)
 	}
 	if e.addresses != nil {
 		class.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{{Name: "net0", Address4: e.addresses}}}

@@ -18,6 +18,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
@@ -100,6 +101,7 @@ func (e *Env) Violations(p *Process) []string {
 	}
 	violations = append(violations, e.guestViolations(want)...)
 	violations = append(violations, e.volumeViolations(ctx, want)...)
+	violations = append(violations, e.retainedViolations(ctx, len(want))...)
 	secrets := &corev1.SecretList{}
 	if err := e.Kube.List(ctx, secrets, client.HasLabels{bootdata.TokenLabel}); err != nil {
 		add("listing tokens: %v", err)
@@ -200,6 +202,9 @@ func (e *Env) hasDisks(cfg proxmox.VMConfig) bool {
 			more++
 		}
 	}
+	if e.machine && !slices.ContainsFunc(cfg.Drives().All(), func(d proxmox.Drive) bool { return d.Properties.Value("serial") == "retained" }) {
+		return false
+	}
 	return ok && boot.SizeBytes >= diskBytes && more == wantMore
 }
 
@@ -214,7 +219,7 @@ func (e *Env) volumeViolations(ctx context.Context, want map[int]*karpv1.NodeCla
 			}
 			for _, volume := range volumes {
 				_, foreign := foreignGuests[volume.VMID]
-				if strings.Contains(volume.ID, "karpenter-") || (volume.VMID >= testenv.FirstVMID && want[volume.VMID] == nil && !foreign) {
+				if strings.Contains(volume.ID, "karpenter-") || (volume.VMID >= testenv.FirstVMID && volume.VMID != placement.RetainedVMID && want[volume.VMID] == nil && !foreign) {
 					violations = append(violations, fmt.Sprintf("volume %s on host %s leaked", volume.ID, host))
 				}
 			}

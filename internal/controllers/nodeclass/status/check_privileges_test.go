@@ -16,6 +16,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	unmanagedtemplate "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -125,6 +126,30 @@ func TestCheckPrivilegesForHardwareRNG(t *testing.T) {
 					checkMissingPrivilege(t, setup, version, missing)
 				})
 			}
+		}
+	}
+}
+
+// Proxmox checks a privilege on the owner of a retained disk when it is attached.
+func TestCheckPrivilegesForRetainedDisks(t *testing.T) {
+	t.Parallel()
+	setup := poolScoped()
+	grant := setup.scenario
+	setup.scenario = func(s *pvesim.Scenario) {
+		grant(s)
+		s.Roles = append(s.Roles, pvesim.Role{ID: "KarpenterRetained", Privileges: []string{"VM.Config.Disk"}})
+		s.ACLs = append(s.ACLs, pvesim.ACL{Path: fmt.Sprintf("/vms/%d", placement.RetainedVMID), Role: "KarpenterRetained", User: "kubernetes@pve"})
+	}
+	setup.class = func(class *v1alpha1.ProxmoxNodeClass) {
+		class.Spec.Machines = []v1alpha1.Machine{{Name: "db-1", Zone: "pve1"}}
+		class.Spec.Disks = []v1alpha1.Disk{{Name: "data", Size: "1Gi", Storage: "local-lvm", Retain: true}}
+	}
+	for _, version := range []string{"8.4", "9.2"} {
+		for name, missing := range map[string]string{"missing": "KarpenterRetained VM.Config.Disk", "none_missing": ""} {
+			t.Run(version+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				checkMissingPrivilege(t, setup, version, missing)
+			})
 		}
 	}
 }
