@@ -58,12 +58,6 @@ func (p *Planner) newIntent(
 	return in, nil
 }
 
-// placed is a placement, and the machine of the class that is placed, if it has any.
-type placed struct {
-	placement.Placement
-	machine v1alpha1.Machine
-}
-
 // networkKey returns what MACs and addresses are derived from. It is the same for all VMs
 // of a machine, so a DHCP server gives them the same address.
 func (p *Planner) networkKey(claim *karpv1.NodeClaim, in instance.Intent) string {

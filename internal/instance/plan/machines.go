@@ -83,24 +83,42 @@ func (p *Planner) nodeExists(ctx context.Context, name string) (bool, error) {
 	return err == nil, nil
 }
 
+// placed is a placement, and the machine of the class that is placed, if it has any.
+type placed struct {
+	placement.Placement
+	machine v1alpha1.Machine
+}
+
 // placeMachine chooses a Host like placement.Choose and, for a class with machines, the
-// first free machine that fits. It runs under the ledger's lock.
-func (p *Planner) placeMachine(view inventory.View, class *v1alpha1.ProxmoxNodeClass, request placement.Request, read machineHolders) (placement.Placement, v1alpha1.Machine, error) {
+// first free machine that fits and that accept returns no error for. It runs under the
+// ledger's lock.
+func (p *Planner) placeMachine(
+	view inventory.View, class *v1alpha1.ProxmoxNodeClass, request placement.Request, read machineHolders, accept func(placed) error,
+) (placed, error) {
 	if len(class.Spec.Machines) == 0 {
 		chosen, err := placement.Choose(view, request)
-		return chosen, v1alpha1.Machine{}, err
+		if err == nil {
+			err = accept(placed{Placement: chosen})
+		}
+		return placed{Placement: chosen}, err
 	}
 	held := instance.HeldMachines(view, p.deps.KubeCluster)
 	var reasons []string
 	for _, machine := range class.Spec.Machines {
 		chosen, err := p.placeOn(view, machine, request, held[machine.Name], read.holders[machine.Name])
 		if err == nil {
-			return chosen, machine, nil
+			err = accept(placed{chosen, machine})
+		}
+		if _, final := errors.AsType[*instance.LaunchError](err); err == nil || final {
+			return placed{chosen, machine}, err
 		}
 		reasons = append(reasons, err.Error())
 	}
-	return placement.Placement{}, v1alpha1.Machine{}, &noMachineError{class: class.Name, reasons: reasons}
+	return placed{}, &noMachineError{class: class.Name, reasons: reasons}
 }
+
+// acceptAny accepts every placement: only capacity and machines are checked.
+func acceptAny(placed) error { return nil }
 
 // placeOn chooses a Host for a machine; holders are the VM, Claim or Node that holds it.
 func (p *Planner) placeOn(view inventory.View, machine v1alpha1.Machine, request placement.Request, holders ...string) (placement.Placement, error) {
@@ -199,10 +217,10 @@ func (p *Planner) findElsewhere(claim *karpv1.NodeClaim, class *v1alpha1.Proxmox
 	if err != nil {
 		return err
 	}
-	chosen, machine, err := p.placeMachine(p.deps.Inventory.View(), class, request, read)
+	chosen, err := p.placeMachine(p.deps.Inventory.View(), class, request, read, acceptAny)
 	if err != nil {
 		return nil //nolint:nilerr // no other Host either
 	}
 	return &instance.LaunchError{Reason: v1alpha1.EventInsufficientCapacity, Err: fmt.Errorf(
-		"machine %s on host %s is free, and the NodeClaim waited for another host; it is recreated", machine.Name, chosen.Zone.Host)}
+		"machine %s on host %s is free, and the NodeClaim waited for another host; it is recreated", chosen.machine.Name, chosen.Zone.Host)}
 }

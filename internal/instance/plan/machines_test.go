@@ -168,7 +168,7 @@ func TestPlanHeldMachines(t *testing.T) {
 				w.StartProcess().Launched("first", w.NodeClass)
 				w.NodeClass.Spec.Machines[0] = v1alpha1.Machine{Name: "db-3", Addresses: []v1alpha1.MachineAddresses{{Interface: "net0", Address4: "10.0.0.100"}}}
 			},
-			want: "address 10.0.0.100 of machine db-3 is taken by VM",
+			want: "address 10.0.0.100 of machine db-3 is taken by NodeClaim",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -194,4 +194,16 @@ func TestPlanReservesMachineAddresses(t *testing.T) {
 	p := w.StartProcess()
 	w.Expect(address(w, p.Planned("other-a", other)).String()).To(Equal("10.0.0.12"))
 	w.Expect(address(w, p.Planned("pool-a", w.NodeClass)).String()).To(Equal("10.0.0.11"))
+}
+
+// The address of a machine is taken: the next machine is used.
+func TestPlanNextMachine(t *testing.T) {
+	t.Parallel()
+	w := newMachines(t)
+	other := w.NodeClass.DeepCopy()
+	other.Name, other.Spec.Machines = "other", nil
+	other.Spec.Network.Interfaces[0].Address4.Ranges = []string{"10.0.0.11"}
+	p := w.StartProcess()
+	p.Planned("other-a", other)
+	w.Expect(w.Intent(p.Planned("pool-a", w.NodeClass)).Machine).To(Equal("db-2"))
 }

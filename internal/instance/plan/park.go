@@ -112,7 +112,7 @@ func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1
 		return in, err
 	}
 	request := p.parkedRequest(claim, class, in, zone)
-	if _, _, err := p.placeMachine(p.deps.Inventory.View(), class, request, holders); err != nil {
+	if _, err := p.placeMachine(p.deps.Inventory.View(), class, request, holders, acceptAny); err != nil {
 		return in, cmp.Or(p.findElsewhere(claim, class, err, holders), p.keepParked(in, err))
 	}
 	busy, err := p.readBusyAddresses(ctx, class)
@@ -125,14 +125,14 @@ func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1
 	// The affinity counts only now that the Claim's own reservation is released.
 	request.Affinity = class.Spec.PlacementStrategy.PoolAffinity
 	unparked, err := p.record(ctx, claim, func(view inventory.View) (instance.Intent, error) {
-		chosen, machine, err := p.placeMachine(view, class, request, holders)
-		if err != nil {
-			return instance.Intent{}, err
-		}
-		planned, err := p.newIntent(view, claim, class, placed{chosen, machine}, busy)
-		if err == nil && planned.VMID != in.VMID {
-			err = &instance.LaunchError{Reason: v1alpha1.EventVMIDTaken, Err: fmt.Errorf("another guest took VMID %d", in.VMID)}
-		}
+		var planned instance.Intent
+		_, err := p.placeMachine(view, class, request, holders, func(chosen placed) (err error) {
+			planned, err = p.newIntent(view, claim, class, chosen, busy)
+			if err == nil && planned.VMID != in.VMID {
+				err = &instance.LaunchError{Reason: v1alpha1.EventVMIDTaken, Err: fmt.Errorf("another guest took VMID %d", in.VMID)}
+			}
+			return err
+		})
 		return planned, err
 	})
 	if err == nil {

@@ -90,11 +90,12 @@ func (p *Planner) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1al
 		return instance.Intent{}, err
 	}
 	in, err = p.record(ctx, claim, func(view inventory.View) (instance.Intent, error) {
-		chosen, machine, err := p.placeMachine(view, class, request, holders)
-		if err != nil {
-			return instance.Intent{}, err
-		}
-		return p.newIntent(view, claim, class, placed{chosen, machine}, busy)
+		var planned instance.Intent
+		_, err := p.placeMachine(view, class, request, holders, func(chosen placed) (err error) {
+			planned, err = p.newIntent(view, claim, class, chosen, busy)
+			return err
+		})
+		return planned, err
 	})
 	p.countExhausted(class, err)
 	return in, err
