@@ -93,6 +93,8 @@ func TestNodeClassHash(t *testing.T) {
 		"Disks": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) {
 			s.Disks = []v1alpha1.Disk{{Name: "data", Size: "10G"}}
 		}},
+		// A changed machine replaces its own Node only.
+		"Machines": {neither, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Machines = []v1alpha1.Machine{{Name: "db-1"}} }},
 		"Hardware": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) {
 			s.Hardware = &v1alpha1.Hardware{CPULimit: new(int32(2))}
 		}},

@@ -61,6 +61,23 @@ func TestIsDriftedNodeClass(t *testing.T) {
 	w.Expect(drift(w, cp, claim)).To(BeEmpty(), "without a class there is no drift")
 }
 
+func TestIsDriftedMachine(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling())
+	cp, class := provider(w), w.Class(func(c *v1alpha1.ProxmoxNodeClass) {
+		c.Spec.Machines = []v1alpha1.Machine{{Name: w.Named("db-1")}}
+	})
+	claim := created(w, class)
+	w.Expect(w.Intent(claim).Machine).To(Equal(w.Named("db-1")))
+	testenv.Reload(w, class).Spec.Machines = append(class.Spec.Machines, v1alpha1.Machine{Name: w.Named("db-2")})
+	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
+	w.Expect(drift(w, cp, claim)).To(BeEmpty(), "another machine does not concern it")
+	class.Spec.Machines = class.Spec.Machines[1:]
+	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
+	w.Expect(drift(w, cp, claim)).To(Equal(v1alpha1.DriftMachine))
+	w.Expect(cp.DescribeDrift(t.Context(), claim, v1alpha1.DriftMachine)).To(ContainSubstring("has no machine " + w.Named("db-1") + " any more"))
+}
+
 func TestIsDriftedImage(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2), testenv.Scenario(func(s *pvesim.Scenario) {
