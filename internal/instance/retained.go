@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 // fileStorages are the types of storages whose volumes are files.
@@ -26,9 +26,9 @@ func RetainedVolumes(in Intent, kubeCluster string, snapshot *inventory.Snapshot
 			continue
 		}
 		// Neither machines nor disks have an underscore in their names.
-		name := fmt.Sprintf("vm-%d-%s_%s_%s", placement.RetainedVMID, ShortClusterID(kubeCluster), in.Machine, disk.Name)
+		name := fmt.Sprintf("vm-%d-%s_%s_%s", proxmox.RetainedVMID, ShortClusterID(kubeCluster), in.Machine, disk.Name)
 		if slices.Contains(fileStorages, snapshot.Storages[inventory.StorageKey{Host: in.Host, Storage: disk.Storage}].Type) {
-			name = fmt.Sprintf("%d/%s.raw", placement.RetainedVMID, name)
+			name = fmt.Sprintf("%d/%s.raw", proxmox.RetainedVMID, name)
 		}
 		if out == nil {
 			out = map[string]string{}

@@ -9,15 +9,13 @@ import (
 	"slices"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 // Limits of VMIDs in Proxmox.
 const (
 	MinVMID = 100
 	MaxVMID = 999_999_999
-	// RetainedVMID is the owner in the names of retained disks. No VM has it: Proxmox deletes
-	// a disk only with the VM whose VMID is in its name.
-	RetainedVMID = MaxVMID
 )
 
 // ErrRangeFull is returned when every VMID of a range is in use.
@@ -50,7 +48,7 @@ func PickVMID(view inventory.View, region, claimUID string, r Range) (int, error
 	start := hash(region, claimUID) % size
 	for step := range size {
 		vmid := r.From + int((start+step)%size) //nolint:gosec // below size, which came from an int
-		if vmid != RetainedVMID && !view.IsVMIDTaken(region, vmid) && !slices.Contains(r.Exclude, vmid) {
+		if vmid != proxmox.RetainedVMID && !view.IsVMIDTaken(region, vmid) && !slices.Contains(r.Exclude, vmid) {
 			return vmid, nil
 		}
 	}

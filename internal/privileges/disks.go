@@ -8,7 +8,7 @@ import (
 	"strconv"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/storageselection"
 )
 
@@ -17,7 +17,7 @@ func (vm VM) onRetainedDisks() []Required {
 	if !slices.ContainsFunc(vm.Class.Spec.Disks, func(d v1alpha1.Disk) bool { return d.Retain }) {
 		return nil
 	}
-	return on("/vms/"+strconv.Itoa(placement.RetainedVMID), "VM.Config.Disk")
+	return on("/vms/"+strconv.Itoa(proxmox.RetainedVMID), "VM.Config.Disk")
 }
 
 // selectedStorages returns the paths below /storage of the storages that the disks of the

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 // Message lists the missing privileges by path, and the commands that grant them. It
@@ -155,7 +155,7 @@ func roleFor(path string, privileges []string) string {
 	kind, object, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	switch kind {
 	case "vms":
-		if object == strconv.Itoa(placement.RetainedVMID) {
+		if object == strconv.Itoa(proxmox.RetainedVMID) {
 			return "KarpenterRetained"
 		}
 		if object != "" {

@@ -124,6 +124,10 @@ func (c storageClient) Volumes(ctx context.Context, host, storage, content strin
 	return volumes, nil
 }
 
+// RetainedVMID is the owner in the names of retained disks. No VM has it: Proxmox deletes a
+// disk only with the VM whose VMID is in its name.
+const RetainedVMID = 999_999_999
+
 // NewVolume is a disk to allocate.
 type NewVolume struct {
 	// ID is storage:vm-VMID-name, or storage:VMID/vm-VMID-name.raw on storages with files.

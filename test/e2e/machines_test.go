@@ -141,7 +141,7 @@ func (e *env) deleteRetainedDisks(t *testing.T, machines map[string]identity) {
 	must(t, err)
 	left := 0
 	for _, volume := range volumes {
-		if strings.Contains(volume.ID, fmt.Sprintf("vm-%d-", placement.RetainedVMID)) {
+		if strings.Contains(volume.ID, fmt.Sprintf("vm-%d-", proxmox.RetainedVMID)) {
 			left++
 		}
 	}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -41,7 +40,7 @@ func (a *attempt) ensureRetainedDisks(ctx context.Context) error {
 		if existing[volume] {
 			continue
 		}
-		err := a.client.CreateVolume(ctx, a.intent.Host, proxmox.NewVolume{ID: volume, VMID: placement.RetainedVMID, GiB: disk.GiB()})
+		err := a.client.CreateVolume(ctx, a.intent.Host, proxmox.NewVolume{ID: volume, VMID: proxmox.RetainedVMID, GiB: disk.GiB()})
 		if errors.Is(err, proxmox.ErrExists) {
 			continue // the token may not list it, or a request whose response was lost created it
 		}

@@ -11,7 +11,6 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -41,7 +40,7 @@ func retainedVolumes(w *testenv.Env) []proxmox.Volume {
 	w.Expect(err).NotTo(HaveOccurred())
 	var out []proxmox.Volume
 	for _, volume := range volumes {
-		if volume.VMID == placement.RetainedVMID {
+		if volume.VMID == proxmox.RetainedVMID {
 			out = append(out, volume)
 		}
 	}

@@ -114,7 +114,10 @@ func (p *Planner) placeMachine(
 		}
 		reasons = append(reasons, err.Error())
 	}
-	return placed{}, &noMachineError{class: class.Name, reasons: reasons}
+	free := slices.ContainsFunc(class.Spec.Machines, func(m v1alpha1.Machine) bool {
+		return (held[m.Name] == "" && read.holders[m.Name] == "") || read.released[m.Name]
+	})
+	return placed{}, &noMachineError{class: class.Name, reasons: reasons, allHeld: !free}
 }
 
 // acceptAny accepts every placement: only capacity and machines are checked.
@@ -186,10 +189,16 @@ func machineRequest(machine v1alpha1.Machine, request placement.Request) (placem
 type noMachineError struct {
 	class   string
 	reasons []string
+	// allHeld: each machine is held, and no holder is being deleted.
+	allHeld bool
 }
 
 func (e *noMachineError) Error() string {
-	return fmt.Sprintf("ProxmoxNodeClass %s has no machine for this NodeClaim: %s", e.class, strings.Join(e.reasons, "; "))
+	text := fmt.Sprintf("ProxmoxNodeClass %s has no machine for this NodeClaim: %s", e.class, strings.Join(e.reasons, "; "))
+	if e.allHeld {
+		text += "; to replace a drifted Node of a static NodePool, set limits.nodes to replicas and enable the feature gate TerminateFirstDrift"
+	}
+	return text
 }
 
 // parkingRequest limits the request of a Claim that is parked to the Hosts of the machine

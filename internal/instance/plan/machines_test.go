@@ -95,7 +95,7 @@ func TestReplaceMachine(t *testing.T) {
 	claim, _ = parked(w, p, claim)
 	err = p.Launch(claim, w.NodeClass)
 	w.Expect(err).To(MatchError(instance.ErrParked))
-	w.Expect(err).To(MatchError(ContainSubstring("db-1 is held by NodeClaim pool-a")))
+	w.Expect(err).To(MatchError(And(ContainSubstring("db-1 is held by NodeClaim pool-a"), ContainSubstring("set limits.nodes to replicas"))))
 
 	p.Delete(first)
 	w.Expect(p.Launch(claim, w.NodeClass)).To(MatchError(instance.ErrParked), "the NodeClaim and its Node still exist")

@@ -8,7 +8,7 @@ import (
 	"fmt"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -24,7 +24,7 @@ func addMachine(class *v1alpha1.ProxmoxNodeClass) {
 // allowRetainedDisks grants the token what docs/permissions.md lists for retained disks.
 func allowRetainedDisks(s *pvesim.Scenario) {
 	s.Roles = append(s.Roles, pvesim.Role{ID: "KarpenterRetained", Privileges: []string{"VM.Config.Disk"}})
-	s.ACLs = append(s.ACLs, pvesim.ACL{Path: fmt.Sprintf("/vms/%d", placement.RetainedVMID), Role: "KarpenterRetained", User: "kubernetes@pve"})
+	s.ACLs = append(s.ACLs, pvesim.ACL{Path: fmt.Sprintf("/vms/%d", proxmox.RetainedVMID), Role: "KarpenterRetained", User: "kubernetes@pve"})
 }
 
 // retainedViolations checks that the machine has exactly one retained disk once a VM was
@@ -39,7 +39,7 @@ func (e *Env) retainedViolations(ctx context.Context, vms int) (violations []str
 	}
 	var found []string
 	for _, volume := range volumes {
-		if volume.VMID == placement.RetainedVMID {
+		if volume.VMID == proxmox.RetainedVMID {
 			found = append(found, volume.ID)
 		}
 	}

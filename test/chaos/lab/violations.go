@@ -18,7 +18,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
@@ -219,7 +218,7 @@ func (e *Env) volumeViolations(ctx context.Context, want map[int]*karpv1.NodeCla
 			}
 			for _, volume := range volumes {
 				_, foreign := foreignGuests[volume.VMID]
-				if strings.Contains(volume.ID, "karpenter-") || (volume.VMID >= testenv.FirstVMID && volume.VMID != placement.RetainedVMID && want[volume.VMID] == nil && !foreign) {
+				if strings.Contains(volume.ID, "karpenter-") || (volume.VMID >= testenv.FirstVMID && volume.VMID != proxmox.RetainedVMID && want[volume.VMID] == nil && !foreign) {
 					violations = append(violations, fmt.Sprintf("volume %s on host %s leaked", volume.ID, host))
 				}
 			}

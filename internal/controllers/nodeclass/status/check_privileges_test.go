@@ -16,7 +16,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	unmanagedtemplate "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -138,7 +138,7 @@ func TestCheckPrivilegesForRetainedDisks(t *testing.T) {
 	setup.scenario = func(s *pvesim.Scenario) {
 		grant(s)
 		s.Roles = append(s.Roles, pvesim.Role{ID: "KarpenterRetained", Privileges: []string{"VM.Config.Disk"}})
-		s.ACLs = append(s.ACLs, pvesim.ACL{Path: fmt.Sprintf("/vms/%d", placement.RetainedVMID), Role: "KarpenterRetained", User: "kubernetes@pve"})
+		s.ACLs = append(s.ACLs, pvesim.ACL{Path: fmt.Sprintf("/vms/%d", proxmox.RetainedVMID), Role: "KarpenterRetained", User: "kubernetes@pve"})
 	}
 	setup.class = func(class *v1alpha1.ProxmoxNodeClass) {
 		class.Spec.Machines = []v1alpha1.Machine{{Name: "db-1", Zone: "pve1"}}
