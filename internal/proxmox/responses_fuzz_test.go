@@ -70,7 +70,7 @@ var calls = map[string]func(context.Context, Client) (any, error){
 	"VMStatus":          func(ctx context.Context, c Client) (any, error) { return c.VMStatus(ctx, "pve1", 100) },
 	"Volumes":           func(ctx context.Context, c Client) (any, error) { return c.Volumes(ctx, "pve1", "local", "iso") },
 	"CreateVolume": func(ctx context.Context, c Client) (any, error) {
-		return nil, c.CreateVolume(ctx, "pve1", NewVolume{ID: "local:vm-100-disk-0", VMID: 100, GiB: 1})
+		return "", c.CreateVolume(ctx, "pve1", NewVolume{ID: "local:vm-100-disk-0", VMID: 100, GiB: 1})
 	},
 	"VolumePath": func(ctx context.Context, c Client) (any, error) { return c.VolumePath(ctx, "pve1", "local:iso/a.iso") },
 	"Task":       func(ctx context.Context, c Client) (any, error) { return c.Task(ctx, someUPID) },
