@@ -144,7 +144,7 @@ func (c storageClient) CreateVolume(ctx context.Context, host string, volume New
 		return fmt.Errorf("creating volume %s on host %s: %w", volume.ID, host, err)
 	}
 	if id != volume.ID {
-		return fmt.Errorf("creating volume %s on host %s: %w: Proxmox created %s", volume.ID, host, ErrFailed, id)
+		return fmt.Errorf("creating volume %s on host %s: %w: Proxmox created %q", volume.ID, host, ErrFailed, id)
 	}
 	return nil
 }
