@@ -38,7 +38,7 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 	if c.hasNodeClassChanged(claim, class) {
 		return v1alpha1.DriftNodeClass, nil
 	}
-	if in, ok, err := instance.ReadIntent(claim); err == nil && ok && instance.MachineDrift(in, class) != "" {
+	if machineDrift(claim, class) != "" {
 		return v1alpha1.DriftMachine, nil
 	}
 	image, known := c.deps.VMs.CurrentImage(claim, class)
@@ -66,6 +66,15 @@ func (c *CloudProvider) hasNodeClassChanged(claim *karpv1.NodeClaim, class *v1al
 	}
 	// The condition may be that of the last generation.
 	return c.deps.Types.CheckKubelet(class) == nil && !class.StatusConditions().Get(v1alpha1.ConditionKubeletConfigurationValid).IsFalse()
+}
+
+// machineDrift describes how the VM of a Claim differs from its machine; empty if it does not.
+func machineDrift(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) string {
+	in, ok, err := instance.ReadIntent(claim)
+	if err != nil || !ok {
+		return ""
+	}
+	return instance.MachineDrift(in, class)
 }
 
 // hasBootDataChanged reports whether the boot data of a Claim's class changed since its

@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
 // DescribeDrift describes what differs for a reason that IsDrifted returned: the field, its
@@ -32,9 +31,7 @@ func (c *CloudProvider) DescribeDrift(ctx context.Context, claim *karpv1.NodeCla
 	case v1alpha1.DriftNodeClass:
 		return describeFields(claim, class)
 	case v1alpha1.DriftMachine:
-		if in, ok, err := instance.ReadIntent(claim); err == nil && ok {
-			return instance.MachineDrift(in, class)
-		}
+		return machineDrift(claim, class)
 	case v1alpha1.DriftImage:
 		if image, known := c.deps.VMs.CurrentImage(claim, class); known {
 			return fmt.Sprintf("the image of the template on its host changed from %q to %q", claim.Status.ImageID, image)

@@ -62,8 +62,11 @@ func (c classInput) equal(other classInput) bool {
 		c.cpu == other.cpu && c.slotTag == other.slotTag && c.sizing == other.sizing &&
 		slices.Equal(c.selected, other.selected) && slices.EqualFunc(c.unusable, other.unusable, sameUnusableZone) &&
 		slices.EqualFunc(c.observed, other.observed, sameMemoryOverhead) &&
-		sameObject(c.hardware, other.hardware) && sameObject(c.network, other.network) &&
-		len(c.machines) == len(other.machines) && (len(c.machines) == 0 || equality.Semantic.DeepEqual(c.machines, other.machines))
+		sameObject(c.hardware, other.hardware) && sameObject(c.network, other.network) && c.sameMachines(other)
+}
+
+func (c classInput) sameMachines(other classInput) bool {
+	return len(c.machines) == len(other.machines) && (len(c.machines) == 0 || equality.Semantic.DeepEqual(c.machines, other.machines))
 }
 
 // sameObject compares the content only if these are two objects.
