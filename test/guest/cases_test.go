@@ -59,6 +59,7 @@ var cases = []testCase{
 	{name: "dual-stack", bridge: staticBridge, change: addresses(true, true), check: hasBothFamilies},
 	{name: "cloudinit", change: proxmoxCloudInit, withoutKubeletConfiguration: true},
 	{name: "extra-disk", template: templateWithDisk, check: hasExtraDisk},
+	{name: "disks-and-interfaces", change: disksAndInterfaces, check: hasDisksAndInterfaces},
 	{name: "virtiofs", change: virtiofsShare, check: hasShare},
 	{name: "two-nodes", nodes: 2},
 	// The checks must fail without what the recipe does for pods.
