@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"io/fs"
 	"path"
 	"strings"
 	"sync"
@@ -256,6 +257,40 @@ func testAgent(t *testing.T) {
 	c.refused(500, "QEMU guest agent is not running", "POST", "/nodes/pve1/qemu/300/agent/ping")
 	if took := time.Since(start); took < 3*time.Second {
 		t.Errorf("ping responded after %v, want it to block for three seconds", took)
+	}
+}
+
+func TestAgentFileRead(t *testing.T) {
+	t.Parallel()
+	for version, privilege := range map[string]string{"8.4": "VM.Monitor", "9.2": "VM.GuestAgent.FileRead"} {
+		runSimulated(t, version, func(t *testing.T) {
+			files := map[string]string{"/run/cloud-init/status.json": `{"v1": {"stage": "init"}}`}
+			w := &recordingGuest{agent: &pvesim.Agent{ReadFile: func(_ context.Context, name string) ([]byte, error) {
+				if content, ok := files[name]; ok {
+					return []byte(content), nil
+				}
+				return nil, fs.ErrNotExist
+			}}}
+			s := pvesim.DefaultScenario(1)
+			s.Version = version
+			s.Roles = append(s.Roles, pvesim.Role{ID: "Files", Privileges: []string{privilege}})
+			s.ACLs = append(s.ACLs, pvesim.ACL{Path: "/vms/300", Role: s.Roles[0].ID, User: "kubernetes@pve"}, pvesim.ACL{Path: "/vms/300", Role: "Files", User: "kubernetes@pve"})
+			c := startSim(t, s, pvesim.Options{Guests: w})
+			c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
+			c.task("POST", "/nodes/pve1/qemu/300/status/start")
+			const path = "/nodes/pve1/qemu/300/agent/file-read?file="
+			got := c.ok("GET", path+"/run/cloud-init/status.json").(map[string]any)
+			if got["content"] != files["/run/cloud-init/status.json"] || len(got) != 1 {
+				t.Errorf("read %v", got)
+			}
+			c.refused(500, "Agent error: failed to open file '/etc/x' (mode: 'r'): No such file or directory", "GET", path+"/etc/x")
+			c.refused(403, "Permission check failed (/vms/101, "+map[string]string{"8.4": "VM.Monitor", "9.2": "VM.GuestAgent.FileRead|VM.GuestAgent.Unrestricted"}[version]+")",
+				"GET", "/nodes/pve1/qemu/101/agent/file-read?file=/etc/x")
+			part := c.do("GET", path+"/run/cloud-init/status.json&offset=2&count=2&decode=0")
+			if version == "8.4" && part.Status != 400 || version == "9.2" && (part.Status != 200 || !strings.Contains(part.Raw, `"djE="`) || !strings.Contains(part.Raw, `"truncated":1`)) {
+				t.Errorf("part: %d %s", part.Status, part.Raw)
+			}
+		})
 	}
 }
 

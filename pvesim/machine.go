@@ -87,6 +87,9 @@ type Agent struct {
 	Hostname   string
 	OS         map[string]string
 	Interfaces []AgentInterface
+	// ReadFile returns the content of a file of the guest, and fs.ErrNotExist if it does not exist. Without it, the guest
+	// has no files.
+	ReadFile func(ctx context.Context, name string) ([]byte, error)
 }
 
 // AgentInterface is a network interface as the guest sees it; addresses have the form "10.0.0.5/24".
@@ -224,7 +227,7 @@ func (m *Machine) SetAgent(a *Agent) {
 		m.instance.SetAgent(nil)
 		return
 	}
-	out := &kernel.Agent{Hostname: a.Hostname, OS: a.OS}
+	out := &kernel.Agent{Hostname: a.Hostname, OS: a.OS, ReadFile: a.ReadFile}
 	for _, i := range a.Interfaces {
 		var addresses []map[string]any
 		for _, cidr := range i.Addresses {

@@ -12,6 +12,8 @@ import (
 type Script struct {
 	// Files are written to the boot disk, by name.
 	Files map[string]string
+	// Agent runs from the start; nil for a guest without one.
+	Agent *Agent
 	// PowerOff makes the guest power itself off after a simulated time. A guest without it runs until it is stopped.
 	PowerOff bool
 	After    time.Duration
@@ -31,6 +33,7 @@ func (g ScriptedGuests) Boot(ctx context.Context, m *Machine) {
 		CooperativeGuests{}.Boot(ctx, m)
 		return
 	}
+	m.SetAgent(script.Agent)
 	if script.PowerOff {
 		if m.sleep(ctx, script.After) != nil {
 			return // the power was cut

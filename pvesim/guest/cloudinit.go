@@ -88,6 +88,7 @@ func (g *guest) runCloudInit(s seed, found bool) (system, bool) {
 		g.enable(effect.service)
 	}
 	g.storage.Write(instanceIDFile, []byte(meta.InstanceID))
+	g.cloudInitEnded = true
 	out := g.system(effect.started())
 	out.powerOff = effect.powerOff || config.PowerState.Mode == "poweroff" || config.PowerState.Mode == "halt"
 	return out, true

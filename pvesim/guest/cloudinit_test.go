@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/base64"
+	"io/fs"
 	"testing"
 	"time"
 
@@ -205,6 +206,11 @@ func TestAgentNameAndAddresses(t *testing.T) {
 	vm.setAgent = func(a *pvesim.Agent) { agent = a }
 	vm.cloudInit()
 	g.Expect(agent.Hostname).To(Equal("worker"))
+	status, err := agent.ReadFile(t.Context(), "/run/cloud-init/status.json")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(string(status)).To(And(ContainSubstring(`"stage": null`), ContainSubstring(`"modules-final"`)))
+	_, err = agent.ReadFile(t.Context(), "/run/x")
+	g.Expect(err).To(MatchError(fs.ErrNotExist))
 	g.Expect(agent.Interfaces).To(ContainElement(pvesim.AgentInterface{
 		Name: "eth0", MAC: "BC:24:11:00:00:01", Addresses: []string{"192.168.7.5/24"},
 	}))

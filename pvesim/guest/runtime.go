@@ -199,6 +199,8 @@ type guest struct {
 	console *console
 	// addresses of the network cards when they are configured.
 	addresses []address
+	// cloudInitEnded is whether cloud-init has configured the guest in this boot.
+	cloudInitEnded bool
 }
 
 // boot configures the guest, then runs the kubelet until a shutdown is requested.

@@ -7,7 +7,9 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"io/fs"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +21,8 @@ const (
 	pollInterval = 5 * time.Second
 	// agentTimeout limits how long the agent may take for a command: emulated guests are slow.
 	agentTimeout = 30 * time.Second
+	// filePart and maxFileRead are how many bytes of a file are read at once, and in total.
+	filePart, maxFileRead = 1 << 20, 16 << 20
 )
 
 // agent is the connection to the guest agent of a VM. The agent runs in the guest only part of the time.
@@ -116,7 +120,36 @@ func (a *agent) read(ctx context.Context) (*pvesim.Agent, error) {
 		}
 		out.Interfaces = append(out.Interfaces, card)
 	}
+	out.ReadFile = a.readFile
 	return out, nil
+}
+
+// readFile returns the content of a file, at most as much as Proxmox returns.
+func (a *agent) readFile(ctx context.Context, name string) ([]byte, error) {
+	var handle int64
+	if err := a.execute(ctx, "guest-file-open", map[string]any{"path": name, "mode": "r"}, &handle); err != nil {
+		if strings.HasSuffix(err.Error(), "No such file or directory") {
+			return nil, fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+		}
+		return nil, err
+	}
+	defer func() { _ = a.execute(ctx, "guest-file-close", map[string]any{"handle": handle}, nil) }()
+	var content []byte
+	for len(content) <= maxFileRead {
+		var part struct {
+			Count   int    `json:"count"`
+			Content []byte `json:"buf-b64"`
+			EOF     bool   `json:"eof"`
+		}
+		if err := a.execute(ctx, "guest-file-read", map[string]any{"handle": handle, "count": filePart}, &part); err != nil {
+			return nil, err
+		}
+		content = append(content, part.Content...)
+		if part.EOF || part.Count == 0 {
+			break
+		}
+	}
+	return content, nil
 }
 
 // shutdown requests a shutdown and reports whether the agent responded to the last poll. The agent does not respond to

@@ -6,6 +6,8 @@ package qemu
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"net"
 	"reflect"
 	"strings"
@@ -48,6 +50,9 @@ func TestAgentRead(t *testing.T) {
 			"ip-addresses": [{"ip-address-type": "ipv4", "ip-address": "10.10.128.5", "prefix": 16}, {"ip-address-type": "ipv6", "ip-address": "fe80::1", "prefix": 64}]}]`},
 	})
 	got, err := a.read(context.Background())
+	if got != nil {
+		got.ReadFile = nil // see TestAgentReadFile
+	}
 	want := &pvesim.Agent{Hostname: "node-1", OS: map[string]string{"id": "debian", "version-id": "13"}, Interfaces: []pvesim.AgentInterface{
 		{Name: "lo"}, {Name: "ens18", MAC: "bc:24:11:00:00:01", Addresses: []string{"10.10.128.5/16", "fe80::1/64"}},
 	}}
@@ -55,6 +60,21 @@ func TestAgentRead(t *testing.T) {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 	if _, err := a.read(context.Background()); err == nil || !strings.Contains(err.Error(), "guest-get-host-name has not been found") {
+		t.Errorf("got error %v", err)
+	}
+}
+
+func TestAgentReadFile(t *testing.T) {
+	t.Parallel()
+	a := fakeAgent(t, map[string][]string{
+		"guest-file-open":  {`1000`},
+		"guest-file-read":  {`{"count": 5, "buf-b64": "aGVsbG8=", "eof": false}`, `{"count": 1, "buf-b64": "IQ==", "eof": true}`},
+		"guest-file-close": {`{}`},
+	})
+	if content, err := a.readFile(context.Background(), "/a"); err != nil || string(content) != "hello!" {
+		t.Errorf("got %q, %v", content, err)
+	}
+	if _, err := a.readFile(context.Background(), "/a"); err == nil || errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got error %v", err)
 	}
 }

@@ -186,6 +186,8 @@ type Agent struct {
 	Hostname   string
 	OS         map[string]string
 	Interfaces []map[string]any
+	// ReadFile returns the content of a file; nil if the guest has none.
+	ReadFile func(ctx context.Context, name string) ([]byte, error)
 }
 
 // Medium is the content of a CD drive.

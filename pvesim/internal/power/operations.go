@@ -94,53 +94,6 @@ func (h *handlers) runningVMTask(typ string, act func(g *kernel.Guest)) api.Hand
 	}
 }
 
-// findAgent returns the running guest agent. If there is none, it fails after the timeout of a ping.
-func (h *handlers) findAgent(ctx context.Context, r *api.Request) (*kernel.Agent, error) {
-	h.k.Mu.Lock()
-	g := h.k.FindVM(r.Host, r.VMID)
-	var in *kernel.Instance
-	var err error
-	switch {
-	case g == nil:
-		err = kernel.MissingConfigError(r.Host, r.VMID)
-	case !qm.AgentEnabled(g.Config.Options["agent"]):
-		err = api.Failf("No QEMU guest agent configured")
-	case !g.IsRunning() || g.Instance == nil:
-		err = api.Failf("VM %d is not running", r.VMID)
-	default:
-		in = g.Instance
-	}
-	h.k.Mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
-	if a := in.Agent(); a != nil {
-		return a, nil
-	}
-	if err := h.k.Clock.Sleep(ctx, agentTimeout); err != nil {
-		return nil, err
-	}
-	return nil, api.Failf("QEMU guest agent is not running")
-}
-
-// agentCall returns the handler of a guest agent command.
-func (h *handlers) agentCall(result func(a *kernel.Agent) any) api.Handler {
-	return func(ctx context.Context, r *api.Request) (api.Response, error) {
-		a, err := h.findAgent(ctx, r)
-		if err != nil {
-			return api.Response{}, err
-		}
-		return api.Response{Data: api.Row{"result": result(a)}}, nil
-	}
-}
-
-func agentInterfaces(a *kernel.Agent) any {
-	if a.Interfaces == nil {
-		return []api.Row{}
-	}
-	return a.Interfaces
-}
-
 // handlers serves the power operations and the guest agent.
 type handlers struct{ *Controller }
 
@@ -161,6 +114,7 @@ func (c *Controller) Routes() map[string]api.Handler {
 		"GET" + vm + "/agent/get-osinfo":             h.agentCall(func(a *kernel.Agent) any { return a.OS }),
 		"GET" + vm + "/agent/get-host-name":          h.agentCall(func(a *kernel.Agent) any { return api.Row{"host-name": a.Hostname} }),
 		"GET" + vm + "/agent/network-get-interfaces": h.agentCall(agentInterfaces),
+		"GET" + vm + "/agent/file-read":              h.getFile,
 		"POST" + vm + "/agent/exec":                  h.postExec,
 		"GET" + vm + "/agent/exec-status":            h.postExec,
 		"POST" + vm + "/monitor":                     h.postMonitor,
