@@ -63,6 +63,7 @@ func runPreparation(t *testing.T, m machine, name, failing string) (calls []stri
 		m.write(t, "bin/"+program, script)
 	}
 	m.write(t, "/etc/machine-id", "0123")
+	m.write(t, "/run/utmp", "")
 	m.write(t, "/etc/apt/sources.list.d/debian.sources", "")
 	shell, err := exec.LookPath("sh")
 	g.Expect(err).NotTo(HaveOccurred())
@@ -92,6 +93,7 @@ func TestPreparationRecipes(t *testing.T) {
 			g.Expect(calls[len(calls)-1]).To(Equal("systemctl poweroff"))
 			g.Expect(m.read(t, "/etc/machine-id")).To(BeEmpty())
 			g.Expect(m.read(t, "/etc/karpenter-prepared")).To(HavePrefix("v1.36"))
+			g.Expect(filepath.Join(m.root, "/run/karpenter-prepare-failed")).NotTo(BeAnExistingFile())
 		})
 	}
 }
@@ -108,6 +110,7 @@ func TestPreparationRecipesFailure(t *testing.T) {
 				g.Expect(err).To(HaveOccurred())
 				g.Expect(calls).NotTo(ContainElement("systemctl poweroff"))
 				g.Expect(filepath.Join(m.root, "/etc/karpenter-prepared")).NotTo(BeAnExistingFile())
+				g.Expect(filepath.Join(m.root, "/run/karpenter-prepare-failed")).To(BeAnExistingFile())
 			})
 		}
 	}

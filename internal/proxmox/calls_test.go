@@ -139,6 +139,13 @@ func TestCalls(t *testing.T) {
 			sent:   "GET /nodes/pve1/qemu/101/agent/network-get-interfaces",
 			result: []netip.Addr(nil),
 		},
+		"file_of_a_guest": {
+			call: func(ctx context.Context, c proxmox.Client) (any, error) {
+				return c.GuestFile(ctx, "pve1", 101, "/run/a")
+			},
+			answer: data(`{"content":"a\nb","truncated":1}`), sent: "GET /nodes/pve1/qemu/101/agent/file-read?file=%2Frun%2Fa",
+			result: "a\nb",
+		},
 		"config": {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.VMConfig(ctx, "pve1", 321) },
 			answer: data(`{"description":" qmclone temporary file","digest":"eb54","lock":"clone"}`),

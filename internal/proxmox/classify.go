@@ -99,6 +99,8 @@ var rules = []rule{
 
 	{kind: ErrNotFound, about: aboutGuest, pattern: regexp.MustCompile(`(?i)configuration file '[^']*(qemu-server|lxc)/\d+\.conf' does not exist`)},
 	{kind: ErrNotFound, about: aboutGuest, pattern: regexp.MustCompile(`unable to find configuration file for (VM|CT) \d+ on node`)},
+	// A file in the guest. Only calls of the guest agent have this prefix.
+	{kind: ErrNotFound, about: aboutGuest, pattern: regexp.MustCompile(`^Agent error: failed to open file '.*No such file or directory`)},
 	{kind: ErrNotFound, about: aboutStorage, pattern: regexp.MustCompile(`(storage|volume) '[^']*' does not exist`)},
 	{kind: ErrNotFound, about: aboutPool, pattern: regexp.MustCompile(`no such pool '|pool '[^']*' does not exist`)},
 	{kind: ErrNotFound, about: aboutHA, pattern: regexp.MustCompile(`no such (resource|ha rule) '|HA rule '[^']*' does not exist|not HA managed`)},

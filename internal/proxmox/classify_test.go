@@ -50,6 +50,7 @@ func TestClassifyText(t *testing.T) {
 	for text, want := range map[string]error{
 		"Configuration file 'nodes/pve1/qemu-server/200.conf' does not exist":                                     ErrNotFound,
 		"unable to find configuration file for VM 8888 on node 'pve1'":                                            ErrNotFound,
+		"Agent error: failed to open file '/run/a' (mode: 'r'): No such file or directory":                        ErrNotFound,
 		"unable to create VM 200: config file already exists":                                                     ErrExists,
 		"unable to create VM 303 - VM 303 already exists on node 'pve1'":                                          ErrExists,
 		"close (rename) atomic file '/etc/pve/nodes/pve1/qemu-server/101.conf' failed: File exists":               ErrExists,

@@ -25,6 +25,10 @@ type GuestClient interface {
 	// loopback and link-local ones. If the agent does not respond, the call blocks
 	// one of the Host's few workers for three seconds: call it rarely.
 	GuestAddresses(ctx context.Context, host string, vmid int) ([]netip.Addr, error)
+	// GuestFile returns the content of a file in a VM's guest, read by its agent. It
+	// returns ErrNotFound if the VM or the file does not exist. If the agent does not
+	// respond, the call blocks as GuestAddresses does.
+	GuestFile(ctx context.Context, host string, vmid int, name string) (string, error)
 	// VMStatus returns the live power state.
 	VMStatus(ctx context.Context, host string, vmid int) (VMStatus, error)
 }
@@ -109,6 +113,16 @@ func (c guestClient) GuestAddresses(ctx context.Context, host string, vmid int) 
 		return nil, fmt.Errorf("querying the guest agent of VM %d on host %s: %w", vmid, host, err)
 	}
 	return out.Result.addresses(), nil
+}
+
+func (c guestClient) GuestFile(ctx context.Context, host string, vmid int, name string) (string, error) {
+	var out struct {
+		Content string `json:"content"`
+	}
+	if err := c.get(ctx, at("/nodes/{node}/qemu/{vmid}/agent/file-read", host, vmid).with("file", name), &out); err != nil {
+		return "", fmt.Errorf("reading file %s in the guest of VM %d on host %s: %w", name, vmid, host, err)
+	}
+	return out.Content, nil
 }
 
 // agentInterfaces are the network interfaces that a guest agent reports.

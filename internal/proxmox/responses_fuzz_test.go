@@ -67,6 +67,7 @@ var calls = map[string]func(context.Context, Client) (any, error){
 	"VMConfig":          func(ctx context.Context, c Client) (any, error) { return c.VMConfig(ctx, "pve1", 100) },
 	"ContainerConfig":   func(ctx context.Context, c Client) (any, error) { return c.ContainerConfig(ctx, "pve1", 100) },
 	"GuestAddresses":    func(ctx context.Context, c Client) (any, error) { return c.GuestAddresses(ctx, "pve1", 100) },
+	"GuestFile":         func(ctx context.Context, c Client) (any, error) { return c.GuestFile(ctx, "pve1", 100, "/run/a") },
 	"VMStatus":          func(ctx context.Context, c Client) (any, error) { return c.VMStatus(ctx, "pve1", 100) },
 	"Volumes":           func(ctx context.Context, c Client) (any, error) { return c.Volumes(ctx, "pve1", "local", "iso") },
 	"CreateVolume": func(ctx context.Context, c Client) (any, error) {

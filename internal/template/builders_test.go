@@ -5,6 +5,7 @@ package template_test
 
 import (
 	"context"
+	"io/fs"
 	"strings"
 	"sync"
 	"time"
@@ -34,6 +35,8 @@ type builders struct {
 	err     error
 	// script is what guests do; by default they power off soon.
 	script pvesim.Script
+	// files are those that the guest agent of guests with one can read.
+	files map[string]string
 	// running counts the builders that run, most is how many ran at once, booted all.
 	running, most, booted int
 	data                  bootdata.Data
@@ -42,6 +45,7 @@ type builders struct {
 func newBuilders() *builders {
 	b := &builders{
 		clock: testenv.NewSteppedClock(testenv.Speed), content: "install", script: pvesim.Script{PowerOff: true, After: 2 * time.Second},
+		files: map[string]string{},
 	}
 	b.Script = func(m *pvesim.Machine) *pvesim.Script {
 		b.mu.Lock()
@@ -77,6 +81,23 @@ func (b *builders) set(script pvesim.Script) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.script = script
+}
+
+// setFile writes a file in all guests.
+func (b *builders) setFile(name, content string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.files[name] = content
+}
+
+// readFile reads a file as the guest agent does.
+func (b *builders) readFile(_ context.Context, name string) ([]byte, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if content, ok := b.files[name]; ok {
+		return []byte(content), nil
+	}
+	return nil, fs.ErrNotExist
 }
 
 func (b *builders) render(_ context.Context, _ *v1alpha1.Preparation, data bootdata.Data) ([]byte, string, error) {

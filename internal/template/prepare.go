@@ -156,14 +156,17 @@ func (r *hostReconciler) recordStarted(ctx context.Context, location Location, e
 	r.tracker.setBuilder(r.HostKey, existing.VMID, r.clock.Now())
 	r.publish(corev1.EventTypeNormal, v1alpha1.EventTemplatePreparing, fmt.Sprintf(
 		"started builder VM %d on host %s; it must power itself off within %s", existing.VMID, r.displayName(r.Region, r.Host), r.desired.Spec.Prepare.TimeLimit()))
-	r.waitForBuilder(existing.VMID, started)
+	r.waitForBuilder(existing.VMID, started, "")
 	return builderInterval, nil
 }
 
-// waitForBuilder reports since when a builder VM runs.
-func (r *hostReconciler) waitForBuilder(vmid int, started time.Time) {
-	r.tracker.setWaiting(r.HostKey, fmt.Sprintf("preparing: builder VM %d runs since %s, for at most %s",
-		vmid, started.UTC().Format(time.RFC3339), r.desired.Spec.Prepare.TimeLimit()))
+// waitForBuilder reports since when a builder VM runs, and what its guest reports.
+func (r *hostReconciler) waitForBuilder(vmid int, started time.Time, progress string) {
+	text := fmt.Sprintf("preparing: builder VM %d runs since %s, for at most %s", vmid, started.UTC().Format(time.RFC3339), r.desired.Spec.Prepare.TimeLimit())
+	if progress != "" {
+		text += ": " + progress
+	}
+	r.tracker.setWaiting(r.HostKey, text)
 }
 
 // truncate returns a time as the ownership mark stores it.
@@ -199,9 +202,14 @@ func (r *hostReconciler) checkBuilder(ctx context.Context, location Location, ex
 	switch {
 	case status.Running && elapsed > limit:
 		return r.failBuilder(ctx, location, existing, fmt.Sprintf(
-			"it did not power itself off within spec.prepare.timeout %s; check its console, end user-data with a power-off, or raise the timeout", limit))
+			"it did not power itself off within spec.prepare.timeout %s; check its console, end user-data with a power-off, or raise the timeout%s",
+			limit, r.lastOutput(ctx, existing, status)))
 	case status.Running:
-		r.waitForBuilder(existing.VMID, started)
+		progress := r.readGuest(ctx, existing, status)
+		if progress.failure != "" {
+			return r.failBuilder(ctx, location, existing, progress.failure)
+		}
+		r.waitForBuilder(existing.VMID, started, progress.text)
 		return min(builderInterval, limit-elapsed+time.Second), nil
 	}
 	cause, err := r.interruption(ctx, existing, elapsed)

@@ -43,6 +43,7 @@ type hostState struct {
 	// preparations.
 	waiting  string
 	attempts int
+	guest    guestState
 	cancel   context.CancelCauseFunc
 }
 

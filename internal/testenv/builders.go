@@ -44,7 +44,7 @@ func NewFakeKube(t testing.TB) client.WithWatch {
 	metav1.AddToGroupVersion(scheme, karpenter)
 	// The default tracker keeps managed fields, and creates a REST mapper for each write.
 	tracker := clientgotesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())
-	return fake.NewClientBuilder().WithScheme(scheme).WithObjectTracker(tracker).WithStatusSubresource(&karpv1.NodeClaim{}).
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjectTracker(tracker).WithStatusSubresource(&karpv1.NodeClaim{}, &v1alpha1.ProxmoxTemplate{}).
 		WithObjects(BootObjects(metav1.NamespaceSystem)...).Build()
 }
 
