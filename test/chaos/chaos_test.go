@@ -131,7 +131,7 @@ func (y *tally) report(t *testing.T, p plan) {
 			t.Logf("%s\n  at each of\n    %s", what, strings.Join(where, "\n    "))
 		}
 	}
-	t.Logf("%d cases at %d places; the claim was kept in %d and deleted in %d; slowest to converge: %s (%s); by installation: %v",
+	t.Logf("%d cases at %d places; the claim or template was kept in %d and deleted in %d; slowest to converge: %s (%s); by installation: %v",
 		total, len(y.tried), y.kept, y.gone, y.slowest, y.which, y.on)
 }
 

@@ -3,7 +3,8 @@
 
 // Package chaos injects faults into launches, bootstrap cleanups and deletes, first
 // systematically and then at random. Afterwards it checks the invariants: exactly one VM or
-// none, according to the NodeClaim, and nothing leaked.
+// none, according to the NodeClaim, and nothing leaked. TestPrepareAtEveryCall does the same
+// with the builder VMs of a prepared template.
 //
 // TestCoreRandomFaults runs Karpenter's own controllers with a real API server, which needs
 // KUBEBUILDER_ASSETS; the other tests do what core does to NodeClaims themselves.

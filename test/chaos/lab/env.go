@@ -57,6 +57,9 @@ type Options struct {
 	// HostURLs makes Processes use the API of each host instead of that of the Cluster, so hosts
 	// can hang, or be in a part of the Cluster without quorum.
 	HostURLs bool
+	// Templates adds what a prepared ProxmoxTemplate needs. The invariants are then those of
+	// templates instead of NodeClaims.
+	Templates *TemplateOptions
 	// Scenario may change the simulated Cluster.
 	Scenario func(*pvesim.Scenario)
 	// APIServer replaces the fake Kubernetes API. The time is then real, as in the objects of
@@ -114,6 +117,8 @@ type Env struct {
 	urls []string
 	// apiServer is the API server of an Env without a fake API.
 	apiServer *rest.Config
+	// builders are the guests of builder VMs, nil without templates.
+	builders *builders
 
 	mu sync.Mutex
 	// foreignGuests holds the recorded state of other users' guests by VMID.
@@ -146,6 +151,9 @@ func New(t testing.TB, o Options) *Env {
 		scenario.Roles = append(scenario.Roles, pvesim.Role{ID: "KarpenterHA", Privileges: []string{"Sys.Audit", "Sys.Console"}})
 		scenario.ACLs = append(scenario.ACLs, pvesim.ACL{Path: "/", Role: "KarpenterHA", User: "kubernetes@pve", NoPropagate: true})
 	}
+	if o.Templates != nil {
+		o.Templates.apply(scenario)
+	}
 	if o.Scenario != nil {
 		o.Scenario(scenario)
 	}
@@ -156,6 +164,10 @@ func New(t testing.TB, o Options) *Env {
 	} else {
 		e.Kube, e.Clock = connect(t, o.APIServer), testenv.NewSteppedClock(o.Speed)
 		simulator.Guests = &kubelets{kube: e.Kube}
+	}
+	if o.Templates != nil {
+		e.builders = newBuilders(t, *o.Templates)
+		simulator.Guests = e.builders
 	}
 	e.Sim = testenv.StartSimulator(t, scenario, simulator)
 	e.urls = []string{e.Sim.URL()}
@@ -177,6 +189,9 @@ func New(t testing.TB, o Options) *Env {
 	testenv.Must(t, e.Kube.Create(t.Context(), e.Class.DeepCopy()))
 	e.syncHostClocks()
 	testenv.Must(t, e.recordGuests())
+	if o.Templates != nil {
+		e.recordVolumes()
+	}
 	return e
 }
 

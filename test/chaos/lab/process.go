@@ -46,6 +46,7 @@ type Process struct {
 	cleanup   *bootstrapcleanup.Controller
 	health    *vmhealth.Controller
 	collector *garbagecollection.Controller
+	templates *templateControllers // nil in an Env without templates
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -55,7 +56,7 @@ type Process struct {
 	onWrite atomic.Pointer[func(after bool)]
 
 	mu sync.Mutex
-	// busy, notBefore, failures and last are by controller and NodeClaim.
+	// busy, notBefore, failures and last are by controller and object.
 	busy      map[job]bool
 	notBefore map[job]time.Time
 	failures  map[job]int
@@ -123,6 +124,9 @@ func (p *Process) addComponents(o ProcessOptions, defaults *operator.Options, po
 	// A process that starts while Proxmox is unreachable continues without a snapshot.
 	_ = p.Refresh()
 	p.newControllers(defaults, s.OperationTimeout)
+	if e.builders != nil {
+		p.newTemplateControllers(c)
+	}
 }
 
 // newControllers creates the controllers that act on NodeClaims.
@@ -151,12 +155,12 @@ func (p *Process) Rounds() int { return int(min(p.healthRounds.Load(), p.collect
 // Refresh polls the Cluster.
 func (p *Process) Refresh() error { return p.Inventory.RefreshAll(p.ctx) }
 
-// LastErrors returns the last result of each controller for a NodeClaim.
-func (p *Process) LastErrors(claim types.UID) (text string) {
+// LastErrors returns the last result of each controller for an object.
+func (p *Process) LastErrors(object types.UID) (text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for j, err := range p.last {
-		if j.claim == claim {
+		if j.object == object {
 			text += fmt.Sprintf("; %s: %v", j.controller, err)
 		}
 	}
@@ -217,6 +221,9 @@ func (p *Process) interruptible(kube client.WithWatch) client.Client {
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
 			return p.write(func() error { return c.Patch(ctx, o, patch, opts...) })
+		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			return p.write(func() error { return c.SubResource(sub).Patch(ctx, o, patch, opts...) })
 		},
 		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
 			return p.write(func() error { return c.SubResource(sub).Update(ctx, o, opts...) })

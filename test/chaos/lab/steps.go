@@ -19,11 +19,11 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 )
 
-// job is one controller's work on one NodeClaim. Controllers work on a NodeClaim concurrently,
-// as in the manager.
+// job is one controller's work on one NodeClaim or ProxmoxTemplate. Controllers work on an
+// object concurrently, as in the manager.
 type job struct {
 	controller string
-	claim      types.UID
+	object     types.UID
 }
 
 const (
@@ -40,6 +40,8 @@ const (
 	StepLaunch  = "launch"
 	StepCleanup = "cleanup"
 	StepDelete  = "delete"
+	// StepPrepare is the preparation of a template. It has no RunStep.
+	StepPrepare = "prepare"
 )
 
 // RunStep runs one step for a NodeClaim once, as its controllers would.
@@ -78,6 +80,9 @@ func (p *Process) Run() {
 			for _, claim := range p.env.Claims() {
 				p.startDue(&claim)
 			}
+			for _, t := range p.env.templates() {
+				p.startDueTemplate(&t)
+			}
 			select {
 			case <-time.After(scanInterval):
 			case <-p.ctx.Done():
@@ -107,34 +112,34 @@ func (p *Process) every(interval time.Duration, do func()) {
 
 // startDue starts the jobs that a NodeClaim needs.
 func (p *Process) startDue(claim *karpv1.NodeClaim) {
+	start := func(controller string, do func(context.Context, *karpv1.NodeClaim) (reconcile.Result, error)) {
+		p.startJob(controller, claim.UID, func(ctx context.Context) (reconcile.Result, error) { return do(ctx, claim.DeepCopy()) })
+	}
 	completed := claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != ""
 	switch {
 	case !claim.DeletionTimestamp.IsZero():
-		p.startJob("terminate", claim, p.terminate)
+		start("terminate", p.terminate)
 	case claim.Status.ProviderID == "":
-		p.startJob("create", claim, p.create)
+		start("create", p.create)
 	case completed && claim.Annotations[v1alpha1.AnnotationBootDataStatus] != v1alpha1.BootDataInitialized:
-		p.startJob("bootstrapcleanup", claim, p.cleanUp)
+		start("bootstrapcleanup", p.cleanUp)
 	}
 	if claim.Annotations[v1alpha1.AnnotationLaunchIntent] != "" && !completed {
-		p.startJob("launch", claim, func(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-			return p.launch.Reconcile(ctx, claim)
-		})
+		start("launch", p.launch.Reconcile)
 	}
 }
 
 // startJob starts a job unless it is running or in backoff.
-func (p *Process) startJob(controller string, claim *karpv1.NodeClaim, do func(context.Context, *karpv1.NodeClaim) (reconcile.Result, error)) {
-	j := job{controller, claim.UID}
+func (p *Process) startJob(controller string, object types.UID, do func(context.Context) (reconcile.Result, error)) {
+	j := job{controller, object}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.busy[j] || p.env.Clock.Now().Before(p.notBefore[j]) {
 		return
 	}
 	p.busy[j] = true
-	claim = claim.DeepCopy()
 	p.work.Go(func() {
-		result, err := do(p.ctx, claim)
+		result, err := do(p.ctx)
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		delete(p.busy, j)

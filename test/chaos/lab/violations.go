@@ -40,6 +40,9 @@ func (s Convergence) String() string {
 	return fmt.Sprintf("%d rounds (%s simulated)", s.Rounds, s.Simulated.Round(time.Second))
 }
 
+// ConvergeUnlessKilled waits until all invariants hold or the Process is killed.
+func (e *Env) ConvergeUnlessKilled(p *Process) { _, _ = e.converge(p) }
+
 // converge waits until all invariants hold and returns how long that took, or the violations
 // that remain after MaxRounds.
 func (e *Env) converge(p *Process) (Convergence, []string) {
@@ -71,6 +74,9 @@ func (e *Env) MustConverge(p *Process, when string) Convergence {
 // volumes, boot drives, tokens, reservations or addresses without a NodeClaim, and changed
 // guests of other users.
 func (e *Env) Violations(p *Process) []string {
+	if e.builders != nil {
+		return e.templateViolations(p)
+	}
 	ctx := context.Background()
 	var violations []string
 	add := func(format string, args ...any) { violations = append(violations, fmt.Sprintf(format, args...)) }
@@ -101,13 +107,7 @@ func (e *Env) Violations(p *Process) []string {
 	violations = append(violations, e.guestViolations(want)...)
 	violations = append(violations, e.volumeViolations(ctx, want)...)
 	violations = append(violations, e.retainedViolations(ctx, len(want))...)
-	secrets := &corev1.SecretList{}
-	if err := e.Kube.List(ctx, secrets, client.HasLabels{bootdata.TokenLabel}); err != nil {
-		add("listing tokens: %v", err)
-	}
-	for _, secret := range secrets.Items {
-		add("token %s leaked", secret.Name)
-	}
+	violations = append(violations, e.tokenViolations(ctx)...)
 	violations = append(violations, e.firewallViolations(want)...)
 	violations = append(violations, e.addressViolations(p, want)...)
 	violations = append(violations, e.haViolations(want)...)
@@ -119,18 +119,44 @@ func (e *Env) Violations(p *Process) []string {
 	return violations
 }
 
-// guestViolations compares the existing guests with the expected ones.
-func (e *Env) guestViolations(want map[int]*karpv1.NodeClaim) (violations []string) {
+// tokenViolations returns leaked join tokens.
+func (e *Env) tokenViolations(ctx context.Context) (violations []string) {
+	secrets := &corev1.SecretList{}
+	if err := e.Kube.List(ctx, secrets, client.HasLabels{bootdata.TokenLabel}); err != nil {
+		return []string{fmt.Sprintf("listing tokens: %v", err)}
+	}
+	for _, secret := range secrets.Items {
+		violations = append(violations, fmt.Sprintf("token %s leaked", secret.Name))
+	}
+	return violations
+}
+
+// foreignViolations compares the guests of other users with their recorded state, and returns
+// the other guests.
+func (e *Env) foreignViolations() (others []proxmox.GuestRow, violations []string) {
 	foreign := e.foreign()
-	found := map[int]bool{}
 	for _, row := range e.guests() {
-		if before, ok := foreign[row.VMID]; ok {
-			delete(foreign, row.VMID)
-			if after, err := testenv.GuestState(context.Background(), e.admin, row); err != nil || after != before {
-				violations = append(violations, fmt.Sprintf("another user's guest %d was changed:\nbefore %s\nafter %s (%v)", row.VMID, before, after, err))
-			}
+		before, ok := foreign[row.VMID]
+		if !ok {
+			others = append(others, row)
 			continue
 		}
+		delete(foreign, row.VMID)
+		if after, err := testenv.GuestState(context.Background(), e.admin, row); err != nil || after != before {
+			violations = append(violations, fmt.Sprintf("another user's guest %d was changed:\nbefore %s\nafter %s (%v)", row.VMID, before, after, err))
+		}
+	}
+	for vmid := range foreign {
+		violations = append(violations, fmt.Sprintf("another user's guest %d is gone", vmid))
+	}
+	return others, violations
+}
+
+// guestViolations compares the existing guests with the expected ones.
+func (e *Env) guestViolations(want map[int]*karpv1.NodeClaim) []string {
+	others, violations := e.foreignViolations()
+	found := map[int]bool{}
+	for _, row := range others {
 		claim := want[row.VMID]
 		if claim == nil {
 			violations = append(violations, fmt.Sprintf("VM %d (%s, %s, lock %q) on host %s leaked", row.VMID, row.Name, row.Status, row.Lock, row.Host))
@@ -155,9 +181,6 @@ func (e *Env) guestViolations(want map[int]*karpv1.NodeClaim) (violations []stri
 		if !found[vmid] {
 			violations = append(violations, fmt.Sprintf("VM %d of claim %s is missing", vmid, claim.Name))
 		}
-	}
-	for vmid := range foreign {
-		violations = append(violations, fmt.Sprintf("another user's guest %d is gone", vmid))
 	}
 	return violations
 }
@@ -227,12 +250,12 @@ func (e *Env) volumeViolations(ctx context.Context, want map[int]*karpv1.NodeCla
 	return violations
 }
 
-// deleteLockedVMs does what the controller asks an admin to do: a clone or destroy that was
+// deleteLockedVMs does what the controller asks an admin to do: a create, clone or destroy that was
 // interrupted by a host failure leaves a locked configuration, which only root may unlock.
 func (e *Env) deleteLockedVMs() {
 	ctx := context.Background()
 	for _, row := range e.guests() {
-		if _, foreign := e.foreign()[row.VMID]; foreign || row.VMID < testenv.FirstVMID || !e.hasStaleLock(row) || e.Sim.SetConfigLock(row.VMID, "") != nil {
+		if _, foreign := e.foreign()[row.VMID]; foreign || (row.VMID < testenv.FirstVMID && e.builders == nil) || !e.hasStaleLock(row) || e.Sim.SetConfigLock(row.VMID, "") != nil {
 			continue
 		}
 		e.t.Logf("destroying VM %d on host %s as root: stale lock %q", row.VMID, row.Host, row.Lock)
@@ -252,10 +275,10 @@ func (e *Env) deleteLockedVMs() {
 	}
 }
 
-// hasStaleLock reports whether a guest is locked by a clone or destroy that is no longer
+// hasStaleLock reports whether a guest is locked by a create, clone or destroy that is no longer
 // running.
 func (e *Env) hasStaleLock(row proxmox.GuestRow) bool {
-	kind, ok := map[string]string{"clone": "qmclone", "destroyed": "qmdestroy"}[row.Lock]
+	kind, ok := map[string]string{"clone": "qmclone", "destroyed": "qmdestroy", "create": "qmcreate"}[row.Lock]
 	if !ok {
 		return false
 	}

@@ -1,0 +1,201 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/termination"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+const (
+	templateName  = "prepared"
+	prepareSecret = "prepare"
+	sharedStorage = "shared"
+	// preparationTime is how long a builder VM runs, in simulated time.
+	preparationTime = 10 * time.Second
+)
+
+// TemplateOptions configure the ProxmoxTemplate of an Env.
+type TemplateOptions struct {
+	// Shared builds the template once on a shared storage instead of on each host.
+	Shared bool
+}
+
+// apply adds the shared storage, and what a token for a resource pool needs to build templates.
+func (o TemplateOptions) apply(s *pvesim.Scenario) {
+	if o.Shared {
+		s.Storages = append(s.Storages, pvesim.Storage{ID: sharedStorage, Type: "rbd", Content: []string{"images"}, Size: pvesim.TiB})
+	}
+	for i := range s.Roles {
+		if s.Roles[i].ID == "KarpenterHost" {
+			s.Roles[i].Privileges = append(s.Roles[i].Privileges, "Sys.AccessNetwork")
+			s.ACLs = append(s.ACLs, pvesim.ACL{Path: "/storage/" + sharedStorage, Role: "KarpenterDisk", User: "kubernetes@pve"})
+		}
+	}
+}
+
+// builders are the guests of builder VMs.
+type builders struct {
+	pvesim.ScriptedGuests
+	options TemplateOptions
+	images  *testenv.Images
+	// volumes are those of other users.
+	volumes map[string]bool
+
+	mu sync.Mutex
+	// prepared are the VMIDs of builder VMs that powered themselves off.
+	prepared map[int]bool
+}
+
+func newBuilders(t testing.TB, o TemplateOptions) *builders {
+	t.Helper()
+	return &builders{
+		options: o, images: testenv.ServeImages(t, 64<<10), prepared: map[int]bool{},
+		ScriptedGuests: pvesim.ScriptedGuests{Script: func(m *pvesim.Machine) *pvesim.Script {
+			for _, cd := range m.CDROMs() {
+				if strings.Contains(cd.Volid, "karpenter-builder-") {
+					return &pvesim.Script{PowerOff: true, After: preparationTime}
+				}
+			}
+			return nil
+		}},
+	}
+}
+
+// Boot runs a guest and records whether it powered itself off.
+func (b *builders) Boot(ctx context.Context, m *pvesim.Machine) {
+	b.ScriptedGuests.Boot(ctx, m)
+	if ctx.Err() == nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.prepared[m.VMID] = true
+	}
+}
+
+// CreateTemplate creates the ProxmoxTemplate.
+func (e *Env) CreateTemplate() {
+	e.t.Helper()
+	storages := []string{"local", "local-lvm"}
+	if e.builders.options.Shared {
+		storages = []string{sharedStorage, "local"}
+	}
+	secret := v1alpha1.SecretReference{Name: prepareSecret, Namespace: metav1.NamespaceSystem}
+	testenv.Must(e.t, e.Kube.Create(e.t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: secret.Name, Namespace: secret.Namespace},
+		Data:       map[string][]byte{"user-data": []byte("#cloud-config\npower_state: {mode: poweroff}\n")},
+	}))
+	testenv.Must(e.t, e.Kube.Create(e.t.Context(), &v1alpha1.ProxmoxTemplate{
+		ObjectMeta: metav1.ObjectMeta{Name: templateName, UID: types.UID(uuid.NewString()), Generation: 1},
+		Spec: v1alpha1.ProxmoxTemplateSpec{
+			SourceImage: v1alpha1.SourceImage{URL: e.builders.images.URL + "/noble.img"}, StorageIDs: storages, ResourcePool: e.resourcePool,
+			Machine: "q35", BIOS: "seabios", CPU: v1alpha1.CPU{Type: "x86-64-v2-AES"}, Tags: []string{"karpenter"},
+			Network: []v1alpha1.NetworkInterface{{Bridge: "vmbr0", Model: "virtio", MTU: 1500}},
+			Prepare: &v1alpha1.Preparation{TemplatesRef: secret, DiskSize: "8G"},
+		},
+	}))
+}
+
+// DeleteTemplate deletes the ProxmoxTemplate. Its finalizer remains.
+func (e *Env) DeleteTemplate() {
+	e.t.Helper()
+	t := &v1alpha1.ProxmoxTemplate{ObjectMeta: metav1.ObjectMeta{Name: templateName}}
+	testenv.Must(e.t, client.IgnoreNotFound(e.Kube.Delete(e.t.Context(), t)))
+}
+
+// templates returns the ProxmoxTemplate, if it exists.
+func (e *Env) templates() []v1alpha1.ProxmoxTemplate {
+	if e.builders == nil {
+		return nil
+	}
+	list := &v1alpha1.ProxmoxTemplateList{}
+	if err := e.Kube.List(context.Background(), list); err != nil {
+		e.t.Errorf("listing templates: %v", err)
+	}
+	return list.Items
+}
+
+// UnreportedTemplate returns the ProxmoxTemplate if it is neither up to date nor reports why, or
+// "".
+func (e *Env) UnreportedTemplate() string {
+	for _, t := range e.templates() {
+		if ok, message := isUpToDate(&t); t.DeletionTimestamp.IsZero() && !ok && message == "" {
+			return fmt.Sprintf("%s: %v", t.Name, t.Status.Conditions)
+		}
+	}
+	return ""
+}
+
+// isUpToDate reports whether a ProxmoxTemplate is up to date, and the message of the condition.
+func isUpToDate(t *v1alpha1.ProxmoxTemplate) (ok bool, message string) {
+	c := t.StatusConditions().Get(v1alpha1.ConditionTemplateUpToDate)
+	if c == nil {
+		return false, ""
+	}
+	return c.IsTrue(), c.Message
+}
+
+// templateControllers are the controllers of ProxmoxTemplates.
+type templateControllers struct {
+	build       *build.Controller
+	status      *status.Controller
+	termination *termination.Controller[*v1alpha1.ProxmoxTemplate]
+}
+
+func (p *Process) newTemplateControllers(c proxmox.Client) {
+	recorder := &testenv.Recorder{}
+	provider := testenv.NewTemplates(template.Deps{
+		Clients: map[string]proxmox.Client{testenv.Region: c}, Inventory: p.Inventory, Clock: p.env.Clock, KubeCluster: kubeCluster,
+		Recorder: recorder, RenderBootData: p.Boot.PreparationImage,
+	}, orphanGrace)
+	p.templates = &templateControllers{
+		build: build.NewController(p.kube, provider), status: status.NewController(p.kube, provider, p.Boot.CheckPreparation),
+		termination: termination.NewManaged(p.kube, provider, recorder),
+	}
+}
+
+// startDueTemplate starts the jobs that a ProxmoxTemplate needs, at least once per poll, as the
+// events of the inventory do.
+func (p *Process) startDueTemplate(t *v1alpha1.ProxmoxTemplate) {
+	start := func(controller string, do func(context.Context) (reconcile.Result, error)) {
+		p.startJob(controller, t.UID, func(ctx context.Context) (reconcile.Result, error) {
+			result, err := do(ctx)
+			if result.RequeueAfter == 0 {
+				result.RequeueAfter = pollInterval
+			}
+			result.RequeueAfter = min(result.RequeueAfter, pollInterval)
+			return result, err
+		})
+	}
+	start("template.termination", func(ctx context.Context) (reconcile.Result, error) {
+		return p.templates.termination.Reconcile(ctx, t.DeepCopy())
+	})
+	start("template.status", func(ctx context.Context) (reconcile.Result, error) {
+		return p.templates.status.Reconcile(ctx, t.DeepCopy())
+	})
+	for _, host := range p.env.Hosts {
+		start("template.build "+host, func(ctx context.Context) (reconcile.Result, error) {
+			return p.templates.build.Reconcile(ctx, build.Request{Template: t.Name, Region: testenv.Region, Host: host})
+		})
+	}
+}

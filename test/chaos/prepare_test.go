@@ -1,0 +1,230 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package chaos_test
+
+import (
+	"net/http"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
+)
+
+// newPrepareCase is an Env with a running Process and, for a deletion, a prepared template. On
+// half of the installations, templates are on a shared storage.
+func newPrepareCase(t *testing.T, on lab.Installation, step string) *testCase {
+	t.Helper()
+	shared := (on.Version == "9.2") != on.PoolScoped
+	c := &testCase{t: t, env: lab.New(t, lab.Options{Installation: on, Hosts: 2, Templates: &lab.TemplateOptions{Shared: shared}})}
+	c.startPreparing()
+	if step == lab.StepDelete {
+		c.begin(lab.StepPrepare)
+		c.env.MustConverge(c.process, "before the fault")
+	}
+	return c
+}
+
+// startPreparing starts another Process.
+func (c *testCase) startPreparing() {
+	c.t.Helper()
+	c.process = c.env.StartProcess(lab.ProcessOptions{})
+	c.process.Run()
+}
+
+// begin creates or deletes the template.
+func (c *testCase) begin(step string) {
+	c.t.Helper()
+	if step == lab.StepDelete {
+		c.env.DeleteTemplate()
+		return
+	}
+	c.env.CreateTemplate()
+}
+
+// recordPreparePlaces prepares and deletes a template without faults, and returns the places
+// where a fault can be injected or the controller killed. Between two changes, each read is
+// one place.
+func recordPreparePlaces(t *testing.T, on lab.Installation) (calls, tasks, writes []place) {
+	t.Helper()
+	c := newPrepareCase(t, on, lab.StepPrepare)
+	var written atomic.Int64
+	c.process.OnWrite(func(after bool) {
+		if after {
+			written.Add(1)
+		}
+	})
+	for _, step := range []string{lab.StepPrepare, lab.StepDelete} {
+		c.env.Sim.ResetRequests()
+		written.Store(0)
+		c.begin(step)
+		c.env.MustConverge(c.process, "without faults")
+		nth, read, seen := map[string]int{}, map[string]bool{}, map[string]bool{}
+		for _, request := range c.env.Sim.Requests() {
+			if request.Who != pvesim.DefaultTokenID || slices.Contains(periodicCalls, request.Template) {
+				continue
+			}
+			key := request.Method + " " + request.Template
+			if request.Method != http.MethodGet {
+				clear(read)
+			}
+			if !read[key] {
+				calls = append(calls, place{step: step, method: request.Method, template: request.Template, nth: nth[key]})
+			}
+			read[key] = true
+			nth[key]++
+			if kind := taskKind(request.Path); kind != "" && !seen[kind] {
+				seen[kind] = true
+				tasks = append(tasks, place{step: step, task: kind})
+			}
+		}
+		// The status is written more often the longer a step takes.
+		for n := range min(int(written.Load()), 6) {
+			writes = append(writes, place{step: step, nth: n})
+		}
+	}
+	return calls, tasks, writes
+}
+
+// prepareKill is a kill of the controller at one place. In some cases the template is deleted
+// before another controller takes over.
+type prepareKill struct {
+	on lab.Installation
+	place
+	after, deleted bool
+}
+
+// prepareCases returns the cases of all installations, in a short run of one with local and one
+// with shared storage.
+func prepareCases(t *testing.T, p plan) (faults []faultCase, kills []prepareKill) {
+	t.Helper()
+	installations := lab.Installations()
+	if !p.long {
+		installations = installations[:2]
+	}
+	for n, on := range installations {
+		calls, tasks, writes := recordPreparePlaces(t, on)
+		add := func(places []place, failures []failure) {
+			for j, at := range places {
+				for k, failure := range failures {
+					// A later read does not fail in another way for longer.
+					for i := range 2 {
+						if p.includes(n, i+j+k) && (i == 0 || at.method != http.MethodGet || at.nth == 0) {
+							faults = append(faults, faultCase{on, at, failure, i == 1})
+						}
+					}
+				}
+			}
+		}
+		add(calls, callFailures)
+		add(tasks, taskFailures)
+		for j, at := range append(calls, writes...) {
+			for k, kill := range []prepareKill{{}, {after: true}, {deleted: true}, {after: true, deleted: true}} {
+				if p.includes(n, j+k) && (!kill.deleted || at.step != lab.StepDelete) && (!kill.after || at.method != http.MethodGet) {
+					kill.on, kill.place = on, at
+					kills = append(kills, kill)
+				}
+			}
+		}
+	}
+	return faults, kills
+}
+
+// TestPrepareAtEveryCall prepares and deletes a template. It fails each call with each error and
+// each task in each way, once and persistently, and kills the controller before and after each
+// call and each write to the Kubernetes API. In the end each host has the template once, or all
+// share one, and nothing else is left.
+func TestPrepareAtEveryCall(t *testing.T) {
+	t.Parallel()
+	p := newPlan(t)
+	faults, kills := prepareCases(t, p)
+	var counted tally
+	t.Cleanup(func() { counted.report(t, p) })
+	for _, f := range sample(p.random(6), faults, p.sampleSize(5)) {
+		how := "once"
+		if f.persistent {
+			how = "persistently"
+		}
+		t.Run(subtestName(f.on, f.place, f.name, how), func(t *testing.T) {
+			t.Parallel()
+			took := failPreparation(t, p, f)
+			counted.add(f.on, f.place.String(), f.name+" "+how, true, took)
+		})
+	}
+	for _, k := range sample(p.random(7), kills, p.sampleSize(5)) {
+		what := "killed before"
+		if k.after {
+			what = "killed after"
+		}
+		if k.deleted {
+			what += ", template deleted"
+		}
+		t.Run(subtestName(k.on, k.place, what), func(t *testing.T) {
+			t.Parallel()
+			took := killPreparation(t, k)
+			counted.add(k.on, k.place.String(), what, !k.deleted, took)
+		})
+	}
+}
+
+// failPreparation runs one case with a fault.
+func failPreparation(t *testing.T, p plan, f faultCase) lab.Convergence {
+	t.Helper()
+	c := newPrepareCase(t, f.on, f.step)
+	c.env.AddFault(f.inject(f.fault, f.persistent))
+	if f.fault.Hang {
+		time.AfterFunc(c.env.Clock.Real(20*time.Second), c.env.CancelTasks)
+	}
+	c.begin(f.step)
+	c.awaitFault()
+	if f.persistent {
+		c.env.Clock.Sleep(p.persistentDuration())
+		if unreported := c.env.UnreportedTemplate(); unreported != "" {
+			t.Errorf("neither up to date nor a reason: %s", unreported)
+		}
+	}
+	return c.settlePreparation(f.step)
+}
+
+// awaitFault waits until the fault was injected. The number of reads varies, so that may not
+// happen.
+func (c *testCase) awaitFault() {
+	deadline := c.env.Clock.Now().Add(3 * time.Minute)
+	for c.env.Clock.Now().Before(deadline) && !slices.ContainsFunc(c.env.Sim.Faults(), func(f pvesim.FaultState) bool { return f.Hits > 0 }) {
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// killPreparation runs one case with a kill.
+func killPreparation(t *testing.T, k prepareKill) lab.Convergence {
+	t.Helper()
+	c := newPrepareCase(t, k.on, k.step)
+	c.killAt(k.place, k.after)
+	c.begin(k.step)
+	c.env.ConvergeUnlessKilled(c.process)
+	c.process.Kill()
+	c.clearFaults()
+	step := k.step
+	if k.deleted {
+		c.begin(lab.StepDelete)
+		step = lab.StepDelete
+	}
+	c.startPreparing()
+	return c.settlePreparation(step)
+}
+
+// settlePreparation ends all faults and waits until all invariants hold. Then it deletes the
+// template, unless that was the tested step, and waits until nothing of it remains.
+func (c *testCase) settlePreparation(step string) lab.Convergence {
+	c.t.Helper()
+	c.clearFaults()
+	took := c.env.MustConverge(c.process, "after the fault")
+	if step != lab.StepDelete {
+		c.begin(lab.StepDelete)
+		c.env.MustConverge(c.process, "after deleting the template")
+	}
+	return took
+}
