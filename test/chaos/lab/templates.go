@@ -6,6 +6,8 @@ package lab
 import (
 	"context"
 	"fmt"
+	"io/fs"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -32,8 +34,9 @@ const (
 	templateName  = "prepared"
 	prepareSecret = "prepare"
 	sharedStorage = "shared"
-	// preparationTime is how long a builder VM runs, in simulated time.
-	preparationTime = 10 * time.Second
+	// preparationTime is how long a builder VM runs, in simulated time: longer than the interval
+	// of its checks.
+	preparationTime = 15 * time.Second
 )
 
 // TemplateOptions configure the ProxmoxTemplate of an Env.
@@ -42,12 +45,20 @@ type TemplateOptions struct {
 	Shared bool
 }
 
-// apply adds the shared storage, and what a token for a resource pool needs to build templates.
+// apply adds the shared storage, what a token for a resource pool needs to build templates, and
+// the privilege to read files of guests.
 func (o TemplateOptions) apply(s *pvesim.Scenario) {
+	guestFiles := "VM.GuestAgent.FileRead"
+	if s.Version == "8.4" {
+		guestFiles = "VM.Monitor"
+	}
 	if o.Shared {
 		s.Storages = append(s.Storages, pvesim.Storage{ID: sharedStorage, Type: "rbd", Content: []string{"images"}, Size: pvesim.TiB})
 	}
 	for i := range s.Roles {
+		if slices.Contains(s.Roles[i].Privileges, "VM.PowerMgmt") {
+			s.Roles[i].Privileges = append(s.Roles[i].Privileges, guestFiles)
+		}
 		if s.Roles[i].ID == "KarpenterHost" {
 			s.Roles[i].Privileges = append(s.Roles[i].Privileges, "Sys.AccessNetwork")
 			s.ACLs = append(s.ACLs, pvesim.ACL{Path: "/storage/" + sharedStorage, Role: "KarpenterDisk", User: "kubernetes@pve"})
@@ -75,12 +86,20 @@ func newBuilders(t testing.TB, o TemplateOptions) *builders {
 		ScriptedGuests: pvesim.ScriptedGuests{Script: func(m *pvesim.Machine) *pvesim.Script {
 			for _, cd := range m.CDROMs() {
 				if strings.Contains(cd.Volid, "karpenter-builder-") {
-					return &pvesim.Script{PowerOff: true, After: preparationTime}
+					return &pvesim.Script{PowerOff: true, After: preparationTime, Agent: &pvesim.Agent{ReadFile: readGuestFile}}
 				}
 			}
 			return nil
 		}},
 	}
+}
+
+// readGuestFile returns the status of cloud-init.
+func readGuestFile(_ context.Context, name string) ([]byte, error) {
+	if name != "/run/cloud-init/status.json" {
+		return nil, fs.ErrNotExist
+	}
+	return []byte(`{"v1": {"stage": "modules-final"}}`), nil
 }
 
 // Boot runs a guest and records whether it powered itself off.
@@ -111,6 +130,7 @@ func (e *Env) CreateTemplate() {
 			SourceImage: v1alpha1.SourceImage{URL: e.builders.images.URL + "/noble.img"}, StorageIDs: storages, ResourcePool: e.resourcePool,
 			Machine: "q35", BIOS: "seabios", CPU: v1alpha1.CPU{Type: "x86-64-v2-AES"}, Tags: []string{"karpenter"},
 			Network: []v1alpha1.NetworkInterface{{Bridge: "vmbr0", Model: "virtio", MTU: 1500}},
+			Agent:   &v1alpha1.Agent{Enabled: true},
 			Prepare: &v1alpha1.Preparation{TemplatesRef: secret, DiskSize: "8G"},
 		},
 	}))
