@@ -131,7 +131,8 @@ func (e *Env) CreateTemplate() {
 			Machine: "q35", BIOS: "seabios", CPU: v1alpha1.CPU{Type: "x86-64-v2-AES"}, Tags: []string{"karpenter"},
 			Network: []v1alpha1.NetworkInterface{{Bridge: "vmbr0", Model: "virtio", MTU: 1500}},
 			Agent:   &v1alpha1.Agent{Enabled: true},
-			Prepare: &v1alpha1.Preparation{TemplatesRef: secret, DiskSize: "8G"},
+			// A builder VM that fails, because this machine stalled for longer than its time limit, is retried soon.
+			Prepare: &v1alpha1.Preparation{TemplatesRef: secret, DiskSize: "8G", KeepFailed: &metav1.Duration{}},
 		},
 	}))
 }
