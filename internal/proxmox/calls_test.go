@@ -140,11 +140,8 @@ func TestCalls(t *testing.T) {
 			result: []netip.Addr(nil),
 		},
 		"file_of_a_guest": {
-			call: func(ctx context.Context, c proxmox.Client) (any, error) {
-				return c.GuestFile(ctx, "pve1", 101, "/run/a")
-			},
-			answer: data(`{"content":"a\nb","truncated":1}`), sent: "GET /nodes/pve1/qemu/101/agent/file-read?file=%2Frun%2Fa",
-			result: "a\nb",
+			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.GuestFile(ctx, "pve1", 101, "/a") },
+			answer: data(`{"content":"a\nb","truncated":1}`), sent: "GET /nodes/pve1/qemu/101/agent/file-read?file=%2Fa", result: "a\nb",
 		},
 		"config": {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.VMConfig(ctx, "pve1", 321) },
