@@ -89,6 +89,12 @@ func (s *Simulator) adminRoutes() http.Handler {
 // bootRoutes adds what happens when a host shuts down and boots.
 func (s *Simulator) bootRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("POST /hosts/{host}/shutdown", func(w http.ResponseWriter, r *http.Request) { respond(w, s.ShutdownHost(r.PathValue("host"))) })
+	mux.HandleFunc("POST /hosts/{host}/boot-failure", func(w http.ResponseWriter, r *http.Request) {
+		respond(w, s.SetBootFails(r.PathValue("host"), true))
+	})
+	mux.HandleFunc("DELETE /hosts/{host}/boot-failure", func(w http.ResponseWriter, r *http.Request) {
+		respond(w, s.SetBootFails(r.PathValue("host"), false))
+	})
 	mux.HandleFunc("POST /hosts/{host}/storages/{storage}/inactive", func(w http.ResponseWriter, r *http.Request) {
 		respond(w, s.SetStorageActive(r.PathValue("host"), r.PathValue("storage"), false))
 	})

@@ -273,6 +273,11 @@ func (s *Simulator) HostUp(host string) error { return s.engine.HostUp(host) }
 // ShutdownHost shuts a host down as its administrator would: a stopall task stops its guests, then it powers off.
 func (s *Simulator) ShutdownHost(host string) error { return s.engine.ShutdownHost(host) }
 
+// SetBootFails sets whether a host does not boot when it is woken with wakeonlan or rebooted.
+func (s *Simulator) SetBootFails(host string, fails bool) error {
+	return s.engine.SetBootFails(host, fails)
+}
+
 // RemoveHost removes a host that is down from the cluster, as "pvecm delnode" does. Its guests stay listed.
 func (s *Simulator) RemoveHost(host string) error { return s.engine.RemoveHost(host) }
 

@@ -12,6 +12,7 @@ import (
 	"os"
 	"regexp"
 	"strconv"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -41,6 +42,39 @@ type Scenario struct {
 	Mappings       []Mapping       `yaml:"mappings,omitempty"`
 	Files          []File          `yaml:"files,omitempty"`
 	Guests         []Guest         `yaml:"guests,omitempty"`
+
+	// Votes make the votes of the hosts that are up decide about quorum. Without them, hosts that are down count as
+	// present, and only SetQuorum and Partition change quorum.
+	Votes *Votes `yaml:"votes,omitempty"`
+	// BackupJobs and ReplicationJobs are listed and never run.
+	BackupJobs      []BackupJob      `yaml:"backupJobs,omitempty"`
+	ReplicationJobs []ReplicationJob `yaml:"replicationJobs,omitempty"`
+}
+
+// Votes is how hosts vote for quorum.
+type Votes struct {
+	// QDevice adds an external vote daemon. It has one vote in clusters with an even number of hosts, otherwise one less
+	// than there are hosts.
+	QDevice bool `yaml:"qdevice,omitempty"`
+}
+
+// BackupJob is a scheduled backup.
+type BackupJob struct {
+	ID       string `yaml:"id"`
+	Schedule string `yaml:"schedule"`
+	// NextRun is when the job is due, after the start of the simulator.
+	NextRun Duration `yaml:"nextRun,omitempty"`
+	Host    string   `yaml:"host,omitempty"` // empty: each host backs up its own guests
+	// VMs are the guests to back up; empty means all.
+	VMs      []int `yaml:"vms,omitempty"`
+	Disabled bool  `yaml:"disabled,omitempty"`
+}
+
+// ReplicationJob replicates the disks of a guest to another host.
+type ReplicationJob struct {
+	VMID     int    `yaml:"vmid"`
+	Target   string `yaml:"target"`
+	Disabled bool   `yaml:"disabled,omitempty"`
 }
 
 // Host is one Proxmox node.
@@ -66,7 +100,21 @@ type Host struct {
 	DownloadRate Size `yaml:"downloadRate,omitempty"`
 	// Config is the node config, for example "wakeonlan".
 	Config map[string]string `yaml:"config,omitempty"`
+	// Votes is the number of votes for quorum, 1 by default.
+	Votes int `yaml:"votes,omitempty"`
+	// Ceph are the Ceph daemons on the host, for example "mon", "mgr", "osd.0". Hosts without any have no Ceph installed.
+	Ceph []string `yaml:"ceph,omitempty"`
+	// ShutdownTime is how long a shutdown over the API takes after the guests are stopped, 20 seconds by default; BootTime
+	// is how long the host takes to boot, 90 seconds by default.
+	ShutdownTime Duration `yaml:"shutdownTime,omitempty"`
+	BootTime     Duration `yaml:"bootTime,omitempty"`
 }
+
+// Defaults of hosts.
+const (
+	DefaultShutdownTime = 20 * time.Second
+	DefaultBootTime     = 90 * time.Second
+)
 
 // Bridge is a network bridge of a host.
 type Bridge struct {

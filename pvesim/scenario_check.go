@@ -96,7 +96,7 @@ func (s *Scenario) validate() error {
 			return bad(fmt.Sprintf("there is no latency profile %q", profile), "latency", typ)
 		}
 	}
-	for _, check := range []func() error{s.validateHosts, s.validateStorages, s.validateAccess, s.validateGuests, s.validateFiles} {
+	for _, check := range []func() error{s.validateHosts, s.validateStorages, s.validateAccess, s.validateGuests, s.validateFiles, s.validateJobs} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -127,6 +127,9 @@ func (s *Scenario) validateHosts() error {
 		}
 		if text := noneOrOneOf(h.Unreachable, "refused", "noroute", "timeout"); text != "" {
 			return bad(text, "hosts", i, "unreachable")
+		}
+		if err := validateCeph(i, h.Ceph); err != nil {
+			return err
 		}
 		seen[h.Name] = true
 	}

@@ -117,7 +117,8 @@ func (s *Simulator) populate() error {
 			Name: h.Name, Sockets: h.Sockets, Cores: h.Cores, Threads: h.Threads, Memory: int64(h.Memory), IP: h.IP,
 			Online: !h.Offline, Unreachable: h.Unreachable, PCI: h.PCI, NUMANodes: h.NUMA, Maintenance: h.Maintenance, Arch: h.Arch,
 			DownloadRate: int64(h.DownloadRate), Bridges: bridgesOf(h.Bridges),
-			Config: maps.Clone(h.Config),
+			Config: maps.Clone(h.Config), Votes: h.Votes, Ceph: cephDaemons(h),
+			ShutdownTime: cmp.Or(time.Duration(h.ShutdownTime), DefaultShutdownTime), BootTime: cmp.Or(time.Duration(h.BootTime), DefaultBootTime),
 		}
 		e.AddHost(host)
 	}
@@ -143,6 +144,7 @@ func (s *Simulator) populate() error {
 		e.AddSecurityGroup(g.Name, g.Comment)
 	}
 	e.SetOptions(sc.Options)
+	s.populateJobs()
 	s.populateFiles()
 	if err := s.populateAccess(); err != nil {
 		return err

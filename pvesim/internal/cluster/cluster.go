@@ -43,7 +43,7 @@ func Routes(k *kernel.Kernel, store *storage.Store, network *sdn.Network, stats 
 	version := api.Static(api.Row{"version": k.Version.Full, "release": k.Version.Release, "repoid": k.Version.RepoID})
 	rh := resourceHandlers{k, store, network, stats}
 	ph := poolHandlers{k, store, stats}
-	return map[string]api.Handler{
+	routes := map[string]api.Handler{
 		"GET /version":              version,
 		"GET /nodes/{node}/version": version,
 		"GET /cluster":              api.Index("name", "resources", "status", "nextid", "options", "tasks", "ha", "firewall", "mapping", "metrics", "sdn"),
@@ -53,9 +53,7 @@ func Routes(k *kernel.Kernel, store *storage.Store, network *sdn.Network, stats 
 		"GET /cluster/nextid":       kernel.Read(k, ch.getNextID),
 		"GET /cluster/options":      kernel.Read(k, ch.getOptions),
 		"PUT /cluster/options":      kernel.Change(k, ch.putOptions),
-		"GET /cluster/backup":       api.Static([]api.Row{}),
 		"GET /cluster/log":          api.Static([]api.Row{}),
-		"GET /cluster/replication":  api.Static([]api.Row{}),
 		"GET /pools":                ph.getPools,
 		"POST /pools":               ph.postPool,
 		"PUT /pools":                ph.putPool,
@@ -64,6 +62,9 @@ func Routes(k *kernel.Kernel, store *storage.Store, network *sdn.Network, stats 
 		"PUT /pools/{poolid}":       ph.putPool,
 		"DELETE /pools/{poolid}":    ph.deletePool,
 	}
+	jh := jobHandlers{k}
+	maps.Copy(routes, jh.routes())
+	return routes
 }
 
 func (ch *handlers) getClusterStatus(r *api.Request) (any, error) {
@@ -96,7 +97,7 @@ func (ch *handlers) getConfigNodes(*api.Request) (any, error) {
 		return rows, nil
 	}
 	for i, h := range ch.k.Hosts {
-		rows = append(rows, api.Row{"node": h.Name, "name": h.Name, "nodeid": strconv.Itoa(i + 1), "ring0_addr": h.IP, "quorum_votes": "1"})
+		rows = append(rows, api.Row{"node": h.Name, "name": h.Name, "nodeid": strconv.Itoa(i + 1), "ring0_addr": h.IP, "quorum_votes": strconv.Itoa(h.Votes)})
 	}
 	return rows, nil
 }

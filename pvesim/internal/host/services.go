@@ -29,7 +29,6 @@ func (hh *handlers) systemRoutes() map[string]api.Handler {
 		"GET " + host + "/hardware":                  api.Index("type", "pci", "usb"),
 		"GET " + host + "/hardware/usb":              api.Static([]api.Row{}),
 		"GET " + host + "/aplinfo":                   api.Static([]api.Row{}),
-		"GET " + host + "/replication":               api.Static([]api.Row{}),
 		"GET " + host + "/rrddata":                   hh.getRRD,
 		"GET " + host + "/qemu/{vmid}/rrddata":       hh.getRRD,
 		"GET " + host + "/storage/{storage}/rrddata": hh.getRRD,

@@ -41,12 +41,17 @@ type Kernel struct {
 	Name    string // of the cluster, empty for a standalone host
 
 	// Mu guards the fields below and the state of the packages that register handlers.
-	Mu       sync.Mutex
-	Hosts    []*Host
-	Guests   map[int]*Guest
-	Options  map[string]string // datacenter.cfg
-	NoQuorum bool
-	HA       HA
+	Mu      sync.Mutex
+	Hosts   []*Host
+	Guests  map[int]*Guest
+	Options map[string]string // datacenter.cfg
+	// BackupJobs and ReplicationJobs are listed and never run.
+	BackupJobs, ReplicationJobs []api.Row
+	NoQuorum                    bool
+	// Votes make the votes of the hosts that are up decide about quorum. If it is nil, hosts that are down count as
+	// present.
+	Votes *Votes
+	HA    HA
 
 	hostsByName map[string]*Host
 	nextPID     int
@@ -68,7 +73,7 @@ func New(version Version, name string, speed float64) (*Kernel, error) {
 	return &Kernel{
 		Permissions: Permissions{Access: access.New(schema.Privileges(version.Release))}, Clock: c, Signer: access.NewSigner(),
 		Tasks: tasks.NewRegistry(ctx, c, group), Locks: locks.New(c), Schema: catalog, Version: version, Name: name,
-		Guests: map[int]*Guest{}, Options: map[string]string{}, hostsByName: map[string]*Host{}, nextPID: 15000,
+		Guests: map[int]*Guest{}, Options: map[string]string{}, BackupJobs: []api.Row{}, hostsByName: map[string]*Host{}, nextPID: 15000,
 		ctx: ctx, cancel: cancel, group: group, routes: map[string]api.Handler{},
 	}, nil
 }
@@ -224,6 +229,18 @@ type Host struct {
 	BootedAt time.Time
 	// Config is the node config, for example "description" and "wakeonlan".
 	Config map[string]string
+	// Votes is the number of votes of the host for quorum.
+	Votes int
+	// Ceph are the IDs of the Ceph daemons on the host by type: mon, mgr, mds or osd. It is nil if Ceph is not installed.
+	Ceph map[string][]string
+	// ShutdownTime is how long the host takes to power off after its guests are stopped, BootTime how long it takes to
+	// boot.
+	ShutdownTime, BootTime time.Duration
+	// BootFails means that the host does not boot when it is woken.
+	BootFails bool
+	// ShuttingDown means that the host is up, but about to power off. Booting means that it was powered on and is not up
+	// yet.
+	ShuttingDown, Booting bool
 	// cutOff means that a partition separates the host from those without this flag.
 	cutOff bool
 	// quorumRegained means that /cluster/status did not report the return of quorum yet.
@@ -279,6 +296,7 @@ func (k *Kernel) AddHost(h *Host) {
 	}
 	h.workers = make(chan struct{}, daemonWorkers)
 	h.BootedAt = time.Now().Add(-time.Hour)
+	h.Votes = cmp.Or(h.Votes, 1)
 	if h.Config == nil {
 		h.Config = map[string]string{}
 	}

@@ -50,11 +50,58 @@ func Sees(from, to *Host) bool {
 	return to.Online && (from == nil || from.cutOff == to.cutOff)
 }
 
-// HasQuorum reports whether a host is in a part of the cluster that has quorum. Hosts that are down count as present:
-// SetQuorum determines whether they are missed. The caller holds the mutex.
+// Votes is how hosts vote for quorum.
+type Votes struct {
+	// QDevice means that an external vote daemon adds its votes to the part of the cluster with most votes.
+	QDevice bool
+}
+
+// SetOnline sets whether a host is up. The caller holds the mutex.
+func (k *Kernel) SetOnline(h *Host, online bool) {
+	k.changeQuorum(func() { h.Online = online })
+}
+
+// QDeviceVotes returns the votes of the external vote daemon, as "pvecm qdevice setup" assigns them: one in clusters with
+// an even number of hosts, otherwise one less than there are hosts. The caller holds the mutex.
+func (k *Kernel) QDeviceVotes() int {
+	switch {
+	case k.Votes == nil || !k.Votes.QDevice:
+		return 0
+	case len(k.Hosts)%2 == 0:
+		return 1
+	default:
+		return len(k.Hosts) - 1
+	}
+}
+
+// hasMajority reports whether the hosts that are up in the part of a host have more than half of all votes. The vote
+// daemon votes for the part with most votes, or for that of the first host if they are equal.
+func (k *Kernel) hasMajority(h *Host) bool {
+	total, part, others := k.QDeviceVotes(), 0, 0
+	for _, other := range k.Hosts {
+		total += other.Votes
+		switch {
+		case !other.Online:
+		case other.cutOff == h.cutOff:
+			part += other.Votes
+		default:
+			others += other.Votes
+		}
+	}
+	if part > others || (part == others && k.Hosts[0].cutOff == h.cutOff) {
+		part += k.QDeviceVotes()
+	}
+	return 2*part > total
+}
+
+// HasQuorum reports whether a host is in a part of the cluster that has quorum. Without Votes, hosts that are down count
+// as present: SetQuorum determines whether they are missed. The caller holds the mutex.
 func (k *Kernel) HasQuorum(h *Host) bool {
 	if k.NoQuorum || h == nil {
 		return !k.NoQuorum
+	}
+	if k.Votes != nil {
+		return k.hasMajority(h)
 	}
 	members := 0
 	for _, other := range k.Hosts {
@@ -98,8 +145,11 @@ func (k *Kernel) IsListed(serving *Host, g *Guest) bool {
 	return serving == nil || g.Host == serving.Name || k.HasQuorum(serving)
 }
 
-// executingHost returns the host that executes a request: the one in its path, otherwise the one that received it. The
-// caller holds the mutex.
+// executingHost returns the host that executes a request: the one in its path if the method is forwarded to it, otherwise
+// the one that received it. The caller holds the mutex.
 func (k *Kernel) executingHost(r *api.Request) *Host {
+	if r.Method != nil && r.Method.ProxyTo == "" {
+		return k.ServingHost(r)
+	}
 	return cmp.Or(k.Host(r.Host), k.ServingHost(r))
 }

@@ -198,7 +198,8 @@ func (c *Controller) HostDown(name, how string) error {
 		c.k.Mu.Unlock()
 		return api.Failf("there is no host '%s'", name)
 	}
-	h.Online, h.Unreachable, h.Report = false, how, nil
+	c.k.SetOnline(h, false)
+	h.Unreachable, h.Report, h.ShuttingDown, h.Booting = how, nil, false, false
 	for _, g := range c.k.Guests {
 		if g.Host == name && g.IsRunning() {
 			c.Off(g)
@@ -217,11 +218,17 @@ func (c *Controller) HostUp(name string) error {
 	if h == nil {
 		return api.Failf("there is no host '%s'", name)
 	}
-	h.Online, h.BootedAt = true, time.Now()
+	c.up(h)
+	return nil
+}
+
+// up powers a host on. The caller holds the mutex.
+func (c *Controller) up(h *kernel.Host) {
+	c.k.SetOnline(h, true)
+	h.BootedAt, h.Booting = time.Now(), false
 	for _, g := range c.k.SortedGuests() {
-		if g.Host == name && g.Type == "qemu" && !g.IsRunning() && g.Config.Bool("onboot", false) && !g.Config.IsTemplate() && g.Config.Lock() == "" && c.checkVolumes(g) == nil {
+		if g.Host == h.Name && g.Type == "qemu" && !g.IsRunning() && g.Config.Bool("onboot", false) && !g.Config.IsTemplate() && g.Config.Lock() == "" && c.checkVolumes(g) == nil {
 			c.On(g)
 		}
 	}
-	return nil
 }

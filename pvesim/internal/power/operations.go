@@ -102,6 +102,8 @@ func (c *Controller) Routes() map[string]api.Handler {
 	h := handlers{c}
 	const vm = " /nodes/{node}/qemu/{vmid}"
 	return map[string]api.Handler{
+		"POST /nodes/{node}/status":                  kernel.Change(c.k, c.postHostStatus),
+		"POST /nodes/{node}/wakeonlan":               kernel.Read(c.k, c.postWakeOnLAN),
 		"POST" + vm + "/status/start":                h.postStart,
 		"POST" + vm + "/status/stop":                 h.postStop,
 		"POST" + vm + "/status/shutdown":             h.postShutdown,

@@ -23,13 +23,7 @@ func (c *Controller) ShutdownHost(name string) error {
 	if c.k.Host(name) == nil {
 		return api.Failf("there is no host '%s'", name)
 	}
-	root := api.Request{Who: access.Identity{User: access.Root}, Host: name}
-	task := c.k.Fork(&root, "stopall", "", func(context.Context, *tasks.Task) error {
-		for _, stop := range c.stopAll(root) {
-			<-stop.Done()
-		}
-		return nil
-	})
+	task := c.stopGuests(name)
 	c.k.Go(func() {
 		<-task.Done()
 		if task.State().Exit == "OK" {
@@ -37,6 +31,17 @@ func (c *Controller) ShutdownHost(name string) error {
 		}
 	})
 	return nil
+}
+
+// stopGuests starts the task that stops all guests of a host. The caller holds the mutex.
+func (c *Controller) stopGuests(host string) *tasks.Task {
+	root := api.Request{Who: access.Identity{User: access.Root}, Host: host}
+	return c.k.Fork(&root, "stopall", "", func(context.Context, *tasks.Task) error {
+		for _, stop := range c.stopAll(root) {
+			<-stop.Done()
+		}
+		return nil
+	})
 }
 
 // stopAll starts the shutdown of all guests of a host.
