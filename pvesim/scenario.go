@@ -135,6 +135,7 @@ type Storage struct {
 	Size    Size     `yaml:"size"`
 	Used    Size     `yaml:"used,omitempty"` // by data that is not in the scenario
 	Path    string   `yaml:"path,omitempty"`
+	Server  string   `yaml:"server,omitempty"` // of nfs and cifs
 }
 
 // Role is a set of privileges.

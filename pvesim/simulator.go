@@ -125,7 +125,7 @@ func (s *Simulator) populate() error {
 	for _, st := range sc.Storages {
 		e.AddStorage(&storage.Storage{
 			ID: st.ID, Type: st.Type, Content: st.Content, Shared: st.Shared, Hosts: st.Hosts, Size: int64(st.Size),
-			BaseUsed: int64(st.Used), Path: st.Path,
+			BaseUsed: int64(st.Used), Path: st.Path, Server: st.Server,
 		})
 	}
 	for _, z := range sc.Zones {

@@ -33,6 +33,7 @@ type Client interface {
 	HAClient
 	StorageClient
 	TaskClient
+	PowerClient
 }
 
 // Options are a client's settings other than its Cluster's config. The zero value
@@ -87,6 +88,7 @@ type client struct {
 	haClient
 	storageClient
 	taskClient
+	powerClient
 }
 
 // New returns the client of one Cluster. It makes no call: see Check.
@@ -117,6 +119,7 @@ func New(cfg ClusterConfig, opts Options) (Client, error) {
 		region: cfg.Region, urls: cfg.URLs, user: user,
 		clusterClient: clusterClient{calls, &quorum{}}, networkClient: networkClient{calls}, guestClient: guestClient{calls},
 		vmClient: vmClient{calls}, haClient: haClient{calls}, storageClient: storageClient{calls}, taskClient: taskClient{calls},
+		powerClient: powerClient{calls},
 	}, nil
 }
 

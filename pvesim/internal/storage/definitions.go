@@ -68,6 +68,7 @@ func (d *definitions) getStorageStatus(r *api.Request) (any, error) {
 func (d *definitions) definition(s *Storage) api.Row {
 	out := api.Row{"storage": s.ID, "type": s.Type, "content": strings.Join(s.Content, ","), "digest": d.storageDigest()}
 	api.SetNonEmpty(out, "path", s.Path)
+	api.SetNonEmpty(out, "server", s.Server)
 	switch s.Type {
 	case "lvmthin":
 		out["vgname"], out["thinpool"] = "pve", "data"
@@ -129,7 +130,7 @@ func (d *definitions) postDefinition(_ context.Context, r *api.Request) (api.Res
 	s := &Storage{
 		ID: id, Type: typ, Path: r.Params.Values["path"], Shared: r.Bool("shared"), Size: 100 << 30,
 		Content: schema.SplitList(r.Params.Values["content"]), Hosts: schema.SplitList(r.Params.Values["nodes"]),
-		mkdir: r.Params.Values["mkdir"],
+		mkdir: r.Params.Values["mkdir"], Server: r.Params.Values["server"],
 	}
 	d.AddStorage(s)
 	return api.Response{Data: api.Row{"storage": id, "type": typ}}, nil

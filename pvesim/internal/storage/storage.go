@@ -94,6 +94,7 @@ type Storage struct {
 	Size     int64
 	BaseUsed int64
 	Path     string
+	Server   string
 	Disabled bool
 	Full     bool // a fault: allocations fail
 	mkdir    string

@@ -1,0 +1,132 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox_test
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// withPower lets the token turn hosts off and on; pve2 can be woken.
+func withPower(s *pvesim.Scenario) {
+	s.Roles[0].Privileges = append(s.Roles[0].Privileges, "Sys.PowerMgmt")
+	s.Hosts[1].Config = map[string]string{"wakeonlan": "mac=BC:24:11:AA:00:02,bind-interface=eno1"}
+	s.Hosts[1].ShutdownTime, s.Hosts[1].BootTime = pvesim.Duration(time.Second), pvesim.Duration(time.Second)
+}
+
+func TestShutdownAndWake(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), testContext(t)
+	_, c := simulate(t, "9.2", withPower)
+	online := func() bool {
+		all, err := c.Resources(ctx)
+		return err == nil && all.Hosts[1].Online
+	}
+	g.Eventually(online).Should(BeTrue())
+	g.Expect(c.WakeAddress(ctx, "pve1")).To(BeEmpty())
+	g.Expect(c.WakeAddress(ctx, "pve2")).To(Equal("BC:24:11:AA:00:02"))
+	g.Expect(c.HostAddresses(ctx)).To(HaveKeyWithValue("pve2", "10.97.0.3"))
+
+	g.Expect(c.Shutdown(ctx, "pve2")).To(Succeed())
+	g.Eventually(online).Should(BeFalse())
+	_, err := c.WakeAddress(ctx, "pve2")
+	g.Expect(err).To(MatchError(proxmox.ErrHostUnreachable))
+	g.Expect(c.HostAddresses(ctx)).NotTo(HaveKey("pve2"))
+	g.Expect(c.Wake(ctx, "pve2")).To(Equal("BC:24:11:AA:00:02"))
+	g.Eventually(online).Should(BeTrue())
+	_, err = c.Wake(ctx, "pve1")
+	g.Expect(err).To(MatchError(ContainSubstring("'pve1' is local node")))
+}
+
+func TestShutdownForbidden(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	_, c := simulate(t, "8.4")
+	g.Expect(c.Shutdown(testContext(t), "pve2")).To(MatchError(MatchRegexp("Sys.PowerMgmt is missing on /nodes/pve2")))
+	_, err := c.Wake(testContext(t), "pve2")
+	g.Expect(err).To(MatchError(ContainSubstring("Sys.PowerMgmt is missing on /nodes/pve2")))
+}
+
+func TestPowerGuards(t *testing.T) {
+	t.Parallel()
+	for _, release := range []string{"8.4", "9.2"} {
+		t.Run(release, func(t *testing.T) {
+			t.Parallel()
+			g, ctx := NewWithT(t), testContext(t)
+			sim, c := simulate(t, release, withPower, func(s *pvesim.Scenario) {
+				s.Votes = &pvesim.Votes{QDevice: true}
+				s.Hosts[0].Votes = 2
+				s.Hosts[0].Ceph = []string{"osd.1", "mon", "mgr"}
+				s.BackupJobs = []pvesim.BackupJob{
+					{ID: "all", Schedule: "daily", NextRun: pvesim.Duration(time.Hour)}, {ID: "one", Host: "pve2", VMs: []int{101, 102}}, {ID: "off", Disabled: true},
+				}
+				s.ReplicationJobs = []pvesim.ReplicationJob{{VMID: 101, Target: "pve2"}, {VMID: 102, Target: "pve1", Disabled: true}}
+				s.Storages = append(s.Storages, pvesim.Storage{ID: "nas", Type: "nfs", Content: []string{"iso"}, Size: pvesim.GiB, Server: "10.97.0.2"})
+			})
+
+			g.Expect(c.Votes(ctx)).To(Equal(proxmox.Votes{Hosts: map[string]int{"pve1": 2, "pve2": 1}, QDevice: 1, QDeviceConnected: true}))
+			g.Expect(c.CephDaemons(ctx)).To(Equal(map[string][]string{"pve1": {"mgr.pve1", "mon.pve1", "osd.1"}}))
+			g.Expect(c.HasCeph(ctx, "pve1")).To(BeTrue())
+			g.Expect(c.HasCeph(ctx, "pve2")).To(BeFalse())
+			version, err := c.Version(ctx)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(c.HAPreferences(ctx, version)).To(BeEmpty())
+			jobs, err := c.BackupJobs(ctx)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(jobs).To(HaveLen(2))
+			g.Expect(jobs[0].NextRun).To(BeTemporally("~", time.Now().Add(time.Hour), time.Minute))
+			g.Expect([]any{jobs[1].ID, jobs[1].Host, jobs[1].VMs}).To(Equal([]any{"one", "pve2", []int{101, 102}}))
+			g.Expect(c.ReplicationJobs(ctx)).To(Equal([]proxmox.ReplicationJob{{ID: "101-0", VMID: 101, Target: "pve2"}}))
+			g.Expect(c.StorageServers(ctx)).To(Equal(map[string]string{"nas": "10.97.0.2"}))
+
+			_, err = sim.AddFault(pvesim.Fault{Task: "qmstop", Hang: true})
+			g.Expect(err).NotTo(HaveOccurred())
+			task, err := c.StopVM(ctx, "pve2", 102)
+			g.Expect(err).NotTo(HaveOccurred())
+			running, err := c.AllRunningTasks(ctx)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(running).To(HaveLen(1))
+			g.Expect(running[0].UPID).To(Equal(task))
+		})
+	}
+}
+
+func TestHAPreferences(t *testing.T) {
+	t.Parallel()
+	for release, test := range map[string]struct{ rows, sent string }{
+		"8.4": {`[{"group":"prefer","nodes":"pve2:1,pve1","type":"group"}]`, "GET /cluster/ha/groups"},
+		"9.2": {
+			`[{"rule":"prefer","type":"node-affinity","nodes":"pve2:1,pve1","resources":"vm:101"},` +
+				`{"rule":"off","type":"node-affinity","nodes":"pve3","disable":1},{"rule":"apart","type":"resource-affinity"}]`,
+			"GET /cluster/ha/rules",
+		},
+	} {
+		t.Run(release, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			c, host := clientOf(t, always(data(test.rows)))
+			g.Expect(c.HAPreferences(testContext(t), proxmox.Version{Release: release})).To(Equal(map[string][]string{"pve1": {"prefer"}, "pve2": {"prefer"}}))
+			g.Expect(host.requests()).To(HaveLen(1))
+			g.Expect(host.requests()[0].String()).To(Equal(test.sent))
+		})
+	}
+}
+
+func TestCephNotInstalled(t *testing.T) {
+	t.Parallel()
+	_, c := simulate(t, "8.4")
+	_, err := c.CephDaemons(testContext(t))
+	NewWithT(t).Expect(err).To(MatchError(proxmox.ErrNotFound))
+}
+
+func TestVotesStandalone(t *testing.T) {
+	t.Parallel()
+	_, c := simulate(t, "8.4", func(s *pvesim.Scenario) { s.Cluster, s.Hosts, s.Guests = "", s.Hosts[:1], nil })
+	NewWithT(t).Expect(c.Votes(testContext(t))).To(Equal(proxmox.Votes{Hosts: map[string]int{}}))
+}
