@@ -262,7 +262,7 @@ func (f *Failover) tolerates(failed, target int, vm Amount) bool {
 		return false // a further VM does not change that
 	}
 	for _, left := range f.plans[failed] {
-		if failed != target && left[target].free.covers(vm) {
+		if failed != target && left[target].free.Covers(vm) {
 			return true
 		}
 		if failed == target && slices.ContainsFunc(left, func(b bin) bool { return b.fits(vm) }) {

@@ -97,6 +97,7 @@ func newHostState(region string, host Host, limits HostSettings, failure error) 
 		Maintenance:       maintenanceReason(host.HostRow, limits),
 		Unusable:          unusableReason(host.HostRow, limits, failure),
 		KeepsReserve:      limits.KeepsReserve,
+		Power:             limits.Power,
 	}
 	state.Free = state.Allocatable.Minus(state.Allocated)
 	return state

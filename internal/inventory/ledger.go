@@ -166,5 +166,5 @@ func isVisible(r Reservation, snapshot *Snapshot) bool {
 	if !ok || !guest.HasResources() || guest.Stale {
 		return false
 	}
-	return guest.Status == statusRunning || guest.Allocated.covers(r.Amount)
+	return guest.Status == statusRunning || guest.Allocated.Covers(r.Amount)
 }

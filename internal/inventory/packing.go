@@ -11,7 +11,7 @@ const packingSteps = 10_000
 // cannot be larger than the Host.
 type bin struct{ free, size Amount }
 
-func (b bin) fits(guest Amount) bool { return b.free.covers(guest) && b.size.covers(guest) }
+func (b bin) fits(guest Amount) bool { return b.free.Covers(guest) && b.size.Covers(guest) }
 
 // packing is a search for Hosts that guests fit on.
 type packing struct {
@@ -47,7 +47,7 @@ func (p *packing) place(n int, free Amount) bool {
 	if n == len(p.guests) {
 		return true
 	}
-	if !free.covers(p.rest[n]) {
+	if !free.Covers(p.rest[n]) {
 		return false
 	}
 	guest, first := p.guests[n], 0

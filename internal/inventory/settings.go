@@ -54,6 +54,7 @@ type HostSettings struct {
 	KeepsReserve bool
 	// Topology as configured; Proxmox's API does not report it.
 	Topology Topology
+	Power    PowerSettings
 }
 
 // Topology is the layout of a Host's CPUs and memory. Zero values are unset.
@@ -117,6 +118,7 @@ func (s Settings) For(region, host string) HostSettings {
 		StorageHighWater:    DefaultStorageHighWater,
 		StorageThinFactor:   DefaultStorageThinFactor,
 		PriceFactor:         DefaultPriceFactor,
+		Power:               PowerSettings{Mode: PowerNone, IdleTime: DefaultIdleTime, MinAwake: DefaultMinAwake},
 	}
 	for _, r := range s.rules {
 		if !matches(r.region, region) || !matches(r.host, host) {

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/cpuset"
@@ -26,6 +27,7 @@ import (
 const (
 	maxRatio       = 64
 	maxPriceFactor = 1000
+	maxWatts       = 100_000
 )
 
 // LoadSettings reads a host-settings file: JSON of the form
@@ -131,6 +133,13 @@ var settingFields = map[string]func(json.RawMessage) (setter, error){
 	"storagethinfactor": ratioField(1, func(s *HostSettings, r float64) { s.StorageThinFactor = r }),
 	"pricefactor":       ratioField(maxPriceFactor, func(s *HostSettings, r float64) { s.PriceFactor = r }),
 	"reserve":           parseReserve,
+
+	"powermanagement": parsePowerMode,
+	"idletime":        durationField(func(s *HostSettings, d time.Duration) { s.Power.IdleTime = d }),
+	"minawake":        countField(func(s *HostSettings, n int) { s.Power.MinAwake = n }),
+	"sleepwindow":     parseSleepWindow,
+	"wattsidle":       ratioField(maxWatts, func(s *HostSettings, w float64) { s.Power.WattsIdle = w }),
+	"wattsfull":       ratioField(maxWatts, func(s *HostSettings, w float64) { s.Power.WattsFull = w }),
 }
 
 func countField(set func(*HostSettings, int)) func(json.RawMessage) (setter, error) {

@@ -90,8 +90,8 @@ func (a Amount) atLeast(b Amount) Amount {
 	return Amount{CPUs: max(a.CPUs, b.CPUs), MemoryBytes: max(a.MemoryBytes, b.MemoryBytes)}
 }
 
-// covers reports whether a is at least b in both quantities.
-func (a Amount) covers(b Amount) bool {
+// Covers reports whether a is at least b in both quantities.
+func (a Amount) Covers(b Amount) bool {
 	return a.CPUs >= b.CPUs && a.MemoryBytes >= b.MemoryBytes
 }
 

@@ -78,6 +78,8 @@ type HostState struct {
 	// KeepsReserve is true if a VM on the Host must leave free what the largest Host holds; see
 	// Failover.
 	KeepsReserve bool
+	// Power are the settings for power management.
+	Power PowerSettings
 }
 
 // StorageState is a storage of a Host with its free capacity.

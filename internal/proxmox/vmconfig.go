@@ -86,6 +86,9 @@ func (c VMConfig) Lock() string { return c.Options["lock"] }
 // IsTemplate reports whether the VM is a template.
 func (c VMConfig) IsTemplate() bool { return isTrue(c.Options["template"]) }
 
+// StartsOnBoot reports whether the VM starts with its Host.
+func (c VMConfig) StartsOnBoot() bool { return isTrue(c.Options["onboot"]) }
+
 // Protected reports whether the VM's protection flag forbids its deletion.
 func (c VMConfig) Protected() bool { return isTrue(c.Options["protection"]) }
 

@@ -1,0 +1,185 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package power
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+)
+
+// JobLead is how long before a backup job its Hosts are kept awake, or woken.
+const JobLead = time.Hour
+
+// Action is what to do with a Host.
+type Action string
+
+// Actions.
+const (
+	Keep  Action = "Keep"
+	Sleep Action = "Sleep"
+	Wake  Action = "Wake"
+)
+
+// Decision is the Action for one Host. It has Reasons unless the Action is Sleep, or the Host
+// is asleep and not needed.
+type Decision struct {
+	Host    string
+	Action  Action
+	Reasons []Reason
+}
+
+// Message returns the reasons as one text.
+func (d Decision) Message() string {
+	texts := make([]string, 0, len(d.Reasons))
+	for _, reason := range d.Reasons {
+		texts = append(texts, reason.Message)
+	}
+	return strings.Join(texts, "; ")
+}
+
+// plan is the state of a Region with the decisions so far.
+type plan struct {
+	Region
+	// awake are the Hosts that are on and remain on.
+	awake map[string]bool
+	// wakes are the Reasons of Hosts to wake.
+	wakes map[string][]Reason
+	// free is the capacity that is left after Demand, for Hosts that are on or will be.
+	free map[string]inventory.Amount
+	// unmet is true if Demand exceeds the capacity of the Hosts that were awake.
+	unmet bool
+}
+
+// Decide returns a Decision for each enrolled Host, in the order of the Hosts. Its decisions
+// take each other into account: all of them can be carried out.
+func Decide(region Region) []Decision {
+	p := &plan{Region: region, awake: map[string]bool{}, wakes: map[string][]Reason{}, free: map[string]inventory.Amount{}}
+	for _, host := range region.Hosts {
+		if host.State == Awake {
+			p.awake[host.Name] = true
+		}
+		if host.State == Awake || host.State == Waking {
+			p.free[host.Name] = host.Free
+		}
+	}
+	p.wakeForDemand()
+	p.wakeForMinimum()
+	p.wakeForJobs()
+	decisions := p.sleep()
+	out := make([]Decision, 0, len(region.Hosts))
+	for _, host := range region.Hosts {
+		switch {
+		case !host.isEnrolled():
+		case p.wakes[host.Name] != nil:
+			out = append(out, Decision{Host: host.Name, Action: Wake, Reasons: p.wakes[host.Name]})
+		default:
+			out = append(out, decisions[host.Name])
+		}
+	}
+	return out
+}
+
+// sleepers returns the enrolled Hosts that are asleep. Those that use the least energy come
+// first.
+func (p *plan) sleepers() []Host {
+	var out []Host
+	for _, host := range p.Hosts {
+		if host.State == Asleep && host.isEnrolled() && host.Maintenance == "" {
+			out = append(out, host)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Host) int { return cmp.Compare(a.Settings.WattsIdle, b.Settings.WattsIdle) })
+	return out
+}
+
+// wake adds a Host to those that are woken.
+func (p *plan) wake(host Host, reason ReasonType, message string) {
+	if p.wakes[host.Name] == nil {
+		p.free[host.Name] = host.Free
+	}
+	p.wakes[host.Name] = append(p.wakes[host.Name], Reason{reason, message})
+}
+
+// wakeForDemand wakes Hosts for VMs that do not fit on those that are on.
+func (p *plan) wakeForDemand() {
+	for _, vm := range p.Demand {
+		if p.take(vm) {
+			continue
+		}
+		p.unmet = true
+		for _, host := range p.sleepers() {
+			if p.wakes[host.Name] == nil && host.Free.Covers(vm) {
+				p.wake(host, InsufficientCapacity, "VMs wait for its capacity")
+				p.take(vm)
+				break
+			}
+		}
+	}
+}
+
+// take subtracts a VM from the free capacity of a Host, and reports whether one has enough.
+func (p *plan) take(vm inventory.Amount) bool {
+	for _, host := range p.Hosts {
+		if free, on := p.free[host.Name]; on && free.Covers(vm) {
+			p.free[host.Name] = free.Minus(vm)
+			return true
+		}
+	}
+	return false
+}
+
+// minAwake returns the minimum number of Hosts that stay awake: the largest value of the
+// settings, and at least one.
+func (p *plan) minAwake() int {
+	least := 1
+	for _, host := range p.Hosts {
+		least = max(least, host.Settings.MinAwake)
+	}
+	return least
+}
+
+func (p *plan) wakeForMinimum() {
+	on := len(p.free)
+	for _, host := range p.sleepers() {
+		if on >= p.minAwake() {
+			return
+		}
+		if p.wakes[host.Name] == nil {
+			p.wake(host, MinimumAwake, "fewer hosts are awake than the setting minawake requires")
+			on++
+		}
+	}
+}
+
+func (p *plan) wakeForJobs() {
+	for _, host := range p.sleepers() {
+		if message := p.dueBackups(host); message != "" {
+			p.wake(host, BackupDue, message)
+		}
+	}
+}
+
+// sleep decides about the Hosts that are not woken. Hosts that use the most energy while they
+// are idle are shut down first.
+func (p *plan) sleep() map[string]Decision {
+	hosts := slices.Clone(p.Hosts)
+	slices.SortStableFunc(hosts, func(a, b Host) int { return cmp.Compare(b.Settings.WattsIdle, a.Settings.WattsIdle) })
+	out := make(map[string]Decision, len(hosts))
+	for _, host := range hosts {
+		decision := Decision{Host: host.Name, Action: Keep}
+		if host.State != Asleep {
+			decision.Reasons = p.guard(host)
+		}
+		if host.State == Awake && host.isEnrolled() && len(decision.Reasons) == 0 {
+			decision.Action = Sleep
+			delete(p.awake, host.Name)
+		}
+		out[host.Name] = decision
+	}
+	return out
+}

@@ -1,0 +1,257 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package power_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
+)
+
+var now = time.Date(2026, 11, 16, 12, 0, 0, 0, time.UTC)
+
+const gib = 1 << 30
+
+// idleHost returns a Host that no guard keeps awake.
+func idleHost(name string) power.Host {
+	return power.Host{
+		Name: name, State: power.Awake, Votes: 1, IdleSince: now.Add(-time.Hour), Free: inventory.Amount{CPUs: 8, MemoryBytes: 32 * gib},
+		Settings:    inventory.PowerSettings{Mode: inventory.PowerReport, IdleTime: 30 * time.Minute, MinAwake: 1, WattsIdle: 50, WattsFull: 150},
+		WakeAddress: "BC:24:11:00:00:01", Templates: []string{"ubuntu"},
+	}
+}
+
+// idleRegion returns five Hosts; only the first one is enrolled.
+func idleRegion() power.Region {
+	region := power.Region{Now: now}
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		host := idleHost(name)
+		if name != "a" {
+			host.Settings.Mode = inventory.PowerNone
+		}
+		region.Hosts = append(region.Hosts, host)
+	}
+	return region
+}
+
+// Every guard alone keeps a Host awake.
+func TestGuards(t *testing.T) {
+	t.Parallel()
+	window, err := inventory.ParseSettings([]byte(`{"r": {"*": {"sleepwindow": {"schedule": "0 19 * * *", "duration": "11h"}}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]struct {
+		change func(region *power.Region, host *power.Host)
+		reason power.ReasonType
+		text   string
+	}{
+		"offline":           {func(_ *power.Region, h *power.Host) { h.State = power.Offline }, power.NotOnline, "not online"},
+		"boots":             {func(_ *power.Region, h *power.Host) { h.State = power.Waking }, power.NotOnline, "not online"},
+		"unknown":           {func(_ *power.Region, h *power.Host) { h.Unknown = []string{"reading the votes failed"} }, power.FactsUnknown, "reading the votes failed"},
+		"maintenance":       {func(_ *power.Region, h *power.Host) { h.Maintenance = "in maintenance by anna" }, power.InMaintenance, "by anna"},
+		"own_VM":            {func(_ *power.Region, h *power.Host) { h.VMs = []string{"VM 20000"} }, power.InUse, "VM 20000"},
+		"other_cluster":     {func(_ *power.Region, h *power.Host) { h.OtherVMs = []string{"VM 20001"} }, power.OtherCluster, "VM 20001"},
+		"running_guest":     {func(_ *power.Region, h *power.Host) { h.Running = []string{"VM 101"} }, power.GuestRunning, "VM 101"},
+		"guest_with_onboot": {func(_ *power.Region, h *power.Host) { h.OnBoot = []string{"VM 102"} }, power.GuestStartsOnBoot, "VM 102"},
+		"HA":                {func(_ *power.Region, h *power.Host) { h.HA = []string{"prefer-a"} }, power.HighAvailability, "prefer-a"},
+		"Ceph": {
+			func(_ *power.Region, h *power.Host) {
+				h.Ceph = []string{"mon.a", "osd.0", "osd.1", "osd.2", "osd.3", "osd.4"}
+			},
+			power.CephDaemon, "mon.a, osd.0, osd.1, osd.2, osd.3 and 1 more",
+		},
+		"replication":  {func(_ *power.Region, h *power.Host) { h.Replications = []string{"101-0"} }, power.Replication, "101-0"},
+		"task":         {func(_ *power.Region, h *power.Host) { h.Tasks = []string{"vzdump 101"} }, power.TaskRunning, "vzdump 101"},
+		"template":     {func(_ *power.Region, h *power.Host) { h.Templates = []string{"ubuntu", "talos"} }, power.OnlyTemplate, "awake has the templates: talos"},
+		"export":       {func(_ *power.Region, h *power.Host) { h.Exports = []string{"nas"} }, power.StorageExported, "nas"},
+		"no_address":   {func(_ *power.Region, h *power.Host) { h.WakeAddress = "" }, power.NoWakeAddress, "MAC address"},
+		"idle_time":    {func(_ *power.Region, h *power.Host) { h.IdleSince = now.Add(-time.Minute) }, power.NotIdleLongEnough, "2026-11-16T11:59:00Z"},
+		"sleep_window": {func(_ *power.Region, h *power.Host) { h.Settings.SleepWindow = window.For("r", "a").Power.SleepWindow }, power.OutsideSleepWindow, "sleepwindow"},
+		"backup_due": {
+			func(_ *power.Region, h *power.Host) {
+				h.Backups = map[string]time.Time{"nightly": now.Add(50 * time.Minute)}
+			},
+			power.BackupDue, "nightly",
+		},
+		"demand": {
+			func(r *power.Region, _ *power.Host) { r.Demand = []inventory.Amount{{CPUs: 9}} }, power.InsufficientCapacity, "wait for capacity",
+		},
+		"minimum":       {func(_ *power.Region, h *power.Host) { h.Settings.MinAwake = 5 }, power.MinimumAwake, "requires 5"},
+		"minimum_other": {func(r *power.Region, _ *power.Host) { r.Hosts[3].Settings.MinAwake = 5 }, power.MinimumAwake, "requires 5"},
+		"votes":         {func(_ *power.Region, h *power.Host) { h.Votes = 4 }, power.QuorumRequired, "without it, 4 of 8 votes remain"},
+		"hosts_down": {
+			func(r *power.Region, _ *power.Host) {
+				r.Hosts[1].State, r.Hosts[2].State = power.Offline, power.Offline
+			},
+			power.QuorumRequired, "without it, 2 of 5 votes remain",
+		},
+		"host_boots": {
+			func(r *power.Region, _ *power.Host) { r.Hosts[1].State, r.Hosts[2].State = power.Waking, power.Asleep },
+			power.QuorumRequired, "without it, 2 of 5 votes remain",
+		},
+		"QDevice_disconnected": {
+			func(r *power.Region, _ *power.Host) { r.Hosts[4].State, r.QDeviceVotes = power.Offline, 4 },
+			power.QuorumRequired, "without it, 3 of 9 votes remain",
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			region := idleRegion()
+			test.change(&region, &region.Hosts[0])
+			decisions := power.Decide(region)
+			if len(decisions) != 1 || decisions[0].Host != "a" || decisions[0].Action != power.Keep {
+				t.Fatalf("decisions: %+v", decisions)
+			}
+			got := decisions[0]
+			if len(got.Reasons) != 1 || got.Reasons[0].Type != test.reason || !strings.Contains(got.Message(), test.text) {
+				t.Errorf("reasons: %+v", got.Reasons)
+			}
+		})
+	}
+}
+
+func TestSleep(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(region *power.Region){
+		"nothing_keeps_it_awake": func(*power.Region) {},
+		"backup_later":           func(r *power.Region) { r.Hosts[0].Backups = map[string]time.Time{"nightly": now.Add(2 * time.Hour)} },
+		"QDevice": func(r *power.Region) {
+			r.Hosts[1].State, r.Hosts[2].State, r.QDeviceVotes, r.QDeviceConnected = power.Offline, power.Offline, 4, true
+		},
+		"demand_fits": func(r *power.Region) {
+			r.Demand = []inventory.Amount{{CPUs: 8, MemoryBytes: gib}, {CPUs: 8, MemoryBytes: gib}}
+		},
+	}
+	for name, change := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			region := idleRegion()
+			change(&region)
+			if got := power.Decide(region); len(got) != 1 || got[0].Action != power.Sleep || got[0].Message() != "" {
+				t.Errorf("decisions: %+v", got)
+			}
+		})
+	}
+}
+
+// Hosts that use more energy sleep first, and decisions take each other into account.
+func TestSleepOrder(t *testing.T) {
+	t.Parallel()
+	region := idleRegion()
+	for i := range region.Hosts {
+		region.Hosts[i].Settings.Mode, region.Hosts[i].Settings.WattsIdle = inventory.PowerReport, float64(10*i)
+	}
+	var sleep []string
+	for _, d := range power.Decide(region) {
+		if d.Action == power.Sleep {
+			sleep = append(sleep, d.Host)
+		} else if d.Reasons[0].Type != power.QuorumRequired {
+			t.Errorf("%s: %+v", d.Host, d.Reasons)
+		}
+	}
+	if !slices.Equal(sleep, []string{"d", "e"}) {
+		t.Errorf("hosts to shut down: %v", sleep)
+	}
+	region = idleRegion()
+	for i := range region.Hosts {
+		region.Hosts[i].Settings.Mode, region.Hosts[i].Votes = inventory.PowerReport, 0
+		region.Hosts[i].Templates = nil
+	}
+	region.Hosts[0].Templates, region.Hosts[1].Templates = []string{"ubuntu"}, []string{"ubuntu"}
+	region.QDeviceVotes, region.QDeviceConnected = 1, true
+	for _, d := range power.Decide(region) {
+		if (d.Action == power.Keep) != (d.Host == "b") {
+			t.Errorf("%s: %s %s, want one host with the template", d.Host, d.Action, d.Message())
+		}
+	}
+}
+
+func TestWake(t *testing.T) {
+	t.Parallel()
+	asleep := func() power.Region {
+		region := idleRegion()
+		for i := range region.Hosts {
+			region.Hosts[i].Settings.Mode = inventory.PowerReport
+			if i > 2 {
+				region.Hosts[i].State = power.Asleep
+			}
+		}
+		region.Hosts[3].Settings.WattsIdle = 99
+		return region
+	}
+	tests := map[string]struct {
+		change func(*power.Region)
+		want   map[string]power.ReasonType
+	}{
+		"not_needed": {func(*power.Region) {}, map[string]power.ReasonType{}},
+		"demand": {
+			func(r *power.Region) { r.Demand = slices.Repeat([]inventory.Amount{{CPUs: 8}}, 4) },
+			map[string]power.ReasonType{"e": power.InsufficientCapacity},
+		},
+		"demand_of_both": {
+			func(r *power.Region) { r.Demand = slices.Repeat([]inventory.Amount{{CPUs: 6}}, 5) },
+			map[string]power.ReasonType{"e": power.InsufficientCapacity, "d": power.InsufficientCapacity},
+		},
+		"demand_fits_a_host_that_boots": {
+			func(r *power.Region) {
+				r.Hosts[4].State, r.Demand = power.Waking, slices.Repeat([]inventory.Amount{{CPUs: 8}}, 4)
+			},
+			map[string]power.ReasonType{},
+		},
+		"demand_fits_no_host": {func(r *power.Region) { r.Demand = []inventory.Amount{{CPUs: 9}} }, map[string]power.ReasonType{}},
+		"minimum":             {func(r *power.Region) { r.Hosts[0].Settings.MinAwake = 4 }, map[string]power.ReasonType{"e": power.MinimumAwake}},
+		"backup": {
+			func(r *power.Region) { r.Hosts[3].Backups = map[string]time.Time{"nightly": now.Add(time.Minute)} },
+			map[string]power.ReasonType{"d": power.BackupDue},
+		},
+		"maintenance": {
+			func(r *power.Region) { r.Hosts[0].Settings.MinAwake, r.Hosts[4].Maintenance = 4, "by anna" },
+			map[string]power.ReasonType{"d": power.MinimumAwake},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			region := asleep()
+			test.change(&region)
+			got := map[string]power.ReasonType{}
+			for _, d := range power.Decide(region) {
+				if d.Action == power.Wake {
+					got[d.Host] = d.Reasons[0].Type
+				}
+				if d.Action == power.Sleep {
+					t.Errorf("%s is shut down", d.Host)
+				}
+			}
+			if len(got) != len(test.want) || got["d"] != test.want["d"] || got["e"] != test.want["e"] {
+				t.Errorf("woken: %v", got)
+			}
+		})
+	}
+}
+
+func TestWatts(t *testing.T) {
+	t.Parallel()
+	host := idleHost("a")
+	for _, test := range []struct {
+		state power.State
+		load  float64
+		want  float64
+	}{{power.Awake, 0, 50}, {power.Awake, 0.5, 100}, {power.Awake, 2, 150}, {power.Waking, 0, 50}, {power.Asleep, 0.5, 0}, {power.Offline, 0.5, 0}} {
+		host.State, host.CPULoad = test.state, test.load
+		if got := host.Watts(); got != test.want {
+			t.Errorf("%s with load %v: %v W", test.state, test.load, got)
+		}
+	}
+	host.State, host.Settings.WattsFull = power.Awake, 0
+	if got := host.Watts(); got != 50 {
+		t.Errorf("without wattsfull: %v W", got)
+	}
+}

@@ -1,0 +1,157 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package power
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// Source is what a Region is built from.
+type Source struct {
+	View   inventory.View
+	Region string
+	Facts  Facts
+	// KubeCluster is the UID of the Kubernetes cluster, which identifies its VMs.
+	KubeCluster string
+	Now         time.Time
+	// IdleSince returns since when a Host is idle.
+	IdleSince func(host string) time.Time
+}
+
+// EnrolledHosts returns the names of the enrolled Hosts of a region that are online.
+func EnrolledHosts(view inventory.View, region string) []string {
+	var out []string
+	for _, host := range view.Hosts() {
+		if host.Region == region && host.Power.Mode != inventory.PowerNone && host.OfflineSince.IsZero() {
+			out = append(out, host.Name)
+		}
+	}
+	return out
+}
+
+// NewRegion combines a View with the Facts of a Cluster. Hosts that are off count as offline.
+func NewRegion(s Source) Region {
+	region := Region{Now: s.Now, QDeviceVotes: s.Facts.Votes.QDevice, QDeviceConnected: s.Facts.Votes.QDeviceConnected}
+	snapshot := s.View.Snapshots[s.Region]
+	for _, state := range s.View.Hosts() {
+		if state.Region != s.Region {
+			continue
+		}
+		host := Host{
+			Name: state.Name, State: Awake, Settings: state.Power, CPULoad: snapshot.Hosts[state.Name].CPULoad, Free: state.Free,
+			Votes: s.Facts.Votes.Hosts[state.Name],
+			HA:    slices.Clone(s.Facts.HA[state.Name]), Ceph: s.Facts.Ceph[state.Name], Tasks: s.Facts.tasksOn(state.Name), Exports: s.Facts.Exports[state.Name],
+			Maintenance: state.Maintenance, WakeAddress: s.Facts.WakeAddresses[state.Name],
+			Unknown: slices.Concat(s.Facts.Unknown, s.Facts.UnknownOf[state.Name]), Backups: map[string]time.Time{},
+		}
+		if !state.OfflineSince.IsZero() {
+			host.State = Offline
+		}
+		if state.MaintenanceUnknown {
+			host.Unknown = append(host.Unknown, "whether the host is in maintenance")
+		}
+		if err := s.View.Unavailable(s.Region); err != nil {
+			host.Unknown = append(host.Unknown, err.Error())
+		}
+		host.addGuests(s, snapshot)
+		host.addReservations(s)
+		host.addJobs(s.Facts, snapshot)
+		if len(host.VMs) == 0 && len(host.Running) == 0 {
+			host.IdleSince = s.IdleSince(host.Name)
+		}
+		region.Hosts = append(region.Hosts, host)
+	}
+	return region
+}
+
+// addGuests adds the guests of the Host by kind.
+func (h *Host) addGuests(s Source, snapshot *inventory.Snapshot) {
+	for _, guest := range guestsOn(snapshot, h.Name) {
+		name := guestName(guest)
+		if guest.HAState != "" && guest.HAState != "ignored" {
+			h.HA = append(h.HA, name)
+		}
+		owner := owner(guest)
+		switch {
+		case guest.Template:
+			h.Templates = append(h.Templates, cmp.Or(guest.Name, name))
+		case owner == s.KubeCluster && owner != "":
+			h.VMs = append(h.VMs, name)
+		case owner != "":
+			h.OtherVMs = append(h.OtherVMs, name)
+		case guest.Status != "stopped":
+			h.Running = append(h.Running, name)
+		case guest.Config == nil:
+			h.OnBoot = append(h.OnBoot, name+" (its config is not read)")
+		case guest.Config.StartsOnBoot():
+			h.OnBoot = append(h.OnBoot, name)
+		}
+	}
+}
+
+// addReservations adds the VMs that are being launched and not visible yet.
+func (h *Host) addReservations(s Source) {
+	for _, r := range s.View.Reservations {
+		if _, visible := s.View.Guest(r.Region, r.VMID); r.Region == s.Region && r.Host == h.Name && !visible {
+			h.VMs = append(h.VMs, fmt.Sprintf("%d (being launched)", r.VMID))
+		}
+	}
+	slices.Sort(h.VMs)
+}
+
+// addJobs adds replication and backup jobs. A backup job without a Host runs on each Host that
+// has one of its guests.
+func (h *Host) addJobs(facts Facts, snapshot *inventory.Snapshot) {
+	for _, job := range facts.Replications {
+		if job.Target == h.Name || snapshot.Guests[job.VMID].Host == h.Name {
+			h.Replications = append(h.Replications, job.ID)
+		}
+	}
+	guests := guestsOn(snapshot, h.Name)
+	for _, job := range facts.Backups {
+		concerned := job.Host == h.Name || (job.Host == "" && slices.ContainsFunc(guests, func(guest inventory.Guest) bool {
+			return len(job.VMs) == 0 || slices.Contains(job.VMs, guest.VMID)
+		}))
+		if concerned && !job.NextRun.IsZero() {
+			h.Backups[job.ID] = job.NextRun
+		}
+	}
+}
+
+// guestsOn returns the guests of a Host by VMID.
+func guestsOn(snapshot *inventory.Snapshot, host string) []inventory.Guest {
+	var out []inventory.Guest
+	for _, guest := range snapshot.Guests {
+		if guest.Host == host {
+			out = append(out, guest)
+		}
+	}
+	slices.SortFunc(out, func(a, b inventory.Guest) int { return cmp.Compare(a.VMID, b.VMID) })
+	return out
+}
+
+func guestName(guest inventory.Guest) string {
+	kind := "VM"
+	if guest.Kind == proxmox.KindLXC {
+		kind = "container"
+	}
+	return fmt.Sprintf("%s %d", kind, guest.VMID)
+}
+
+// owner returns the UID of the Kubernetes cluster in the ownership mark of a guest; empty if it
+// has none.
+func owner(guest inventory.Guest) string {
+	if guest.Config == nil {
+		return ""
+	}
+	mark, _ := ownership.Read(guest.Config.Description())
+	return mark.KubeCluster
+}

@@ -1,0 +1,160 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package power_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
+)
+
+// world applies decisions to Hosts and lets random events happen between them.
+type world struct {
+	region power.Region
+	rand   *rand.Rand
+}
+
+func newWorld(seed uint64) *world {
+	w := &world{rand: rand.New(rand.NewPCG(seed, 1)), region: power.Region{Now: now}}
+	if w.rand.IntN(2) == 0 {
+		w.region.QDeviceVotes, w.region.QDeviceConnected = 1+w.rand.IntN(3), true
+	}
+	for i := range 1 + w.rand.IntN(8) {
+		host := idleHost(fmt.Sprint("host", i))
+		host.Votes = w.rand.IntN(3)
+		host.Settings.MinAwake = 1 + w.rand.IntN(3)
+		host.Settings.WattsIdle = float64(w.rand.IntN(100))
+		if w.rand.IntN(5) == 0 {
+			host.Settings.Mode = inventory.PowerNone
+		}
+		w.region.Hosts = append(w.region.Hosts, host)
+	}
+	return w
+}
+
+// happen changes some Hosts: guests start and end, VMs arrive, Hosts boot.
+func (w *world) happen() {
+	w.region.Now = w.region.Now.Add(time.Duration(w.rand.IntN(90)) * time.Minute)
+	w.region.Demand = nil
+	for range w.rand.IntN(4) {
+		w.region.Demand = append(w.region.Demand, inventory.Amount{CPUs: 1 + w.rand.IntN(10), MemoryBytes: int64(1+w.rand.IntN(40)) * gib})
+	}
+	for i := range w.region.Hosts {
+		host := &w.region.Hosts[i]
+		if host.State == power.Waking && w.rand.IntN(2) == 0 {
+			host.State, host.IdleSince = power.Awake, w.region.Now
+		}
+		if host.State != power.Awake {
+			continue
+		}
+		switch w.rand.IntN(6) {
+		case 0:
+			host.VMs, host.IdleSince = []string{"VM 20000"}, time.Time{}
+			host.Free = inventory.Amount{CPUs: w.rand.IntN(8), MemoryBytes: int64(w.rand.IntN(32)) * gib}
+		case 1:
+			host.VMs, host.IdleSince = nil, w.region.Now.Add(-time.Hour)
+			host.Free = inventory.Amount{CPUs: 8, MemoryBytes: 32 * gib}
+		case 2:
+			host.Backups = map[string]time.Time{"job": w.region.Now.Add(time.Duration(w.rand.IntN(120)) * time.Minute)}
+		}
+	}
+}
+
+// apply carries decisions out.
+func (w *world) apply(decisions []power.Decision) {
+	for _, d := range decisions {
+		i := slices.IndexFunc(w.region.Hosts, func(h power.Host) bool { return h.Name == d.Host })
+		switch d.Action {
+		case power.Sleep:
+			w.region.Hosts[i].State = power.Asleep
+		case power.Wake:
+			w.region.Hosts[i].State = power.Waking
+		case power.Keep:
+		}
+	}
+}
+
+func (w *world) quorate() bool {
+	total, votes := w.region.QDeviceVotes, w.region.QDeviceVotes
+	for _, host := range w.region.Hosts {
+		total += host.Votes
+		if host.State == power.Awake {
+			votes += host.Votes
+		}
+	}
+	return 2*votes > total
+}
+
+func (w *world) awake() (awake, least int) {
+	least = 1
+	for _, host := range w.region.Hosts {
+		least = max(least, host.Settings.MinAwake)
+		if host.State == power.Awake {
+			awake++
+		}
+	}
+	return awake, least
+}
+
+// checkCapacity fails if Hosts are woken although the awake ones have the capacity, or if a
+// woken Host cannot hold any VM that waits.
+func (w *world) checkCapacity(t *testing.T, decisions []power.Decision) {
+	t.Helper()
+	for _, d := range decisions {
+		if d.Action != power.Wake || d.Reasons[0].Type != power.InsufficientCapacity {
+			continue
+		}
+		i := slices.IndexFunc(w.region.Hosts, func(h power.Host) bool { return h.Name == d.Host })
+		if !slices.ContainsFunc(w.region.Demand, func(vm inventory.Amount) bool { return w.region.Hosts[i].Free.Covers(vm) }) {
+			t.Errorf("host %s with %+v is woken for %+v", d.Host, w.region.Hosts[i].Free, w.region.Demand)
+		}
+	}
+}
+
+// No sequence of decisions loses quorum, shuts a Host in use down, or drops below the minimum
+// of awake Hosts.
+func TestDecideProperties(t *testing.T) {
+	t.Parallel()
+	sleeps, wakes := 0, 0
+	for seed := range uint64(1000) {
+		w := newWorld(seed)
+		for step := range 30 {
+			w.happen()
+			quorate := w.quorate()
+			before, least := w.awake()
+			decisions := power.Decide(w.region)
+			w.checkCapacity(t, decisions)
+			for _, d := range decisions {
+				i := slices.IndexFunc(w.region.Hosts, func(h power.Host) bool { return h.Name == d.Host })
+				host := w.region.Hosts[i]
+				if d.Action == power.Sleep {
+					sleeps++
+				} else if d.Action == power.Wake {
+					wakes++
+				}
+				if d.Action == power.Sleep && (len(host.VMs) > 0 || host.State != power.Awake || host.Settings.Mode == inventory.PowerNone) {
+					t.Fatalf("seed %d, step %d: %s is shut down: %+v", seed, step, d.Host, host)
+				}
+				if d.Action == power.Wake && host.State != power.Asleep {
+					t.Fatalf("seed %d, step %d: %s is woken: %+v", seed, step, d.Host, host)
+				}
+			}
+			w.apply(decisions)
+			if quorate && !w.quorate() {
+				t.Fatalf("seed %d, step %d: quorum is lost: %+v", seed, step, decisions)
+			}
+			if after, _ := w.awake(); after < min(before, least) {
+				t.Fatalf("seed %d, step %d: %d of %d hosts are awake, want %d", seed, step, after, before, least)
+			}
+		}
+	}
+	if sleeps < 1000 || wakes < 1000 {
+		t.Errorf("only %d hosts were shut down and %d woken", sleeps, wakes)
+	}
+}

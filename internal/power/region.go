@@ -1,0 +1,93 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package power
+
+import (
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+)
+
+// State is whether a Host is on.
+type State string
+
+// States.
+const (
+	Awake State = "Awake"
+	// Waking: the Host was woken and is not online yet.
+	Waking State = "Waking"
+	// Asleep: the Host was shut down to save energy.
+	Asleep State = "Asleep"
+	// Offline: the Host is off or unreachable for another reason.
+	Offline State = "Offline"
+)
+
+// Region is the input of Decide: all Hosts of a Cluster at one moment.
+type Region struct {
+	Now   time.Time
+	Hosts []Host
+	// QDeviceVotes are votes for quorum besides those of the Hosts. They count only while
+	// the QDevice is connected.
+	QDeviceVotes     int
+	QDeviceConnected bool
+	// Demand are VMs for which the Hosts that are awake may have insufficient capacity.
+	Demand []inventory.Amount
+}
+
+// Host is a Host with everything that a decision depends on. The lists contain names for
+// messages.
+type Host struct {
+	Name     string
+	State    State
+	Settings inventory.PowerSettings
+	// CPULoad is the fraction of its CPUs in use.
+	CPULoad float64
+	// Free is the capacity for further VMs.
+	Free inventory.Amount
+	// Votes for quorum.
+	Votes int
+	// IdleSince is since when no VM of ours and no running guest is on the Host; zero if
+	// there are some.
+	IdleSince time.Time
+
+	// VMs of this Kubernetes cluster, including those that are being launched.
+	VMs []string
+	// OtherVMs are VMs of other Kubernetes clusters, running or not.
+	OtherVMs []string
+	// Running are other guests that run, OnBoot those that start with the Host.
+	Running, OnBoot []string
+	// HA are the HA services on the Host and the rules that name it.
+	HA []string
+	// Ceph are the Ceph daemons on the Host.
+	Ceph []string
+	// Replications are replication jobs to and from the Host.
+	Replications []string
+	// Backups are backup jobs with guests of the Host, and when each is due.
+	Backups map[string]time.Time
+	Tasks   []string
+	// Templates are the names of the templates on the Host. The Host is needed to clone
+	// them even if their disks are on a shared storage.
+	Templates []string
+	// Exports are network storages of the Cluster whose server is the Host.
+	Exports []string
+	// Maintenance describes who put the Host into maintenance; empty if nobody did.
+	Maintenance string
+	// WakeAddress is the MAC address for Wake-on-LAN; empty if there is none.
+	WakeAddress string
+	// Unknown describes what could not be read.
+	Unknown []string
+}
+
+// isEnrolled reports whether the Host takes part in power management.
+func (h Host) isEnrolled() bool { return h.Settings.Mode != inventory.PowerNone }
+
+// Watts returns the estimated power of the Host. It returns 0 if it is off, or if its
+// settings contain no watts.
+func (h Host) Watts() float64 {
+	if h.State != Awake && h.State != Waking {
+		return 0
+	}
+	full := max(h.Settings.WattsFull, h.Settings.WattsIdle)
+	return h.Settings.WattsIdle + (full-h.Settings.WattsIdle)*min(max(h.CPULoad, 0), 1)
+}
