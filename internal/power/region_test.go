@@ -1,0 +1,192 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package power_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+const kubeCluster = "6fd5ad62-0000-4000-8000-000000000001"
+
+// idleScenario returns three Hosts with nothing but a template. Only pve2 is enrolled.
+func idleScenario() *pvesim.Scenario {
+	s := pvesim.DefaultScenario(3)
+	s.Guests = slices.DeleteFunc(s.Guests, func(g pvesim.Guest) bool { return g.VMID < 9000 })
+	s.Hosts[1].Config = map[string]string{"wakeonlan": "BC:24:11:AA:00:02"}
+	return s
+}
+
+// decide returns the decision about pve2 in a simulated Cluster.
+func decide(t *testing.T, s *pvesim.Scenario, reservations ...inventory.Reservation) power.Decision {
+	t.Helper()
+	sim, err := pvesim.New(s, pvesim.Options{Speed: 50})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sim.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(sim.Close)
+	client, err := proxmox.New(proxmox.ClusterConfig{
+		Region: "home", URLs: []string{sim.URL()}, CA: string(sim.CAPEM()), TokenID: pvesim.DefaultTokenID, TokenSecret: pvesim.DefaultTokenSecret,
+	}, proxmox.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings, err := inventory.ParseSettings([]byte(`{"home": {"pve2": {"powermanagement": "Report", "wattsidle": 60}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inv, err := inventory.New([]proxmox.Client{client}, inventory.Options{Settings: settings, DetailRange: inventory.VMIDRange{From: 20000, To: 30000}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The figures of hosts and guests are missing until they have reported.
+	for deadline := time.Now().Add(time.Minute); ; {
+		if err := inv.RefreshAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if host, _ := inv.View().Host("home", "pve2"); host.Size.CPUs > 0 || !host.OfflineSince.IsZero() || time.Now().After(deadline) {
+			break
+		}
+	}
+	view := inv.View().WithReservations(reservations...)
+	facts := power.ReadFacts(t.Context(), client, view.Snapshots["home"].Version, power.EnrolledHosts(view, "home"))
+	decisions := power.Decide(power.NewRegion(power.Source{
+		View: view, Region: "home", Facts: facts, KubeCluster: kubeCluster, Now: time.Now(),
+		IdleSince: func(string) time.Time { return time.Now().Add(-time.Hour) },
+	}))
+	if len(decisions) != 1 || decisions[0].Host != "pve2" {
+		t.Fatalf("decisions: %+v", decisions)
+	}
+	return decisions[0]
+}
+
+func marked(vmid int, cluster string) pvesim.Guest {
+	mark := ownership.Mark{VMID: vmid, KubeCluster: cluster, ClaimUID: "a"}
+	return pvesim.Guest{VMID: vmid, Host: "pve2", Config: map[string]string{"memory": "1024", "description": mark.Notes("")}}
+}
+
+//nolint:funlen // a table
+func TestNewRegion(t *testing.T) {
+	t.Parallel()
+	guest := func(g pvesim.Guest) func(*pvesim.Scenario) {
+		return func(s *pvesim.Scenario) { s.Guests = append(s.Guests, g) }
+	}
+	for name, test := range map[string]struct {
+		change func(*pvesim.Scenario)
+		want   []power.ReasonType
+	}{
+		"idle":      {func(*pvesim.Scenario) {}, nil},
+		"votes":     {func(s *pvesim.Scenario) { s.Hosts[1].Votes = 2 }, []power.ReasonType{power.QuorumRequired}},
+		"two_hosts": {func(s *pvesim.Scenario) { s.Hosts, s.Guests = s.Hosts[:2], s.Guests[:2] }, []power.ReasonType{power.QuorumRequired}},
+		"QDevice": {func(s *pvesim.Scenario) {
+			s.Hosts, s.Guests, s.Votes = s.Hosts[:2], s.Guests[:2], &pvesim.Votes{QDevice: true}
+		}, nil},
+		"no_address":                      {func(s *pvesim.Scenario) { s.Hosts[1].Config = nil }, []power.ReasonType{power.NoWakeAddress}},
+		"maintenance":                     {func(s *pvesim.Scenario) { s.Hosts[1].Maintenance = true }, []power.ReasonType{power.InMaintenance}},
+		"Ceph_here":                       {func(s *pvesim.Scenario) { s.Hosts[0].Ceph, s.Hosts[1].Ceph = []string{"mon"}, []string{"osd.1"} }, []power.ReasonType{power.CephDaemon}},
+		"Ceph_not_on_the_responding_host": {func(s *pvesim.Scenario) { s.Hosts[1].Ceph = []string{"osd.1"} }, []power.ReasonType{power.CephDaemon}},
+		"Ceph_elsewhere":                  {func(s *pvesim.Scenario) { s.Hosts[0].Ceph = []string{"mon"} }, nil},
+		"own_VM":                          {guest(marked(20000, kubeCluster)), []power.ReasonType{power.InUse}},
+		"other_cluster":                   {guest(marked(20000, "other")), []power.ReasonType{power.OtherCluster}},
+		"running_guest": {
+			guest(pvesim.Guest{VMID: 150, Host: "pve2", Status: "running", Config: map[string]string{"memory": "1024"}}), []power.ReasonType{power.GuestRunning},
+		},
+		"running_container": {
+			guest(pvesim.Guest{VMID: 150, Host: "pve2", Type: "lxc", Status: "running", Config: map[string]string{"memory": "1024"}}),
+			[]power.ReasonType{power.GuestRunning},
+		},
+		"stopped_guest": {guest(pvesim.Guest{VMID: 150, Host: "pve2", Config: map[string]string{"memory": "1024"}}), nil},
+		"stopped_container": {
+			guest(pvesim.Guest{VMID: 150, Host: "pve2", Type: "lxc", Config: map[string]string{"memory": "1024"}}), []power.ReasonType{power.GuestStartsOnBoot},
+		},
+		"onboot": {
+			guest(pvesim.Guest{VMID: 150, Host: "pve2", Config: map[string]string{"memory": "1024", "onboot": "1"}}), []power.ReasonType{power.GuestStartsOnBoot},
+		},
+		"only_template": {func(s *pvesim.Scenario) { s.Guests[1].Name = "talos" }, []power.ReasonType{power.OnlyTemplate}},
+		"backup_of_the_host": {
+			func(s *pvesim.Scenario) {
+				s.BackupJobs = []pvesim.BackupJob{{ID: "nightly", Host: "pve2", VMs: []int{1}, NextRun: pvesim.Duration(time.Minute)}}
+			},
+			[]power.ReasonType{power.BackupDue},
+		},
+		"backup_of_all": {
+			func(s *pvesim.Scenario) {
+				s.BackupJobs = []pvesim.BackupJob{{ID: "nightly", NextRun: pvesim.Duration(time.Minute)}}
+			},
+			[]power.ReasonType{power.BackupDue},
+		},
+		"backup_later": {
+			func(s *pvesim.Scenario) {
+				s.BackupJobs = []pvesim.BackupJob{{ID: "nightly", NextRun: pvesim.Duration(5 * time.Hour)}}
+			}, nil,
+		},
+		"backup_of_another_guest": {
+			func(s *pvesim.Scenario) {
+				s.BackupJobs = []pvesim.BackupJob{{ID: "nightly", VMs: []int{9000}, NextRun: pvesim.Duration(time.Minute)}}
+			}, nil,
+		},
+		"replication_target": {
+			func(s *pvesim.Scenario) { s.ReplicationJobs = []pvesim.ReplicationJob{{VMID: 9000, Target: "pve2"}} }, []power.ReasonType{power.Replication},
+		},
+		"replication_source": {
+			func(s *pvesim.Scenario) { s.ReplicationJobs = []pvesim.ReplicationJob{{VMID: 9001, Target: "pve3"}} }, []power.ReasonType{power.Replication},
+		},
+		"replication_elsewhere": {
+			func(s *pvesim.Scenario) { s.ReplicationJobs = []pvesim.ReplicationJob{{VMID: 9000, Target: "pve3"}} }, nil,
+		},
+		"export_by_address": {
+			func(s *pvesim.Scenario) {
+				s.Storages = append(s.Storages, pvesim.Storage{ID: "nas", Type: "nfs", Content: []string{"iso"}, Size: pvesim.GiB, Server: "10.97.0.3"})
+			},
+			[]power.ReasonType{power.StorageExported},
+		},
+		"export_by_name": {
+			func(s *pvesim.Scenario) {
+				s.Storages = append(s.Storages, pvesim.Storage{ID: "nas", Type: "nfs", Content: []string{"iso"}, Size: pvesim.GiB, Server: "pve2.example.com"})
+			},
+			[]power.ReasonType{power.StorageExported},
+		},
+		"offline": {
+			func(s *pvesim.Scenario) { s.Hosts[1].Offline = true }, []power.ReasonType{power.NotOnline, power.NoWakeAddress},
+		},
+		"no_privileges": {
+			func(s *pvesim.Scenario) {
+				s.Roles[0].Privileges = slices.DeleteFunc(s.Roles[0].Privileges, func(p string) bool { return p == "Sys.Audit" })
+			},
+			[]power.ReasonType{power.FactsUnknown, power.NoWakeAddress, power.QuorumRequired},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := idleScenario()
+			test.change(s)
+			decision := decide(t, s)
+			var got []power.ReasonType
+			for _, reason := range decision.Reasons {
+				got = append(got, reason.Type)
+			}
+			if !slices.Equal(got, test.want) || (decision.Action == power.Sleep) != (test.want == nil) {
+				t.Errorf("decision: %s %s", decision.Action, decision.Message())
+			}
+		})
+	}
+}
+
+func TestNewRegionReservation(t *testing.T) {
+	t.Parallel()
+	got := decide(t, idleScenario(), inventory.Reservation{ClaimUID: "a", Region: "home", Host: "pve2", VMID: 20007, Amount: inventory.Amount{CPUs: 1, MemoryBytes: gib}})
+	if got.Action != power.Keep || got.Message() != "VMs of this Kubernetes cluster: 20007 (being launched)" {
+		t.Errorf("decision: %s %s", got.Action, got.Message())
+	}
+}
