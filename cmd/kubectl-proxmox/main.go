@@ -66,7 +66,7 @@ func newRootFor(cluster *kubeCluster) *cobra.Command {
 	flags.StringVar(&cluster.kubeconfig, "kubeconfig", "", "path of the kubeconfig (default KUBECONFIG or ~/.kube/config)")
 	flags.StringVar(&cluster.context, "context", "", "context of the kubeconfig (default the current context)")
 	root.AddCommand(newPreflight(), newExplain(cluster), newOrphans(cluster), newFence(cluster), newRender(cluster), newHosts(cluster), newInstanceTypes(cluster), newMaintenance(cluster),
-		newVersion(cluster), newPlan(cluster), newTop(cluster), newUI(cluster))
+		newVersion(cluster), newPlan(cluster), newTop(cluster), newUI(cluster), newPower(cluster))
 	return root
 }
 

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -119,7 +120,25 @@ func (p *preflight) clusters(ctx context.Context, objects *manifests) bool {
 				host.Free.CPUs, host.Allocatable.CPUs, gib(host.Free.MemoryBytes), gib(host.Allocatable.MemoryBytes))
 		}
 	}
+	p.power()
 	return usable > 0
+}
+
+// power prints whether the token may read what keeps the hosts awake that take part in power
+// management.
+func (p *preflight) power() {
+	view := p.view.inventory.View()
+	for _, region := range slices.Sorted(maps.Keys(view.Snapshots)) {
+		facts, hosts := view.Snapshots[region].Facts, power.EnrolledHosts(view, region)
+		if len(hosts) == 0 || facts == nil {
+			continue
+		}
+		if missing := power.MissingPrivileges(facts.Permissions); len(missing) > 0 {
+			p.fail("power management: region %s: %s lacks %s", region, privileges.NewAccount(facts), strings.Join(missing, ", "))
+			continue
+		}
+		p.ok("power management: region %s: hosts that take part: %s", region, strings.Join(hosts, ", "))
+	}
 }
 
 // isExcluded reports whether the host settings exclude a host.

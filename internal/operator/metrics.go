@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
@@ -27,5 +28,6 @@ func DescribeMetrics(registerer prometheus.Registerer) error {
 	instance.NewMetrics(registerer)
 	err4 := plan.RegisterAddressPoolMetrics(registerer, nil, inv)
 	garbagecollection.NewController(garbagecollection.Deps{Registerer: registerer})
+	power.NewController(power.Deps{Registerer: registerer})
 	return errors.Join(err, err2, err3, err4)
 }

@@ -36,6 +36,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/consolidation"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/offline"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
 	nodecapacity "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/node/capacity"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/node/registration"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/adoption"
@@ -85,6 +86,8 @@ type Operator struct {
 
 	uncached client.Client
 	settings Settings
+	clients  map[string]proxmox.Client // by region
+	kubeID   string
 	roots    instance.RootClients
 	boot     boot.Source
 	metrics  instance.Metrics
@@ -118,7 +121,8 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 	if err := o.addMaintenance(ctx); err != nil {
 		return nil, err
 	}
-	if err := o.addProviders(byRegion(clients), roots, kube); err != nil {
+	o.clients, o.kubeID = byRegion(clients), kube.id
+	if err := o.addProviders(o.clients, roots, kube); err != nil {
 		return nil, err
 	}
 	if err := plan.RegisterAddressPoolMetrics(crmetrics.Registry, core.GetClient(), o.Inventory); err != nil {
@@ -249,6 +253,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 			Policy: opts.HostMaintenancePolicy, Timeout: opts.HostMaintenanceTimeout,
 		}),
 		offline.NewController(kube, o.Instances.VMs, o.Inventory, o.EventRecorder),
+		power.NewController(power.Deps{Clients: o.clients, Inventory: o.Inventory, KubeCluster: o.kubeID, Clock: o.Clock, Registerer: crmetrics.Registry}),
 		registration.NewController(kube, o.EventRecorder, o.Clock),
 		nodecapacity.NewController(kube, o.Types, o.Inventory, o.EventRecorder),
 		driftevents.NewController(kube, o.Instances.Planner, o.EventRecorder, clock.RealClock{}, o.CloudProvider.DescribeDrift),

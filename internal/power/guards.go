@@ -75,6 +75,15 @@ var guards = []struct {
 	{QuorumRequired, (*plan).quorum},
 }
 
+// ReasonTypes lists all types of reasons.
+func ReasonTypes() []ReasonType {
+	types := make([]ReasonType, 0, len(guards))
+	for _, guard := range guards {
+		types = append(types, guard.reason)
+	}
+	return types
+}
+
 // guard returns all Reasons to keep a Host awake.
 func (p *plan) guard(host Host) []Reason {
 	var reasons []Reason

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -58,6 +59,7 @@ func NewRegion(s Source) Region {
 		if state.MaintenanceUnknown {
 			host.Unknown = append(host.Unknown, "whether the host is in maintenance")
 		}
+		host.Unknown = append(host.Unknown, unreadable(snapshot)...)
 		if err := s.View.Unavailable(s.Region); err != nil {
 			host.Unknown = append(host.Unknown, err.Error())
 		}
@@ -70,6 +72,18 @@ func NewRegion(s Source) Region {
 		region.Hosts = append(region.Hosts, host)
 	}
 	return region
+}
+
+// unreadable describes what the account may not read: objects that Proxmox omits from its
+// lists.
+func unreadable(snapshot *inventory.Snapshot) []string {
+	if snapshot.Facts == nil || snapshot.Facts.Permissions == nil {
+		return []string{"the privileges of the account"}
+	}
+	if missing := MissingPrivileges(snapshot.Facts.Permissions); len(missing) > 0 {
+		return []string{fmt.Sprintf("what %s may not read: it lacks %s", snapshot.Facts.User, strings.Join(missing, ", "))}
+	}
+	return nil
 }
 
 // addGuests adds the guests of the Host by kind.

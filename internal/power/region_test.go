@@ -160,6 +160,12 @@ func TestNewRegion(t *testing.T) {
 		"offline": {
 			func(s *pvesim.Scenario) { s.Hosts[1].Offline = true }, []power.ReasonType{power.NotOnline, power.NoWakeAddress},
 		},
+		"hidden_guests": {
+			func(s *pvesim.Scenario) {
+				s.ACLs = append(s.ACLs, pvesim.ACL{Path: "/vms", Role: "NoAccess", User: "kubernetes@pve"})
+			},
+			[]power.ReasonType{power.FactsUnknown},
+		},
 		"no_privileges": {
 			func(s *pvesim.Scenario) {
 				s.Roles[0].Privileges = slices.DeleteFunc(s.Roles[0].Privileges, func(p string) bool { return p == "Sys.Audit" })

@@ -16,6 +16,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
 )
 
 // otherNames are names of kinds, feature gates of Karpenter, phases of a launch, names of Kubernetes and roles of Proxmox.
@@ -42,6 +43,12 @@ func TestNames(t *testing.T) {
 	}
 	for _, value := range regexp.MustCompile("`\"(\\w+)\"`").FindAllStringSubmatch(read(t, filepath.Join(root, "docs/reference/fields.md")), -1) {
 		names = append(names, value[1])
+	}
+	for _, reason := range power.ReasonTypes() {
+		names = append(names, string(reason))
+		if !strings.Contains(read(t, filepath.Join(root, "docs/power.md")), "\n| `"+string(reason)+"` |") {
+			t.Errorf("docs/power.md does not describe the reason %s", reason)
+		}
 	}
 	for _, alert := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(read(t, filepath.Join(root, "charts/karpenter-provider-proxmox/files/alerts.yaml")), -1) {
 		names = append(names, alert[1])

@@ -1,0 +1,133 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
+)
+
+// hostPower is a host in the output of power.
+type hostPower struct {
+	Region string `json:"region"`
+	Host   string `json:"host"`
+	// Watts is the estimated power now.
+	Watts float64 `json:"watts"`
+	// Sleep is true if the host could be shut down. Otherwise Reasons keep it awake.
+	Sleep   bool          `json:"sleep"`
+	Reasons []powerReason `json:"reasons,omitempty"`
+}
+
+type powerReason struct {
+	Type    string `json:"type"`
+	Message string `json:"message"`
+}
+
+func newPower(cluster *kubeCluster) *cobra.Command {
+	from, format := &clusters{}, &output{}
+	command := &cobra.Command{
+		Use:   "power",
+		Short: "Show which hosts could be shut down to save energy, and what keeps the others awake",
+		Long: `Show the hosts that take part in power management (powermanagement in the host settings),
+their estimated power, and everything that keeps them awake. How long a host is idle is not
+considered: only the controller knows it. Nothing is changed.`,
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			kube, _, err := cluster.connect()
+			if err != nil {
+				return err
+			}
+			v, err := from.read(command.Context())
+			if err != nil {
+				return err
+			}
+			rows, err := v.readPower(command.Context(), kube)
+			if err != nil {
+				return err
+			}
+			return format.print(command.OutOrStdout(), rows, func(out io.Writer) error { return printPower(out, rows) })
+		},
+	}
+	from.flagsOr(cluster, command)
+	format.flags(command)
+	return command
+}
+
+// readPower decides about the hosts that take part in power management.
+func (v *view) readPower(ctx context.Context, kube client.Client) ([]hostPower, error) {
+	id, err := clusterID(ctx, kube)
+	if err != nil {
+		return nil, err
+	}
+	if err := v.readMaintenance(ctx, kube); err != nil {
+		return nil, err
+	}
+	claims := &karpv1.NodeClaimList{}
+	if err := kube.List(ctx, claims); err != nil {
+		return nil, fmt.Errorf("listing NodeClaims: %w", err)
+	}
+	rows, now := []hostPower{}, time.Now()
+	current := v.inventory.View().WithReservations(fleet.Reservations(claims.Items)...)
+	for _, c := range v.clients {
+		hosts := power.EnrolledHosts(current, c.Region())
+		if len(hosts) == 0 {
+			continue
+		}
+		region := power.NewRegion(power.Source{
+			View: current, Region: c.Region(), KubeCluster: id, Now: now,
+			Facts:     power.ReadFacts(ctx, c, current.Snapshots[c.Region()].Version, hosts),
+			IdleSince: func(string) time.Time { return now.AddDate(-1, 0, 0) },
+		})
+		watts := map[string]float64{}
+		for _, host := range region.Hosts {
+			watts[host.Name] = host.Watts()
+		}
+		for _, decision := range power.Decide(region) {
+			row := hostPower{Region: c.Region(), Host: decision.Host, Watts: watts[decision.Host], Sleep: decision.Action == power.Sleep}
+			for _, reason := range decision.Reasons {
+				row.Reasons = append(row.Reasons, powerReason{string(reason.Type), reason.Message})
+			}
+			rows = append(rows, row)
+		}
+	}
+	return rows, nil
+}
+
+// printPower prints a line for each reason, and the sum.
+func printPower(out io.Writer, rows []hostPower) error {
+	if len(rows) == 0 {
+		_, err := fmt.Fprintln(out, `no host takes part in power management: set "powermanagement": "Report" in the host settings`)
+		return err
+	}
+	saved := 0.0
+	err := table(out, "REGION\tHOST\tWATTS\tCOULD SLEEP\tAWAKE BECAUSE", func(out io.Writer) {
+		for _, row := range rows {
+			if row.Sleep {
+				saved += row.Watts
+				fmt.Fprintf(out, "%s\t%s\t%.0f\tyes\t\n", row.Region, row.Host, row.Watts)
+			}
+			for n, reason := range row.Reasons {
+				if n == 0 {
+					fmt.Fprintf(out, "%s\t%s\t%.0f\tno\t%s: %s\n", row.Region, row.Host, row.Watts, reason.Type, reason.Message)
+				} else {
+					fmt.Fprintf(out, "\t\t\t\t%s: %s\n", reason.Type, reason.Message)
+				}
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "possible savings: %.0f W, %.1f kWh per day\n", saved, saved*24/1000)
+	return err
+}

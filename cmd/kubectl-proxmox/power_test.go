@@ -1,0 +1,44 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+func TestPower(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(3), testenv.Scenario(func(s *pvesim.Scenario) {
+		s.Guests = slices.DeleteFunc(s.Guests, func(g pvesim.Guest) bool { return g.Host == "pve3" && g.VMID < 9000 })
+		s.Hosts[2].Config = map[string]string{"wakeonlan": "BC:24:11:AA:00:03"}
+	}))
+	createController(w, "karpenter")
+	out, err := runIn(w, "power")
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(out).To(Equal("no host takes part in power management: set \"powermanagement\": \"Report\" in the host settings\n"))
+
+	file := write(t, t.TempDir(), "hosts.json", `{"*": {"pve2": {"powermanagement": "Report", "wattsidle": 80}, "pve3": {"powermanagement": "Report", "wattsidle": 100}}}`)
+	out, err = runIn(w, "power", "--node-setting-file", file)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(out).To(MatchRegexp(`(?s)^REGION +HOST +WATTS +COULD SLEEP +AWAKE BECAUSE\n` +
+		`\S+ +pve2 +80 +no +GuestRunning: guests that run: VM 102\n` +
+		` +NoWakeAddress: its config in Proxmox has no MAC address for Wake-on-LAN\n` +
+		` +QuorumRequired: without it, 1 of 3 votes remain, which is no majority\n` +
+		`\S+ +pve3 +100 +yes *\n` +
+		`possible savings: 100 W, 2.4 kWh per day\n$`))
+
+	out, err = runIn(w, "power", "--node-setting-file", file, "-o", "json")
+	w.Expect(err).NotTo(HaveOccurred())
+	var rows []hostPower
+	w.Expect(json.Unmarshal([]byte(out), &rows)).To(Succeed())
+	w.Expect(rows).To(HaveLen(2))
+	w.Expect([]any{rows[1].Host, rows[1].Sleep, rows[1].Watts, rows[1].Reasons}).To(Equal([]any{"pve3", true, 100.0, []powerReason(nil)}))
+}
