@@ -5,7 +5,9 @@ package main
 
 import (
 	"encoding/json"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -41,4 +43,33 @@ func TestPower(t *testing.T) {
 	w.Expect(json.Unmarshal([]byte(out), &rows)).To(Succeed())
 	w.Expect(rows).To(HaveLen(2))
 	w.Expect([]any{rows[1].Host, rows[1].Sleep, rows[1].Watts, rows[1].Reasons}).To(Equal([]any{"pve3", true, 100.0, []powerReason(nil)}))
+}
+
+func TestPreflightPower(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		change func(*pvesim.Scenario)
+		want   string
+	}{
+		"privileges_sufficient": {func(*pvesim.Scenario) {}, "ok     power management: region home: hosts that take part: pve2\n"},
+		"guests_hidden": {
+			func(s *pvesim.Scenario) {
+				s.ACLs = append(s.ACLs, pvesim.ACL{Path: "/vms", Role: "NoAccess", User: "kubernetes@pve"})
+			},
+			"FAIL   power management: region home: API token kubernetes@pve!karpenter lacks VM.Audit on /vms\n",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, dir := startSimulator(t, test.change)
+			file := write(t, dir, "hosts.json", `{"home": {"pve2": {"powermanagement": "Report"}}}`)
+			out, _ := run(t, "preflight", "--cloud-config", filepath.Join(dir, "config.yaml"), "--node-setting-file", file)
+			if !strings.Contains(out, test.want) {
+				t.Errorf("preflight:\n%s", out)
+			}
+			if out, _ := run(t, "preflight", "--cloud-config", filepath.Join(dir, "config.yaml")); strings.Contains(out, "power management") {
+				t.Errorf("preflight without power management:\n%s", out)
+			}
+		})
+	}
 }

@@ -35,6 +35,9 @@ func newHosts(in Input, vms []VM) []Host {
 			CPUs:   Usage{Total: int64(state.Allocatable.CPUs), Reserved: int64(state.Reserved.CPUs)},
 			Memory: Usage{Total: state.Allocatable.MemoryBytes, Reserved: state.Reserved.MemoryBytes},
 		}
+		if state.OfflineSince.IsZero() {
+			host.Watts = state.Power.Watts(in.View.Snapshots[state.Region].Hosts[state.Name].CPULoad)
+		}
 		ours := map[int]bool{}
 		for _, vm := range vms {
 			if vm.Region == host.Region && vm.Host == host.Name {

@@ -76,6 +76,8 @@ type Host struct {
 	Cells []Cell `json:"numaCells,omitempty"`
 	// Guests is the number of other guests that run on the Host.
 	Guests int `json:"otherGuests"`
+	// Watts is the estimated power; 0 if the Host is offline or its settings contain no watts.
+	Watts float64 `json:"watts,omitempty"`
 }
 
 // Usage is what uses a resource. Reserved is the part of VMs that Proxmox does not show

@@ -121,7 +121,7 @@ func (w *world) event(pod, reason, message string, ago time.Duration) {
 
 func (w *world) build(t *testing.T) fleet.Map {
 	t.Helper()
-	settings, err := inventory.ParseSettings([]byte(`{"*": {"*": {"reservedmemory": 0}, "pve2": {"pricefactor": 2},
+	settings, err := inventory.ParseSettings([]byte(`{"*": {"*": {"reservedmemory": 0}, "pve2": {"pricefactor": 2, "wattsidle": 60, "wattsfull": 160},
 		"pve1": {"nodes": {"0": {"cpus": "0-7", "memsize": "32Gi"}, "1": {"cpus": "8-15", "memsize": "32Gi"}}}}}`))
 	if err != nil {
 		t.Fatal(err)
@@ -176,6 +176,16 @@ func TestBuildHosts(t *testing.T) {
 	g.Expect(vm.Pods[0]).To(And(HaveField("App", "web"), HaveField("MilliCPUs", int64(500)), HaveField("Ready", true)))
 	g.Expect(m.NodePools).To(ConsistOf(And(HaveField("Name", "default"), HaveField("VMs", 1), HaveField("Pods", 2), HaveField("CPUs", 4))))
 	g.Expect(m.Activity).To(BeEmpty(), "Karpenter is idle")
+}
+
+func TestBuildWatts(t *testing.T) {
+	t.Parallel()
+	g, w := NewWithT(t), newWorld()
+	w.hosts[1].CPULoad = 0.25
+	m := w.build(t)
+	g.Expect([]float64{m.Hosts[0].Watts, m.Hosts[1].Watts}).To(Equal([]float64{0, 85}), "pve1 has no settings")
+	w.hosts[1].Online = false
+	g.Expect(w.build(t).Hosts[1].Watts).To(BeZero())
 }
 
 func TestBuildReservations(t *testing.T) {

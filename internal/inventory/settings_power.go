@@ -43,6 +43,13 @@ type PowerSettings struct {
 	WattsIdle, WattsFull float64
 }
 
+// Watts returns the estimated power of a Host that is online, with a fraction of its CPUs in
+// use. It returns 0 if the settings contain no watts.
+func (s PowerSettings) Watts(load float64) float64 {
+	full := max(s.WattsFull, s.WattsIdle)
+	return s.WattsIdle + (full-s.WattsIdle)*min(max(load, 0), 1)
+}
+
 // SleepWindow is a time that recurs, in UTC. The zero value always applies.
 type SleepWindow struct {
 	begins   cron.Schedule

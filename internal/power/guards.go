@@ -49,7 +49,6 @@ var guards = []struct {
 	reason ReasonType
 	check  func(*plan, Host) string
 }{
-	{NotOnline, func(_ *plan, h Host) string { return textIf(h.State != Awake, "the host is not online") }},
 	{FactsUnknown, listed("not known: %s", func(h Host) []string { return h.Unknown })},
 	{InMaintenance, func(_ *plan, h Host) string { return h.Maintenance }},
 	{InUse, listed("VMs of this Kubernetes cluster: %s", func(h Host) []string { return h.VMs })},
@@ -77,15 +76,19 @@ var guards = []struct {
 
 // ReasonTypes lists all types of reasons.
 func ReasonTypes() []ReasonType {
-	types := make([]ReasonType, 0, len(guards))
+	types := []ReasonType{NotOnline}
 	for _, guard := range guards {
 		types = append(types, guard.reason)
 	}
 	return types
 }
 
-// guard returns all Reasons to keep a Host awake.
+// guard returns all Reasons to keep a Host awake. What is known about a Host that is not online
+// is outdated.
 func (p *plan) guard(host Host) []Reason {
+	if host.State != Awake {
+		return []Reason{{NotOnline, "the host is not online"}}
+	}
 	var reasons []Reason
 	for _, guard := range guards {
 		if message := guard.check(p, host); message != "" {
@@ -158,7 +161,7 @@ func (p *plan) idle(host Host) string {
 }
 
 func (p *plan) minimum(host Host) string {
-	if !p.awake[host.Name] || len(p.awake) > p.minAwake() {
+	if len(p.awake) > p.minAwake() {
 		return ""
 	}
 	return fmt.Sprintf("the setting minawake requires %d awake hosts", p.minAwake())

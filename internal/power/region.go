@@ -88,6 +88,5 @@ func (h Host) Watts() float64 {
 	if h.State != Awake && h.State != Waking {
 		return 0
 	}
-	full := max(h.Settings.WattsFull, h.Settings.WattsIdle)
-	return h.Settings.WattsIdle + (full-h.Settings.WattsIdle)*min(max(h.CPULoad, 0), 1)
+	return h.Settings.Watts(h.CPULoad)
 }

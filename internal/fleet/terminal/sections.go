@@ -24,7 +24,7 @@ func Header(m fleet.Map) []Line {
 	lines := []Line{
 		Styled("Karpenter on Proxmox VE", Bold).In(Dim, fmt.Sprintf("   %s, %s, %s, %s   price ",
 			plural(len(m.Hosts), "host"), plural(len(m.VMs), "VM"), plural(pods, "pod"), plural(len(m.Pending), "pending pod"))).
-			And(prices(m.PricePerHour())),
+			And(prices(m.PricePerHour()) + watts(m)),
 		Styled("■ VMs  □ other guests  ▒ reserved  · free      pods: ● ready  ○ not ready  × terminating", Dim),
 	}
 	for _, region := range m.Regions {
@@ -36,6 +36,18 @@ func Header(m fleet.Map) []Line {
 		lines = append(lines, Styled(problem, Yellow))
 	}
 	return lines
+}
+
+// watts returns the estimated power of all Hosts; empty if the settings contain no watts.
+func watts(m fleet.Map) string {
+	total := 0.0
+	for _, host := range m.Hosts {
+		total += host.Watts
+	}
+	if total == 0 {
+		return ""
+	}
+	return fmt.Sprintf("   power %.0f W", total)
 }
 
 // prices formats a price per hour and per month. Prices have no currency.
@@ -103,6 +115,9 @@ func HostDetail(host fleet.Host) []Line {
 			l = l.In(Dim, " (shared)")
 		}
 		lines = append(lines, l)
+	}
+	if host.Watts > 0 {
+		lines = append(lines, Styled(fmt.Sprintf("  estimated power: %.0f W", host.Watts), Dim))
 	}
 	return append(lines, Styled(fmt.Sprintf("  other guests that run: %d", host.Guests), Dim))
 }

@@ -73,3 +73,23 @@ func TestTree(t *testing.T) {
 		t.Errorf("found:\n%s", found)
 	}
 }
+
+func TestWatts(t *testing.T) {
+	t.Parallel()
+	m := fleet.Map{Hosts: []fleet.Host{{Name: "pve1", Watts: 70.4}, {Name: "pve2", Watts: 60.2}, {Name: "pve3"}}}
+	if header := terminal.Header(m)[0].Render(0, false); !strings.HasSuffix(header, "/month   power 131 W") {
+		t.Errorf("header: %s", header)
+	}
+	if header := terminal.Header(fleet.Map{})[0].Render(0, false); strings.Contains(header, "power") {
+		t.Errorf("header without watts: %s", header)
+	}
+	for n, want := range []bool{true, true, false} {
+		found := false
+		for _, line := range terminal.HostDetail(m.Hosts[n]) {
+			found = found || strings.Contains(line.Render(0, false), "estimated power: ")
+		}
+		if found != want {
+			t.Errorf("host %d shows its power: %v", n, found)
+		}
+	}
+}
