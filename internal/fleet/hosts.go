@@ -35,8 +35,8 @@ func newHosts(in Input, vms []VM) []Host {
 			CPUs:   Usage{Total: int64(state.Allocatable.CPUs), Reserved: int64(state.Reserved.CPUs)},
 			Memory: Usage{Total: state.Allocatable.MemoryBytes, Reserved: state.Reserved.MemoryBytes},
 		}
-		if state.OfflineSince.IsZero() {
-			host.Watts = state.Power.Watts(in.View.Snapshots[state.Region].Hosts[state.Name].CPULoad)
+		if row := in.View.Snapshots[state.Region].Hosts[state.Name]; row.Online {
+			host.Watts = state.Power.Watts(row.CPULoad)
 		}
 		ours := map[int]bool{}
 		for _, vm := range vms {

@@ -31,7 +31,7 @@ type Source struct {
 func EnrolledHosts(view inventory.View, region string) []string {
 	var out []string
 	for _, host := range view.Hosts() {
-		if host.Region == region && host.Power.Mode != inventory.PowerNone && host.OfflineSince.IsZero() {
+		if host.Region == region && host.Power.Mode != inventory.PowerNone && view.Snapshots[region].Hosts[host.Name].Online {
 			out = append(out, host.Name)
 		}
 	}
@@ -46,14 +46,15 @@ func NewRegion(s Source) Region {
 		if state.Region != s.Region {
 			continue
 		}
+		row := snapshot.Hosts[state.Name]
 		host := Host{
-			Name: state.Name, State: Awake, Settings: state.Power, CPULoad: snapshot.Hosts[state.Name].CPULoad, Free: state.Free,
+			Name: state.Name, State: Awake, Settings: state.Power, CPULoad: row.CPULoad, Free: state.Free,
 			Votes: s.Facts.Votes.Hosts[state.Name],
 			HA:    slices.Clone(s.Facts.HA[state.Name]), Ceph: s.Facts.Ceph[state.Name], Tasks: s.Facts.tasksOn(state.Name), Exports: s.Facts.Exports[state.Name],
 			Maintenance: state.Maintenance, WakeAddress: s.Facts.WakeAddresses[state.Name],
 			Unknown: slices.Concat(s.Facts.Unknown, s.Facts.UnknownOf[state.Name]), Backups: map[string]time.Time{},
 		}
-		if !state.OfflineSince.IsZero() {
+		if !row.Online {
 			host.State = Offline
 		}
 		if state.MaintenanceUnknown {
