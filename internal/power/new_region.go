@@ -67,7 +67,7 @@ func NewRegion(s Source) Region {
 		host.addGuests(s, snapshot)
 		host.addReservations(s)
 		host.addJobs(s.Facts, snapshot)
-		if len(host.VMs) == 0 && len(host.Running) == 0 {
+		if host.State == Awake && len(host.VMs) == 0 && len(host.Running) == 0 {
 			host.IdleSince = s.IdleSince(host.Name)
 		}
 		region.Hosts = append(region.Hosts, host)

@@ -47,8 +47,8 @@ type Host struct {
 	Free inventory.Amount
 	// Votes for quorum.
 	Votes int
-	// IdleSince is since when no VM of ours and no running guest is on the Host; zero if
-	// there are some.
+	// IdleSince is since when the Host is online without a VM of ours and without a running
+	// guest; zero if it is not.
 	IdleSince time.Time
 
 	// VMs of this Kubernetes cluster, including those that are being launched.

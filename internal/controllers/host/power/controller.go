@@ -54,10 +54,11 @@ type Controller struct {
 	reports map[inventory.HostName]report
 }
 
-// regionFacts are Facts and when they were read.
+// regionFacts are Facts, when they were read, and the Hosts that they were read for.
 type regionFacts struct {
 	power.Facts
-	read time.Time
+	read  time.Time
+	hosts []string
 }
 
 // report is the last decision about a Host.
@@ -144,13 +145,14 @@ func (c *Controller) evaluateRegion(ctx context.Context, view inventory.View, re
 	}
 }
 
-// readFacts returns the Facts of a region. It reads them again when they are too old.
+// readFacts returns the Facts of a region. It reads them again when they are too old, and when
+// Hosts were enrolled or came online.
 func (c *Controller) readFacts(ctx context.Context, view inventory.View, region string) power.Facts {
-	facts, now := c.facts[region], c.deps.Clock.Now()
-	if facts.read.IsZero() || now.Sub(facts.read) >= factsInterval {
+	facts, now, hosts := c.facts[region], c.deps.Clock.Now(), power.EnrolledHosts(view, region)
+	if facts.read.IsZero() || now.Sub(facts.read) >= factsInterval || !slices.Equal(facts.hosts, hosts) {
 		ctx, cancel := context.WithTimeout(ctx, factsTimeout)
 		defer cancel()
-		facts = regionFacts{power.ReadFacts(ctx, c.deps.Clients[region], view.Snapshots[region].Version, power.EnrolledHosts(view, region)), now}
+		facts = regionFacts{power.ReadFacts(ctx, c.deps.Clients[region], view.Snapshots[region].Version, hosts), now, hosts}
 		c.facts[region] = facts
 	}
 	return facts.Facts

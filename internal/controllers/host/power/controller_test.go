@@ -151,9 +151,17 @@ func TestEvaluateRequests(t *testing.T) {
 	e.evaluate(5 * time.Minute)
 	e.Expect(jobs()).To(Equal(2))
 
+	// A host that comes online is read at once.
+	e.Expect(e.sim.HostDown("pve3", "noroute")).To(Succeed())
+	e.Eventually(func() map[string]float64 { return e.evaluate(0) }).WithTimeout(time.Minute).Should(HaveKey("sleep_blocked pve3 NotOnline"))
+	e.Expect(e.sim.HostUp("pve3")).To(Succeed())
+	e.Eventually(func() map[string]float64 { return e.evaluate(0) }).WithTimeout(time.Minute).Should(HaveKey("sleep_blocked pve3 NotIdleLongEnough"))
+	e.Expect(e.evaluate(0)).NotTo(HaveKey("sleep_blocked pve3 NoWakeAddress"))
+	e.Expect(jobs()).To(Equal(4))
+
 	e.inventory.SetSettings(inventory.Settings{})
 	e.Expect(e.evaluate(time.Hour)).To(BeEmpty())
-	e.Expect(jobs()).To(Equal(2))
+	e.Expect(jobs()).To(Equal(4))
 }
 
 // If the facts cannot be read, hosts stay awake.
