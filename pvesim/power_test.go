@@ -52,7 +52,6 @@ func testSleepAndWake(t *testing.T) {
 	}
 	c.refused(595, "No route to host", "POST", "/nodes/pve2/status", "command", "shutdown")
 
-	began = time.Now()
 	c.ok("POST", "/nodes/pve2/wakeonlan")
 	c.ok("POST", "/nodes/pve2/wakeonlan")
 	time.Sleep(time.Minute)

@@ -160,7 +160,7 @@ func (p *plan) idle(host Host) string {
 	return ""
 }
 
-func (p *plan) minimum(host Host) string {
+func (p *plan) minimum(Host) string {
 	if len(p.awake) > p.minAwake() {
 		return ""
 	}

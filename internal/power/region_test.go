@@ -75,7 +75,6 @@ func marked(vmid int, cluster string) pvesim.Guest {
 	return pvesim.Guest{VMID: vmid, Host: "pve2", Config: map[string]string{"memory": "1024", "description": mark.Notes("")}}
 }
 
-//nolint:funlen // a table
 func TestNewRegion(t *testing.T) {
 	t.Parallel()
 	guest := func(g pvesim.Guest) func(*pvesim.Scenario) {

@@ -5,6 +5,7 @@ package cluster
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
@@ -51,9 +52,7 @@ func (jh *jobHandlers) getReplicationStatus(r *api.Request) (any, error) {
 			continue
 		}
 		row := api.Row{"source": g.Host, "vmtype": g.Type, "last_sync": 0, "last_try": 0, "next_sync": 0, "fail_count": 0}
-		for key, v := range job {
-			row[key] = v
-		}
+		maps.Copy(row, job)
 		rows = append(rows, row)
 	}
 	return rows, nil
