@@ -155,24 +155,6 @@ func TestVotes(t *testing.T) {
 	}
 }
 
-func TestHostConfig(t *testing.T) { simulated(t, testHostConfig) }
-
-func testHostConfig(t *testing.T) {
-	c := asRoot(t, powerScenario())
-	const config = "/nodes/pve2/config"
-	before := c.ok("GET", config).(map[string]any)
-	c.ok("PUT", config, "description", "rack 4", "digest", before["digest"].(string))
-	c.refused(500, "detected modified configuration - file changed by other user? Try again.", "PUT", config, "description", "x", "digest", before["digest"].(string))
-	after := c.ok("GET", config).(map[string]any)
-	if after["description"] != "rack 4\n" || after["wakeonlan"] != "BC:24:11:AA:00:02" {
-		t.Errorf("config: %v", after)
-	}
-	c.ok("PUT", config, "delete", "description")
-	if one := c.ok("GET", config, "property", "wakeonlan").(map[string]any); one["wakeonlan"] == nil || one["description"] != nil {
-		t.Errorf("config: %v", one)
-	}
-}
-
 func TestJobsAndCeph(t *testing.T) { simulated(t, testJobsAndCeph) }
 
 func testJobsAndCeph(t *testing.T) {
