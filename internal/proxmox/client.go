@@ -5,6 +5,7 @@ package proxmox
 
 import (
 	"fmt"
+	"net/url"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -124,6 +125,16 @@ func New(cfg ClusterConfig, opts Options) (Client, error) {
 }
 
 func (c *client) Region() string { return c.region }
+
+func (c *client) URLHosts() []string {
+	hosts := make([]string, 0, len(c.urls))
+	for _, text := range c.urls {
+		if parsed, err := url.Parse(text); err == nil { // the config is validated
+			hosts = append(hosts, parsed.Hostname())
+		}
+	}
+	return hosts
+}
 
 func (c *client) User() string {
 	// An unreadable file fails every call, with the cause.

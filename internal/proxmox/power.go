@@ -48,6 +48,9 @@ type PowerClient interface {
 	AllRunningTasks(ctx context.Context) ([]TaskStatus, error)
 	// StorageServers returns the servers of network storages by name of the storage.
 	StorageServers(ctx context.Context) (map[string]string, error)
+	// URLHosts returns the names or addresses in the URLs of the cloud config. It makes no
+	// call.
+	URLHosts() []string
 	// HostAddresses returns the address of each Host that is online. It requires Sys.Audit
 	// on /.
 	HostAddresses(ctx context.Context) (map[string]string, error)
@@ -90,8 +93,16 @@ type Votes struct {
 	QDeviceConnected bool
 }
 
+// qdeviceVotes are the votes of the vote daemon by the name of its algorithm, which
+// corosync-qdevice-tool prints.
+var qdeviceVotes = map[string]func(hosts int) int{
+	"fifty-fifty split": func(int) int { return 1 },
+	"lms":               func(hosts int) int { return hosts - 1 },
+	"2 node lms":        func(hosts int) int { return hosts - 1 },
+}
+
 // Votes derives the votes of the vote daemon from its algorithm, because no call returns
-// them: "ffsplit" has one vote, "lms" one less than there are Hosts.
+// them. It fails if it does not know the algorithm.
 func (c powerClient) Votes(ctx context.Context) (Votes, error) {
 	var rows []struct {
 		Node  string  `json:"node"`
@@ -108,13 +119,14 @@ func (c powerClient) Votes(ctx context.Context) (Votes, error) {
 	for _, row := range rows {
 		votes.Hosts[row.Node] = int(row.Votes.whole())
 	}
-	switch {
-	case device.Algorithm == "":
-	case strings.EqualFold(device.Algorithm, "LMS"):
-		votes.QDevice = len(rows) - 1
-	default:
-		votes.QDevice = 1
+	if device.Algorithm == "" && device.State == "" {
+		return votes, nil // there is none
 	}
+	count, known := qdeviceVotes[strings.ToLower(device.Algorithm)]
+	if !known {
+		return Votes{}, fmt.Errorf("reading the status of the QDevice: found algorithm %q, want Fifty-Fifty split or LMS", device.Algorithm)
+	}
+	votes.QDevice = count(len(rows))
 	return votes, nil
 }
 

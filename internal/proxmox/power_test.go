@@ -4,6 +4,7 @@
 package proxmox_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -129,4 +130,41 @@ func TestVotesStandalone(t *testing.T) {
 	t.Parallel()
 	_, c := simulate(t, "8.4", func(s *pvesim.Scenario) { s.Cluster, s.Hosts, s.Guests = "", s.Hosts[:1], nil })
 	NewWithT(t).Expect(c.Votes(testContext(t))).To(Equal(proxmox.Votes{Hosts: map[string]int{}}))
+}
+
+// The votes of a QDevice depend on its algorithm. An unknown one is an error, so no host is shut
+// down.
+func TestQDeviceVotes(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		device string
+		votes  int
+		failed bool
+	}{
+		"none":          {`{}`, 0, false},
+		"ffsplit":       {`{"Algorithm":"Fifty-Fifty split","State":"Connected"}`, 1, false},
+		"lms":           {`{"Algorithm":"LMS","State":"Connected"}`, 2, false},
+		"two_hosts_lms": {`{"Algorithm":"2 Node LMS","State":"Connected"}`, 2, false},
+		"unknown":       {`{"Algorithm":"Test","State":"Connected"}`, 0, true},
+		"unreadable":    {`{"State":"Connecting"}`, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			c, _ := clientOf(t, func(r request) reply {
+				if strings.HasPrefix(r.uri, "/cluster/config/nodes") {
+					return data(`[{"node":"a","quorum_votes":"1"},{"node":"b","quorum_votes":"1"},{"node":"c","quorum_votes":"1"}]`)
+				}
+				return data(test.device)
+			})
+			votes, err := c.Votes(testContext(t))
+			if test.failed {
+				g.Expect(err).To(MatchError(ContainSubstring("found algorithm")))
+				return
+			}
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(votes.QDevice).To(Equal(test.votes))
+			g.Expect(c.URLHosts()).To(Equal([]string{"127.0.0.1"}))
+		})
+	}
 }
