@@ -68,7 +68,8 @@ func newIndex(v View, settings Settings) *index {
 		x.hosts[region] = make(map[string]*hostAccount, len(snapshot.Hosts))
 		for name, host := range snapshot.Hosts {
 			limits := settings.For(region, name)
-			state := newHostState(region, host, limits, v.Failures[region])
+			sleep := settings.sleeping[HostName{Region: region, Host: name}].sleepState(host.Online)
+			state := newHostState(region, host, limits, sleep, v.Failures[region])
 			state.MaintenanceUnknown = state.Maintenance == "" && (snapshot.MaintenanceUnknown || settings.maintenanceUnknown)
 			x.hosts[region][name] = &hostAccount{state: state, limits: limits}
 		}
@@ -82,7 +83,7 @@ func newIndex(v View, settings Settings) *index {
 	return x
 }
 
-func newHostState(region string, host Host, limits HostSettings, failure error) HostState {
+func newHostState(region string, host Host, limits HostSettings, sleep SleepState, failure error) HostState {
 	state := HostState{
 		Region:            region,
 		Name:              host.Name,
@@ -91,13 +92,14 @@ func newHostState(region string, host Host, limits HostSettings, failure error) 
 		Allocated:         host.Allocated,
 		Arch:              kubernetesArch(host.Arch),
 		PriceFactor:       limits.PriceFactor,
-		OutOfService:      outOfServiceReason(host.HostRow, limits),
+		OutOfService:      outOfServiceReason(host.HostRow, limits, sleep),
 		OutOfServiceSince: host.OutOfServiceSince,
 		OfflineSince:      host.OfflineSince,
 		Maintenance:       maintenanceReason(host.HostRow, limits),
-		Unusable:          unusableReason(host.HostRow, limits, failure),
+		Unusable:          unusableReason(host.HostRow, limits, sleep, failure),
 		KeepsReserve:      limits.KeepsReserve,
 		Power:             limits.Power,
+		Sleep:             sleep,
 	}
 	state.Free = state.Allocatable.Minus(state.Allocated)
 	return state
@@ -111,11 +113,11 @@ func kubernetesArch(arch string) string {
 	return "amd64"
 }
 
-func outOfServiceReason(row proxmox.HostRow, limits HostSettings) OutOfServiceReason {
+func outOfServiceReason(row proxmox.HostRow, limits HostSettings, sleep SleepState) OutOfServiceReason {
 	switch {
 	case limits.Excluded:
 		return Excluded
-	case !row.Online:
+	case !row.Online && !sleep.isAvailable():
 		return Offline
 	case maintenanceReason(row, limits) != "":
 		return InMaintenance
@@ -132,7 +134,7 @@ func maintenanceReason(row proxmox.HostRow, limits HostSettings) string {
 }
 
 // unusableReason describes why a Host accepts no new VMs; empty if it accepts them.
-func unusableReason(row proxmox.HostRow, limits HostSettings, failure error) string {
+func unusableReason(row proxmox.HostRow, limits HostSettings, sleep SleepState, failure error) string {
 	switch {
 	case limits.Excluded:
 		return "excluded by settings"
@@ -146,7 +148,9 @@ func unusableReason(row proxmox.HostRow, limits HostSettings, failure error) str
 			return fmt.Sprintf("the Proxmox cluster has %s since %s: %v", state, poll.Since.UTC().Format(time.RFC3339), poll.Err)
 		}
 		return fmt.Sprintf("the Proxmox cluster is unreachable: %v", failure)
-	case !row.Online:
+	case !row.Online && sleep == WakeFailed:
+		return "it was shut down to save energy and did not wake up in time"
+	case !row.Online && !sleep.isAvailable():
 		return "offline"
 	case maintenanceReason(row, limits) != "":
 		return "in maintenance"

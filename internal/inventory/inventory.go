@@ -57,6 +57,7 @@ type Inventory struct {
 	maintenance Maintenance
 	// maintenanceUnknown is true if maintenance could not be read yet.
 	maintenanceUnknown bool
+	sleeping           map[HostName]Sleep
 	generation         uint64
 	subscribers        map[int]chan Event
 	nextSubscriber     int
@@ -199,6 +200,7 @@ func (i *Inventory) accept(result PollResult, began time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	result.Resources.Guests = i.ledger.withoutDeleted(result.Region, result.Resources.Guests, began)
+	result.Known = i.knownHosts(result.Region)
 	before := i.snapshots[result.Region]
 	snapshot := NewSnapshot(result, before, i.options.DetailRange)
 	i.snapshots[result.Region] = snapshot
@@ -254,7 +256,7 @@ func (i *Inventory) publish(changed bool) {
 	if changed {
 		i.generation++
 	}
-	view := NewView(maps.Clone(i.snapshots), maps.Clone(i.failures), maps.Clone(i.ledger.reservations), i.options.Settings.withMaintenance(i.maintenance, i.maintenanceUnknown))
+	view := NewView(maps.Clone(i.snapshots), maps.Clone(i.failures), maps.Clone(i.ledger.reservations), i.options.Settings.withMaintenance(i.maintenance, i.maintenanceUnknown).WithSleeping(i.sleeping))
 	view.Generation, view.recentlyReleased = i.generation, i.ledger.released
 	i.view.Store(&view)
 	if !changed {

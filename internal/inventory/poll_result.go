@@ -35,6 +35,8 @@ type PollResult struct {
 	MaintenanceUnknown bool
 	// Hardware by Host, if it was read.
 	Hardware map[string]proxmox.HostInfo
+	// Known is what is known about Hosts that were shut down to save energy.
+	Known map[string]KnownHost
 }
 
 // NewSnapshot returns the Snapshot of a poll. Rows without resources take them from the
@@ -54,9 +56,9 @@ func NewSnapshot(result PollResult, previous *Snapshot, own VMIDRange) *Snapshot
 		MaintenanceUnknown: result.MaintenanceUnknown,
 	}
 	for _, row := range result.Resources.Hosts {
-		before := previous.host(row.Name)
+		before, known := previous.host(row.Name), result.Known[row.Name]
 		s.Hosts[row.Name] = Host{
-			HostRow: withLastSize(row, previous), Hardware: result.Hardware[row.Name],
+			HostRow: known.withKnown(withLastSize(row, previous)), Hardware: cmp.Or(result.Hardware[row.Name], known.Hardware), SizeReported: row.CPUs > 0,
 			Topology:          result.Facts.topologyOf(row.Name),
 			OutOfServiceSince: since(!row.Online || row.Maintenance, before.OutOfServiceSince, result.Taken),
 			OfflineSince:      since(!row.Online, before.OfflineSince, result.Taken),
@@ -65,9 +67,13 @@ func NewSnapshot(result PollResult, previous *Snapshot, own VMIDRange) *Snapshot
 	for _, row := range result.Resources.Storages {
 		s.Storages[StorageKey{Host: row.Host, Storage: row.Name}] = row
 	}
+	s.addKnownStorages(result.Known)
 	for _, row := range result.Resources.Guests {
 		guest := Guest{GuestRow: row, Config: result.Configs[row.VMID]}
 		before, ok := previous.guest(row.VMID)
+		if last, known := result.Known[row.Host].guest(row); known && !row.HasResources() && !before.HasResources() {
+			before, ok, guest.Config = last, true, cmp.Or(guest.Config, last.Config)
+		}
 		if ok {
 			guest = carryOver(guest, before)
 		}

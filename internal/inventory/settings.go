@@ -99,6 +99,7 @@ type Settings struct {
 	maintenance Maintenance
 	// maintenanceUnknown: maintenance could not be read.
 	maintenanceUnknown bool
+	sleeping           map[HostName]Sleep
 }
 
 // rule is one entry of the file: the fields to set for matching Hosts.
@@ -118,7 +119,7 @@ func (s Settings) For(region, host string) HostSettings {
 		StorageHighWater:    DefaultStorageHighWater,
 		StorageThinFactor:   DefaultStorageThinFactor,
 		PriceFactor:         DefaultPriceFactor,
-		Power:               PowerSettings{Mode: PowerNone, IdleTime: DefaultIdleTime, MinAwake: DefaultMinAwake},
+		Power:               PowerSettings{Mode: PowerNone, IdleTime: DefaultIdleTime, MinAwake: DefaultMinAwake, WakeTimeout: DefaultWakeTimeout},
 	}
 	for _, r := range s.rules {
 		if !matches(r.region, region) || !matches(r.host, host) {

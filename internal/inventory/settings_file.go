@@ -137,6 +137,7 @@ var settingFields = map[string]func(json.RawMessage) (setter, error){
 	"powermanagement": parsePowerMode,
 	"idletime":        durationField(func(s *HostSettings, d time.Duration) { s.Power.IdleTime = d }),
 	"minawake":        countField(func(s *HostSettings, n int) { s.Power.MinAwake = n }),
+	"waketimeout":     parseWakeTimeout,
 	"sleepwindow":     parseSleepWindow,
 	"wattsidle":       ratioField(maxWatts, func(s *HostSettings, w float64) { s.Power.WattsIdle = w }),
 	"wattsfull":       ratioField(maxWatts, func(s *HostSettings, w float64) { s.Power.WattsFull = w }),

@@ -14,9 +14,14 @@ import (
 
 // Defaults of PowerSettings.
 const (
-	DefaultIdleTime = 30 * time.Minute
-	DefaultMinAwake = 1
+	DefaultIdleTime    = 30 * time.Minute
+	DefaultMinAwake    = 1
+	DefaultWakeTimeout = 5 * time.Minute
 )
+
+// MaxWakeTimeout leaves time for the launch before Karpenter deletes a Claim whose Node has not
+// registered, which is after 15 minutes.
+const MaxWakeTimeout = 10 * time.Minute
 
 // PowerMode is whether a Host takes part in power management.
 type PowerMode string
@@ -26,6 +31,8 @@ const (
 	PowerNone PowerMode = "None"
 	// PowerReport: it is reported whether the Host could be shut down.
 	PowerReport PowerMode = "Report"
+	// PowerEnabled: the Host is shut down, and woken when it is needed.
+	PowerEnabled PowerMode = "Enabled"
 )
 
 // PowerSettings are the settings of a Host for power management.
@@ -36,6 +43,8 @@ type PowerSettings struct {
 	// MinAwake is the number of Hosts of the region that stay awake. The largest value of
 	// its Hosts applies.
 	MinAwake int
+	// WakeTimeout is how long a Host may take to boot after it was woken.
+	WakeTimeout time.Duration
 	// SleepWindow is when the Host could be off.
 	SleepWindow SleepWindow
 	// WattsIdle and WattsFull are the power of the Host without and with full load; zero if
@@ -67,10 +76,18 @@ func (w SleepWindow) Contains(t time.Time) bool {
 
 func parsePowerMode(raw json.RawMessage) (setter, error) {
 	var mode PowerMode
-	if err := json.Unmarshal(raw, &mode); err != nil || (mode != PowerNone && mode != PowerReport) {
-		return nil, fmt.Errorf("want %q or %q", PowerNone, PowerReport)
+	if err := json.Unmarshal(raw, &mode); err != nil || (mode != PowerNone && mode != PowerReport && mode != PowerEnabled) {
+		return nil, fmt.Errorf("want %q, %q or %q", PowerNone, PowerReport, PowerEnabled)
 	}
 	return func(s *HostSettings) { s.Power.Mode = mode }, nil
+}
+
+func parseWakeTimeout(raw json.RawMessage) (setter, error) {
+	d, err := parseDuration(raw)
+	if err != nil || d > MaxWakeTimeout {
+		return nil, fmt.Errorf(`want a duration such as "5m", above 0 and up to %s`, MaxWakeTimeout)
+	}
+	return func(s *HostSettings) { s.Power.WakeTimeout = d }, nil
 }
 
 func durationField(set func(*HostSettings, time.Duration)) func(json.RawMessage) (setter, error) {

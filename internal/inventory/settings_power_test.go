@@ -13,16 +13,17 @@ import (
 func TestPowerSettings(t *testing.T) {
 	t.Parallel()
 	settings, err := inventory.ParseSettings([]byte(`{"home": {
-	  "*":    {"powermanagement": "Report", "idletime": "15m", "minawake": 2, "wattsidle": 60, "wattsfull": 180,
+	  "*":    {"powermanagement": "Report", "idletime": "15m", "waketimeout": "8m", "minawake": 2, "wattsidle": 60, "wattsfull": 180,
 	           "sleepwindow": {"schedule": "0 19 * * mon-fri", "duration": "11h"}},
 	  "pve1": {"powermanagement": "None"},
+	  "pve4": {"powermanagement": "Enabled"},
 	  "pve2": {"sleepwindow": {"schedule": "0 0 30 2 *", "duration": "1h"}}
 	}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	power := settings.For("home", "pve3").Power
-	if power.Mode != inventory.PowerReport || power.IdleTime != 15*time.Minute || power.MinAwake != 2 || power.WattsIdle != 60 || power.WattsFull != 180 {
+	if power.Mode != inventory.PowerReport || power.IdleTime != 15*time.Minute || power.WakeTimeout != 8*time.Minute || power.MinAwake != 2 || power.WattsIdle != 60 || power.WattsFull != 180 {
 		t.Errorf("pve3 has %+v", power)
 	}
 	for at, want := range map[string]bool{
@@ -44,10 +45,13 @@ func TestPowerSettings(t *testing.T) {
 			t.Errorf("no window does not contain %s", at)
 		}
 	}
+	if mode := settings.For("home", "pve4").Power.Mode; mode != inventory.PowerEnabled {
+		t.Errorf("pve4 has mode %s", mode)
+	}
 	if mode := settings.For("home", "pve1").Power.Mode; mode != inventory.PowerNone {
 		t.Errorf("pve1 has mode %s", mode)
 	}
-	if power := settings.For("other", "pve1").Power; power.Mode != inventory.PowerNone || power.IdleTime != 30*time.Minute || power.MinAwake != 1 {
+	if power := settings.For("other", "pve1").Power; power.Mode != inventory.PowerNone || power.IdleTime != 30*time.Minute || power.WakeTimeout != 5*time.Minute || power.MinAwake != 1 {
 		t.Errorf("the defaults are %+v", power)
 	}
 }

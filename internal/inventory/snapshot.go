@@ -49,6 +49,8 @@ type Host struct {
 	Hardware proxmox.HostInfo
 	// Topology is zero if none is published.
 	Topology PublishedTopology
+	// SizeReported is false if the size is not in the row, but from an earlier one.
+	SizeReported bool
 }
 
 // Guest is a row with its configuration. Config is nil until it was read, and for
@@ -105,6 +107,8 @@ type Reservation struct {
 	VMID     int
 	Storage  string
 	Amount
+	// Waiting is the size of a VM that waits for capacity. It reserves none.
+	Waiting   Amount
 	DiskBytes int64
 	// Disks are those besides the boot disk.
 	Disks []ReservedDisk

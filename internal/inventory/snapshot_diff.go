@@ -29,7 +29,7 @@ func hasChanged(a, b *Snapshot) bool {
 }
 
 func sameHost(a, b Host) bool {
-	return a.Online == b.Online && a.Maintenance == b.Maintenance && a.Arch == b.Arch &&
+	return a.Online == b.Online && a.SizeReported == b.SizeReported && a.Maintenance == b.Maintenance && a.Arch == b.Arch &&
 		a.CPUs == b.CPUs && a.MemoryBytes == b.MemoryBytes && a.Allocated == b.Allocated &&
 		a.Hardware == b.Hardware
 }

@@ -80,6 +80,9 @@ type HostState struct {
 	KeepsReserve bool
 	// Power are the settings for power management.
 	Power PowerSettings
+	// Sleep is the state of a Host that was shut down to save energy; empty if it was not. Such
+	// a Host is in service unless it does not wake.
+	Sleep SleepState
 }
 
 // StorageState is a storage of a Host with its free capacity.

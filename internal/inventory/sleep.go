@@ -1,0 +1,174 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"maps"
+	"reflect"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// SleepState is the state of a Host that was shut down to save energy; empty if it was not.
+type SleepState string
+
+// States of sleeping Hosts.
+const (
+	// ShuttingDown: the shutdown was requested, or is about to be.
+	ShuttingDown SleepState = "ShuttingDown"
+	Asleep       SleepState = "Asleep"
+	// Waking: the Host was woken and is not up yet.
+	Waking SleepState = "Waking"
+	// WakeFailed: the Host was not up in time.
+	WakeFailed SleepState = "WakeFailed"
+)
+
+// Sleep is the record about a Host that was shut down to save energy. It exists before the
+// shutdown is requested and until the Host is up again.
+type Sleep struct {
+	State SleepState `json:"state"`
+	// KubeCluster is the UID of the Kubernetes cluster whose controller shut the Host down.
+	KubeCluster string `json:"kubeCluster"`
+	// Since is when the shutdown was requested.
+	Since time.Time `json:"since"`
+	// WakeSince is when the Host was first woken, WakeSent when it was last. WakeReason is why.
+	WakeSince  time.Time `json:"wakeSince,omitzero"`
+	WakeSent   time.Time `json:"wakeSent,omitzero"`
+	WakeReason string    `json:"wakeReason,omitempty"`
+	// FailedAt is when WakeFailed was set.
+	FailedAt time.Time `json:"failedAt,omitzero"`
+	// Address of the Host, which Proxmox reports only while it is on.
+	Address string    `json:"address,omitempty"`
+	Known   KnownHost `json:"known"`
+}
+
+// KnownHost is what a Snapshot contains about a Host while it is off: Proxmox reports neither its
+// size nor its storages and templates then.
+type KnownHost struct {
+	Host     proxmox.HostRow      `json:"host"`
+	Hardware proxmox.HostInfo     `json:"hardware"`
+	Storages []proxmox.StorageRow `json:"storages,omitempty"`
+	Guests   []KnownGuest         `json:"guests,omitempty"`
+}
+
+// KnownGuest is a guest of a KnownHost, with its configuration if it is a template.
+type KnownGuest struct {
+	proxmox.GuestRow `json:"row"`
+
+	Config *proxmox.VMConfig `json:"config,omitempty"`
+}
+
+// KnownHost returns what the Snapshot contains about a Host.
+func (s *Snapshot) KnownHost(name string) KnownHost {
+	known := KnownHost{Host: s.Hosts[name].HostRow, Hardware: s.Hosts[name].Hardware}
+	for _, storage := range s.StoragesOf(name) {
+		known.Storages = append(known.Storages, s.Storages[StorageKey{Host: name, Storage: storage}])
+	}
+	for _, guest := range s.Guests {
+		if guest.Host != name {
+			continue
+		}
+		one := KnownGuest{GuestRow: guest.GuestRow}
+		if guest.Template {
+			one.Config = guest.Config
+		}
+		known.Guests = append(known.Guests, one)
+	}
+	return known
+}
+
+// IsUp reports whether a Host is online and reports its size, which it does some seconds later.
+func (h Host) IsUp() bool { return h.Online && h.SizeReported }
+
+// SetSleeping replaces the records about Hosts that were shut down to save energy.
+func (i *Inventory) SetSleeping(hosts map[HostName]Sleep) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if maps.EqualFunc(i.sleeping, hosts, func(a, b Sleep) bool { return reflect.DeepEqual(a, b) }) {
+		return
+	}
+	i.sleeping = maps.Clone(hosts)
+	i.publish(true)
+}
+
+// knownHosts returns what is known about the sleeping Hosts of a region, by name. The caller
+// holds the lock.
+func (i *Inventory) knownHosts(region string) map[string]KnownHost {
+	known := map[string]KnownHost{}
+	for name, sleep := range i.sleeping {
+		if name.Region == region {
+			known[name.Host] = sleep.Known
+		}
+	}
+	return known
+}
+
+// WithSleeping returns the settings with the records about sleeping Hosts.
+func (s Settings) WithSleeping(hosts map[HostName]Sleep) Settings {
+	s.sleeping = hosts
+	return s
+}
+
+// sleepState returns the state of a Host. One that is off although its record does not show it
+// yet is asleep.
+func (s Sleep) sleepState(online bool) SleepState {
+	if s.State == ShuttingDown && !online {
+		return Asleep
+	}
+	return s.State
+}
+
+// isAvailable reports whether a Host in this state accepts VMs: it is woken for them.
+func (s SleepState) isAvailable() bool { return s == ShuttingDown || s == Asleep || s == Waking }
+
+// withKnown completes a row of a Host that is not up.
+func (k KnownHost) withKnown(row proxmox.HostRow) proxmox.HostRow {
+	if row.CPUs > 0 || k.Host.CPUs == 0 {
+		return row
+	}
+	row.CPUs, row.MemoryBytes, row.Arch = k.Host.CPUs, k.Host.MemoryBytes, k.Host.Arch
+	return row
+}
+
+// guest returns a guest as it was last seen; false if it was not seen on the Host.
+func (k KnownHost) guest(row proxmox.GuestRow) (Guest, bool) {
+	for _, known := range k.Guests {
+		if known.VMID == row.VMID && known.Kind == row.Kind {
+			return Guest{GuestRow: known.GuestRow, Config: known.Config}, true
+		}
+	}
+	return Guest{}, false
+}
+
+// addKnownStorages replaces the rows of storages on Hosts that are not up: by that of a Host
+// that is, if the storage is shared, otherwise by the last one.
+func (s *Snapshot) addKnownStorages(known map[string]KnownHost) {
+	for name, host := range known {
+		if s.Hosts[name].IsUp() {
+			continue
+		}
+		for _, last := range host.Storages {
+			key := StorageKey{Host: name, Storage: last.Name}
+			if row, listed := s.Storages[key]; !listed || row.Available {
+				continue
+			}
+			s.Storages[key] = s.sharedStorage(last)
+		}
+	}
+}
+
+// sharedStorage returns the row of a storage with the usage that another Host reports if it is
+// shared.
+func (s *Snapshot) sharedStorage(last proxmox.StorageRow) proxmox.StorageRow {
+	if !last.Shared {
+		return last
+	}
+	for key, row := range s.Storages {
+		if key.Storage == last.Name && row.Available && s.Hosts[key.Host].IsUp() {
+			last.UsedBytes, last.TotalBytes = row.UsedBytes, row.TotalBytes
+		}
+	}
+	return last
+}
