@@ -5,6 +5,7 @@ package power
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -55,8 +56,8 @@ type plan struct {
 	unmet bool
 }
 
-// Decide returns a Decision for each enrolled Host, in the order of the Hosts. Its decisions
-// take each other into account: all of them can be carried out.
+// Decide returns a Decision for each Host that takes part or is asleep, in the order of the
+// Hosts. Its decisions take each other into account: all of them can be carried out.
 func Decide(region Region) []Decision {
 	p := &plan{Region: region, awake: map[string]bool{}, wakes: map[string][]Reason{}, free: map[string]inventory.Amount{}}
 	for _, host := range region.Hosts {
@@ -67,14 +68,17 @@ func Decide(region Region) []Decision {
 			p.free[host.Name] = host.Free
 		}
 	}
+	p.wakeForVMs()
 	p.wakeForDemand()
 	p.wakeForMinimum()
+	p.wakeForQuorum()
 	p.wakeForJobs()
+	p.wakeDisabled()
 	decisions := p.sleep()
 	out := make([]Decision, 0, len(region.Hosts))
 	for _, host := range region.Hosts {
 		switch {
-		case !host.isEnrolled():
+		case !host.isDecided():
 		case p.wakes[host.Name] != nil:
 			out = append(out, Decision{Host: host.Name, Action: Wake, Reasons: p.wakes[host.Name]})
 		default:
@@ -84,12 +88,12 @@ func Decide(region Region) []Decision {
 	return out
 }
 
-// sleepers returns the enrolled Hosts that are asleep. Those that use the least energy come
-// first.
+// sleepers returns the Hosts that are asleep and not in maintenance. Those that use the least
+// energy come first.
 func (p *plan) sleepers() []Host {
 	var out []Host
 	for _, host := range p.Hosts {
-		if host.State == Asleep && host.isEnrolled() && host.Maintenance == "" {
+		if host.State == Asleep && host.Maintenance == "" {
 			out = append(out, host)
 		}
 	}
@@ -103,6 +107,15 @@ func (p *plan) wake(host Host, reason ReasonType, message string) {
 		p.free[host.Name] = host.Free
 	}
 	p.wakes[host.Name] = append(p.wakes[host.Name], Reason{reason, message})
+}
+
+// wakeForVMs wakes Hosts on which VMs are to be launched.
+func (p *plan) wakeForVMs() {
+	for _, host := range p.sleepers() {
+		if len(host.VMs) > 0 {
+			p.wake(host, InUse, "VMs to launch: "+joined(host.VMs))
+		}
+	}
 }
 
 // wakeForDemand wakes Hosts for VMs that do not fit on those that are on.
@@ -156,6 +169,30 @@ func (p *plan) wakeForMinimum() {
 	}
 }
 
+// wakeForQuorum wakes Hosts while the votes of those that are on, or will be, are not enough.
+func (p *plan) wakeForQuorum() {
+	for _, host := range p.sleepers() {
+		votes, largest := 0, 0
+		for _, other := range p.Hosts {
+			if _, on := p.free[other.Name]; on {
+				votes, largest = votes+other.Votes, max(largest, other.Votes)
+			}
+		}
+		if host.Votes > 0 && p.wakes[host.Name] == nil && !p.isQuorate(votes, largest) {
+			p.wake(host, QuorumRequired, fmt.Sprintf("%d of %d votes are not enough while a host is offline that was not shut down to save energy", votes, p.totalVotes()))
+		}
+	}
+}
+
+// wakeDisabled wakes Hosts that are not to be shut down any more.
+func (p *plan) wakeDisabled() {
+	for _, host := range p.sleepers() {
+		if host.Settings.Mode != inventory.PowerEnabled {
+			p.wake(host, NotEnabled, fmt.Sprintf("the setting powermanagement is %s", host.Settings.Mode))
+		}
+	}
+}
+
 func (p *plan) wakeForJobs() {
 	for _, host := range p.sleepers() {
 		if message := p.dueBackups(host); message != "" {
@@ -164,11 +201,19 @@ func (p *plan) wakeForJobs() {
 	}
 }
 
-// sleep decides about the Hosts that are not woken. Hosts that use the most energy while they
-// are idle are shut down first.
+// sleep decides about the Hosts that are not woken. Hosts that are only reported come last, so
+// they do not keep others awake; those that use the most energy while they are idle come first.
 func (p *plan) sleep() map[string]Decision {
 	hosts := slices.Clone(p.Hosts)
-	slices.SortStableFunc(hosts, func(a, b Host) int { return cmp.Compare(b.Settings.WattsIdle, a.Settings.WattsIdle) })
+	slices.SortStableFunc(hosts, func(a, b Host) int {
+		switch enabled := a.Settings.Mode == inventory.PowerEnabled; {
+		case enabled == (b.Settings.Mode == inventory.PowerEnabled):
+			return cmp.Compare(b.Settings.WattsIdle, a.Settings.WattsIdle)
+		case enabled:
+			return -1
+		}
+		return 1
+	})
 	out := make(map[string]Decision, len(hosts))
 	for _, host := range hosts {
 		decision := Decision{Host: host.Name, Action: Keep}

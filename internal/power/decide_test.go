@@ -66,10 +66,15 @@ func TestGuards(t *testing.T) {
 			},
 			power.CephDaemon, "mon.a, osd.0, osd.1, osd.2, osd.3 and 1 more",
 		},
-		"replication":  {func(_ *power.Region, h *power.Host) { h.Replications = []string{"101-0"} }, power.Replication, "101-0"},
-		"task":         {func(_ *power.Region, h *power.Host) { h.Tasks = []string{"vzdump 101"} }, power.TaskRunning, "vzdump 101"},
-		"template":     {func(_ *power.Region, h *power.Host) { h.Templates = []string{"ubuntu", "talos"} }, power.OnlyTemplate, "awake has the templates: talos"},
-		"export":       {func(_ *power.Region, h *power.Host) { h.Exports = []string{"nas"} }, power.StorageExported, "nas"},
+		"replication": {func(_ *power.Region, h *power.Host) { h.Replications = []string{"101-0"} }, power.Replication, "101-0"},
+		"task":        {func(_ *power.Region, h *power.Host) { h.Tasks = []string{"vzdump 101"} }, power.TaskRunning, "vzdump 101"},
+		"template":    {func(_ *power.Region, h *power.Host) { h.Templates = []string{"ubuntu", "talos"} }, power.OnlyTemplate, "awake has the templates: talos"},
+		"export":      {func(_ *power.Region, h *power.Host) { h.Exports = []string{"nas"} }, power.StorageExported, "nas"},
+		"privilege":   {func(_ *power.Region, h *power.Host) { h.PrivilegeMissing = "k@pve lacks Sys.PowerMgmt on /nodes/a" }, power.PrivilegeMissing, "Sys.PowerMgmt"},
+		"only_URL": {func(r *power.Region, _ *power.Host) {
+			r.Endpoints = []string{"a", "b"}
+			r.Hosts[1].State, r.Hosts[1].Votes = power.Asleep, 0
+		}, power.OnlyURL, "URL"},
 		"no_address":   {func(_ *power.Region, h *power.Host) { h.WakeAddress = "" }, power.NoWakeAddress, "MAC address"},
 		"idle_time":    {func(_ *power.Region, h *power.Host) { h.IdleSince = now.Add(-time.Minute) }, power.NotIdleLongEnough, "2026-11-16T11:59:00Z"},
 		"sleep_window": {func(_ *power.Region, h *power.Host) { h.Settings.SleepWindow = window.For("r", "a").Power.SleepWindow }, power.OutsideSleepWindow, "sleepwindow"},
@@ -91,9 +96,19 @@ func TestGuards(t *testing.T) {
 			},
 			power.QuorumRequired, "without it, 2 of 5 votes remain",
 		},
+		"host_shuts_down": {
+			func(r *power.Region, _ *power.Host) {
+				r.Hosts[1].State, r.Hosts[2].State = power.ShuttingDown, power.Asleep
+			},
+			power.QuorumRequired, "without it, 2 of 5 votes remain",
+		},
 		"host_boots": {
 			func(r *power.Region, _ *power.Host) { r.Hosts[1].State, r.Hosts[2].State = power.Waking, power.Asleep },
 			power.QuorumRequired, "without it, 2 of 5 votes remain",
+		},
+		"another_host_may_fail": {
+			func(r *power.Region, _ *power.Host) { r.Hosts[1].State = power.Offline },
+			power.QuorumRequired, "without it, 3 of 5 votes remain, which is no majority if another host fails",
 		},
 		"QDevice_disconnected": {
 			func(r *power.Region, _ *power.Host) { r.Hosts[4].State, r.QDeviceVotes = power.Offline, 4 },
@@ -106,7 +121,7 @@ func TestGuards(t *testing.T) {
 			region := idleRegion()
 			test.change(&region, &region.Hosts[0])
 			decisions := power.Decide(region)
-			if len(decisions) != 1 || decisions[0].Host != "a" || decisions[0].Action != power.Keep {
+			if len(decisions) == 0 || decisions[0].Host != "a" || decisions[0].Action != power.Keep {
 				t.Fatalf("decisions: %+v", decisions)
 			}
 			got := decisions[0]
@@ -125,6 +140,8 @@ func TestSleep(t *testing.T) {
 		"QDevice": func(r *power.Region) {
 			r.Hosts[1].State, r.Hosts[2].State, r.QDeviceVotes, r.QDeviceConnected = power.Offline, power.Offline, 4, true
 		},
+		"other_URL":     func(r *power.Region) { r.Endpoints = []string{"a", "b"} },
+		"load_balancer": func(r *power.Region) { r.Endpoints = []string{"a", ""} },
 		"demand_fits": func(r *power.Region) {
 			r.Demand = []inventory.Amount{{CPUs: 8, MemoryBytes: gib}, {CPUs: 8, MemoryBytes: gib}}
 		},
@@ -178,7 +195,7 @@ func TestWake(t *testing.T) {
 	asleep := func() power.Region {
 		region := idleRegion()
 		for i := range region.Hosts {
-			region.Hosts[i].Settings.Mode = inventory.PowerReport
+			region.Hosts[i].Settings.Mode = inventory.PowerEnabled
 			if i > 2 {
 				region.Hosts[i].State = power.Asleep
 			}
@@ -210,6 +227,19 @@ func TestWake(t *testing.T) {
 		"backup": {
 			func(r *power.Region) { r.Hosts[3].Backups = map[string]time.Time{"nightly": now.Add(time.Minute)} },
 			map[string]power.ReasonType{"d": power.BackupDue},
+		},
+		"VM_to_launch": {
+			func(r *power.Region) { r.Hosts[3].VMs = []string{"20000 (being launched)"} }, map[string]power.ReasonType{"d": power.InUse},
+		},
+		"disabled": {
+			func(r *power.Region) { r.Hosts[4].Settings.Mode = inventory.PowerReport }, map[string]power.ReasonType{"e": power.NotEnabled},
+		},
+		"not_enrolled": {
+			func(r *power.Region) { r.Hosts[4].Settings.Mode = inventory.PowerNone }, map[string]power.ReasonType{"e": power.NotEnabled},
+		},
+		"host_failed": {
+			func(r *power.Region) { r.Hosts[0].State = power.Offline },
+			map[string]power.ReasonType{"d": power.QuorumRequired, "e": power.QuorumRequired},
 		},
 		"maintenance": {
 			func(r *power.Region) { r.Hosts[0].Settings.MinAwake, r.Hosts[4].Maintenance = 4, "by anna" },

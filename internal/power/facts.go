@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -22,6 +23,10 @@ type Facts struct {
 	Tasks        []proxmox.TaskStatus
 	// Exports are the network storages by the Host that serves them.
 	Exports map[string][]string
+	// URLHosts are the names or addresses in the URLs of the cloud config.
+	URLHosts []string
+	// Addresses by Host. Hosts that are off have none, unless the caller adds it.
+	Addresses map[string]string
 	// WakeAddresses by Host.
 	WakeAddresses map[string]string
 	// Unknown describes what could not be read. It keeps all Hosts awake.
@@ -33,7 +38,7 @@ type Facts struct {
 // ReadFacts reads the Facts of a Cluster: nine calls, and one or two for each of the given
 // Hosts, which are online. It does not fail: what it cannot read is in Unknown.
 func ReadFacts(ctx context.Context, client proxmox.PowerClient, version proxmox.Version, hosts []string) Facts {
-	f := Facts{WakeAddresses: map[string]string{}, UnknownOf: map[string][]string{}}
+	f := Facts{URLHosts: client.URLHosts(), WakeAddresses: map[string]string{}, UnknownOf: map[string][]string{}}
 	var err error
 	f.Votes, err = client.Votes(ctx)
 	f.note(err)
@@ -88,11 +93,11 @@ func (f *Facts) readCeph(ctx context.Context, client proxmox.PowerClient, hosts 
 func (f *Facts) readExports(ctx context.Context, client proxmox.PowerClient) {
 	servers, err := client.StorageServers(ctx)
 	f.note(err)
-	addresses, err := client.HostAddresses(ctx)
+	f.Addresses, err = client.HostAddresses(ctx)
 	f.note(err)
 	f.Exports = map[string][]string{}
 	for storage, server := range servers {
-		for host, address := range addresses {
+		for host, address := range f.Addresses {
 			if server == address || isNameOf(server, host) {
 				f.Exports[host] = append(f.Exports[host], storage)
 			}
@@ -101,6 +106,21 @@ func (f *Facts) readExports(ctx context.Context, client proxmox.PowerClient) {
 	for _, storages := range f.Exports {
 		slices.Sort(storages)
 	}
+}
+
+// endpoints returns the Host of each URL; empty if it is that of no Host.
+func (f *Facts) endpoints(snapshot *inventory.Snapshot) []string {
+	var out []string
+	for _, server := range f.URLHosts {
+		found := ""
+		for host := range snapshot.Hosts {
+			if server == f.Addresses[host] || isNameOf(server, host) {
+				found = host
+			}
+		}
+		out = append(out, found)
+	}
+	return out
 }
 
 // isNameOf reports whether a name is that of a Host, with or without a domain.

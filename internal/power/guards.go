@@ -30,12 +30,16 @@ const (
 	TaskRunning          ReasonType = "TaskRunning"
 	OnlyTemplate         ReasonType = "OnlyTemplate"
 	StorageExported      ReasonType = "StorageExported"
+	OnlyURL              ReasonType = "OnlyURL"
 	NoWakeAddress        ReasonType = "NoWakeAddress"
+	PrivilegeMissing     ReasonType = "PrivilegeMissing"
 	OutsideSleepWindow   ReasonType = "OutsideSleepWindow"
 	NotIdleLongEnough    ReasonType = "NotIdleLongEnough"
 	InsufficientCapacity ReasonType = "InsufficientCapacity"
 	MinimumAwake         ReasonType = "MinimumAwake"
 	QuorumRequired       ReasonType = "QuorumRequired"
+	// NotEnabled only wakes Hosts.
+	NotEnabled ReasonType = "NotEnabled"
 )
 
 // Reason is why a Host is kept awake or woken.
@@ -62,9 +66,11 @@ var guards = []struct {
 	{TaskRunning, listed("running tasks: %s", func(h Host) []string { return h.Tasks })},
 	{OnlyTemplate, (*plan).onlyTemplates},
 	{StorageExported, listed("it serves storages of the cluster: %s", func(h Host) []string { return h.Exports })},
+	{OnlyURL, (*plan).onlyURL},
 	{NoWakeAddress, func(_ *plan, h Host) string {
 		return textIf(h.WakeAddress == "", "its config in Proxmox has no MAC address for Wake-on-LAN")
 	}},
+	{PrivilegeMissing, func(_ *plan, h Host) string { return h.PrivilegeMissing }},
 	{OutsideSleepWindow, func(p *plan, h Host) string {
 		return textIf(!h.Settings.SleepWindow.Contains(p.Now), "the time is outside of the setting sleepwindow")
 	}},
@@ -76,7 +82,7 @@ var guards = []struct {
 
 // ReasonTypes lists all types of reasons.
 func ReasonTypes() []ReasonType {
-	types := []ReasonType{NotOnline}
+	types := []ReasonType{NotOnline, NotEnabled}
 	for _, guard := range guards {
 		types = append(types, guard.reason)
 	}
@@ -150,6 +156,14 @@ func (p *plan) onlyTemplates(host Host) string {
 	return textIf(len(only) > 0, "no other host that remains awake has the templates: "+joined(only))
 }
 
+// onlyURL keeps a Host awake without which the controller could not reach the Cluster.
+func (p *plan) onlyURL(host Host) string {
+	left := slices.ContainsFunc(p.Endpoints, func(endpoint string) bool {
+		return endpoint == "" || (endpoint != host.Name && p.awake[endpoint])
+	})
+	return textIf(slices.Contains(p.Endpoints, host.Name) && !left, "no other URL in the cloud config belongs to a host that remains awake")
+}
+
 func (p *plan) idle(host Host) string {
 	switch idle := p.Now.Sub(host.IdleSince); {
 	case host.IdleSince.IsZero():
@@ -169,18 +183,42 @@ func (p *plan) minimum(Host) string {
 
 // quorum keeps a Host awake whose votes are needed. Hosts that boot do not vote yet.
 func (p *plan) quorum(host Host) string {
-	total, left := p.QDeviceVotes, 0
-	if p.QDeviceConnected {
-		left = p.QDeviceVotes
-	}
+	left, largest := 0, 0
 	for _, other := range p.Hosts {
-		total += other.Votes
 		if p.awake[other.Name] && other.Name != host.Name {
-			left += other.Votes
+			left, largest = left+other.Votes, max(largest, other.Votes)
 		}
 	}
-	if 2*left > total {
+	switch {
+	case p.isQuorate(left, largest):
 		return ""
+	case 2*(left+p.connectedVotes()) > p.totalVotes():
+		return fmt.Sprintf("without it, %d of %d votes remain, which is no majority if another host fails, and a host is offline", left+p.connectedVotes(), p.totalVotes())
 	}
-	return fmt.Sprintf("without it, %d of %d votes remain, which is no majority", left, total)
+	return fmt.Sprintf("without it, %d of %d votes remain, which is no majority", left+p.connectedVotes(), p.totalVotes())
+}
+
+// isQuorate reports whether votes of Hosts are enough. While a Host is offline that was not shut
+// down to save energy, they must be enough without those of one more Host.
+func (p *plan) isQuorate(votes, largest int) bool {
+	if slices.ContainsFunc(p.Hosts, func(host Host) bool { return host.State == Offline && host.Votes > 0 }) {
+		votes -= largest
+	}
+	return 2*(votes+p.connectedVotes()) > p.totalVotes()
+}
+
+func (p *plan) totalVotes() int {
+	total := p.QDeviceVotes
+	for _, host := range p.Hosts {
+		total += host.Votes
+	}
+	return total
+}
+
+// connectedVotes returns the votes of the QDevice; 0 while it is not connected.
+func (p *plan) connectedVotes() int {
+	if p.QDeviceConnected {
+		return p.QDeviceVotes
+	}
+	return 0
 }

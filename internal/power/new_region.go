@@ -6,6 +6,7 @@ package power
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -25,6 +26,8 @@ type Source struct {
 	Now         time.Time
 	// IdleSince returns since when a Host is idle.
 	IdleSince func(host string) time.Time
+	// Deciding is the Host whose shutdown is recorded, but not requested; it counts as awake.
+	Deciding string
 }
 
 // EnrolledHosts returns the names of the enrolled Hosts of a region that are online.
@@ -38,24 +41,26 @@ func EnrolledHosts(view inventory.View, region string) []string {
 	return out
 }
 
-// NewRegion combines a View with the Facts of a Cluster. Hosts that are off count as offline.
+// NewRegion combines a View with the Facts of a Cluster. Hosts that are off without a record in
+// the View count as offline.
 func NewRegion(s Source) Region {
-	region := Region{Now: s.Now, QDeviceVotes: s.Facts.Votes.QDevice, QDeviceConnected: s.Facts.Votes.QDeviceConnected}
+	region := Region{Now: s.Now, QDeviceVotes: s.Facts.Votes.QDevice, QDeviceConnected: s.Facts.Votes.QDeviceConnected, Demand: s.demand()}
 	snapshot := s.View.Snapshots[s.Region]
+	region.Endpoints = s.Facts.endpoints(snapshot)
 	for _, state := range s.View.Hosts() {
 		if state.Region != s.Region {
 			continue
 		}
 		row := snapshot.Hosts[state.Name]
 		host := Host{
-			Name: state.Name, State: Awake, Settings: state.Power, CPULoad: row.CPULoad, Free: state.Free,
+			Name: state.Name, State: s.stateOf(state, row.Online), Settings: state.Power, CPULoad: row.CPULoad, Free: state.Free,
 			Votes: s.Facts.Votes.Hosts[state.Name],
 			HA:    slices.Clone(s.Facts.HA[state.Name]), Ceph: s.Facts.Ceph[state.Name], Tasks: s.Facts.tasksOn(state.Name), Exports: s.Facts.Exports[state.Name],
 			Maintenance: state.Maintenance, WakeAddress: s.Facts.WakeAddresses[state.Name],
 			Unknown: slices.Concat(s.Facts.Unknown, s.Facts.UnknownOf[state.Name]), Backups: map[string]time.Time{},
 		}
-		if !row.Online {
-			host.State = Offline
+		if state.Power.Mode == inventory.PowerEnabled && snapshot.Facts != nil {
+			host.PrivilegeMissing = missingToShutDown(snapshot.Facts, state.Name)
 		}
 		if state.MaintenanceUnknown {
 			host.Unknown = append(host.Unknown, "whether the host is in maintenance")
@@ -73,6 +78,34 @@ func NewRegion(s Source) Region {
 		region.Hosts = append(region.Hosts, host)
 	}
 	return region
+}
+
+// stateOf returns whether a Host is on.
+func (s Source) stateOf(host inventory.HostState, online bool) State {
+	switch {
+	case host.Name == s.Deciding && online:
+		return Awake
+	case host.Sleep == inventory.ShuttingDown:
+		return ShuttingDown
+	case host.Sleep == inventory.Asleep:
+		return Asleep
+	case host.Sleep == inventory.Waking:
+		return Waking
+	case !online:
+		return Offline
+	}
+	return Awake
+}
+
+// demand returns the VMs that wait for capacity.
+func (s Source) demand() []inventory.Amount {
+	var out []inventory.Amount
+	for _, uid := range slices.Sorted(maps.Keys(s.View.Reservations)) {
+		if r := s.View.Reservations[uid]; r.Region == s.Region && r.Waiting != (inventory.Amount{}) {
+			out = append(out, r.Waiting)
+		}
+	}
+	return out
 }
 
 // unreadable describes what the account may not read: objects that Proxmox omits from its
@@ -115,7 +148,7 @@ func (h *Host) addGuests(s Source, snapshot *inventory.Snapshot) {
 // addReservations adds the VMs that are being launched and not visible yet.
 func (h *Host) addReservations(s Source) {
 	for _, r := range s.View.Reservations {
-		if _, visible := s.View.Guest(r.Region, r.VMID); r.Region == s.Region && r.Host == h.Name && !visible {
+		if _, visible := s.View.Guest(r.Region, r.VMID); r.Region == s.Region && r.Host == h.Name && !visible && r.Amount != (inventory.Amount{}) {
 			h.VMs = append(h.VMs, fmt.Sprintf("%d (being launched)", r.VMID))
 		}
 	}

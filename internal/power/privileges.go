@@ -6,6 +6,7 @@ package power
 import (
 	"fmt"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -27,4 +28,20 @@ func MissingPrivileges(held proxmox.Permissions) []string {
 		}
 	}
 	return missing
+}
+
+// MissingToShutDown returns the privilege that the user lacks to shut a Host down and to wake it,
+// with its path; empty if it has it.
+func MissingToShutDown(held proxmox.Permissions, host string) string {
+	if path := "/nodes/" + host; !held.Has(path, "Sys.PowerMgmt") {
+		return "Sys.PowerMgmt on " + path
+	}
+	return ""
+}
+
+func missingToShutDown(facts *inventory.Facts, host string) string {
+	if missing := MissingToShutDown(facts.Permissions, host); missing != "" {
+		return fmt.Sprintf("%s lacks %s", facts.User, missing)
+	}
+	return ""
 }

@@ -30,6 +30,7 @@ func newWorld(seed uint64) *world {
 		host.Votes = w.rand.IntN(3)
 		host.Settings.MinAwake = 1 + w.rand.IntN(3)
 		host.Settings.WattsIdle = float64(w.rand.IntN(100))
+		host.Settings.Mode = inventory.PowerEnabled
 		if w.rand.IntN(5) == 0 {
 			host.Settings.Mode = inventory.PowerNone
 		}
@@ -38,7 +39,7 @@ func newWorld(seed uint64) *world {
 	return w
 }
 
-// happen changes some Hosts: guests start and end, VMs arrive, Hosts boot.
+// happen changes some Hosts: guests start and end, VMs arrive, Hosts boot, power off and fail.
 func (w *world) happen() {
 	w.region.Now = w.region.Now.Add(time.Duration(w.rand.IntN(90)) * time.Minute)
 	w.region.Demand = nil
@@ -49,6 +50,14 @@ func (w *world) happen() {
 		host := &w.region.Hosts[i]
 		if host.State == power.Waking && w.rand.IntN(2) == 0 {
 			host.State, host.IdleSince = power.Awake, w.region.Now
+		}
+		switch {
+		case host.State == power.ShuttingDown && w.rand.IntN(2) == 0:
+			host.State = power.Asleep
+		case host.State == power.Asleep && w.rand.IntN(10) == 0:
+			host.VMs = []string{"20000 (being launched)"}
+		case host.State == power.Offline && w.rand.IntN(3) == 0, host.State == power.Awake && w.rand.IntN(30) == 0:
+			host.State = map[power.State]power.State{power.Offline: power.Awake, power.Awake: power.Offline}[host.State]
 		}
 		if host.State != power.Awake {
 			continue
@@ -72,7 +81,7 @@ func (w *world) apply(decisions []power.Decision) {
 		i := slices.IndexFunc(w.region.Hosts, func(h power.Host) bool { return h.Name == d.Host })
 		switch d.Action {
 		case power.Sleep:
-			w.region.Hosts[i].State = power.Asleep
+			w.region.Hosts[i].State = power.ShuttingDown
 		case power.Wake:
 			w.region.Hosts[i].State = power.Waking
 		case power.Keep:
@@ -140,6 +149,9 @@ func TestDecideProperties(t *testing.T) {
 				}
 				if d.Action == power.Sleep && (len(host.VMs) > 0 || host.State != power.Awake || host.Settings.Mode == inventory.PowerNone) {
 					t.Fatalf("seed %d, step %d: %s is shut down: %+v", seed, step, d.Host, host)
+				}
+				if d.Action != power.Wake && host.State == power.Asleep && len(host.VMs) > 0 {
+					t.Fatalf("seed %d, step %d: %s is not woken: %+v", seed, step, d.Host, host)
 				}
 				if d.Action == power.Wake && host.State != power.Asleep {
 					t.Fatalf("seed %d, step %d: %s is woken: %+v", seed, step, d.Host, host)

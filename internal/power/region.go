@@ -15,6 +15,8 @@ type State string
 // States.
 const (
 	Awake State = "Awake"
+	// ShuttingDown: the shutdown was requested.
+	ShuttingDown State = "ShuttingDown"
 	// Waking: the Host was woken and is not online yet.
 	Waking State = "Waking"
 	// Asleep: the Host was shut down to save energy.
@@ -31,7 +33,10 @@ type Region struct {
 	// the QDevice is connected.
 	QDeviceVotes     int
 	QDeviceConnected bool
-	// Demand are VMs for which the Hosts that are awake may have insufficient capacity.
+	// Endpoints are the Hosts that the URLs of the cloud config belong to; empty for a URL that
+	// belongs to none, such as that of a load balancer.
+	Endpoints []string
+	// Demand are VMs that wait for capacity.
 	Demand []inventory.Amount
 }
 
@@ -75,12 +80,21 @@ type Host struct {
 	Maintenance string
 	// WakeAddress is the MAC address for Wake-on-LAN; empty if there is none.
 	WakeAddress string
+	// PrivilegeMissing describes the privilege that the account lacks to shut the Host down;
+	// empty if it has all, or if the Host is not to be shut down.
+	PrivilegeMissing string
 	// Unknown describes what could not be read.
 	Unknown []string
 }
 
 // isEnrolled reports whether the Host takes part in power management.
 func (h Host) isEnrolled() bool { return h.Settings.Mode != inventory.PowerNone }
+
+// isDecided reports whether Decide returns a Decision for the Host: also for one that does not
+// take part any more, but is off.
+func (h Host) isDecided() bool {
+	return h.isEnrolled() || h.State == Asleep || h.State == Waking || h.State == ShuttingDown
+}
 
 // Watts returns the estimated power of the Host. It returns 0 if it is off, or if its
 // settings contain no watts.

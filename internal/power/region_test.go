@@ -194,3 +194,23 @@ func TestNewRegionReservation(t *testing.T) {
 		t.Errorf("decision: %s %s", got.Action, got.Message())
 	}
 }
+
+// A VM that waits for capacity keeps Hosts awake if the others have too little.
+func TestNewRegionDemand(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		waiting inventory.Amount
+		want    string
+	}{
+		"too_large": {inventory.Amount{CPUs: 1000, MemoryBytes: gib}, "VMs wait for capacity"},
+		"fits":      {inventory.Amount{CPUs: 1, MemoryBytes: gib}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := decide(t, idleScenario(), inventory.Reservation{ClaimUID: "a", Region: "home", Host: "pve2", VMID: 20007, Waiting: test.waiting})
+			if got.Message() != test.want {
+				t.Errorf("decision: %s %s", got.Action, got.Message())
+			}
+		})
+	}
+}
