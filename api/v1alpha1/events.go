@@ -163,6 +163,15 @@ const (
 	EventTemplatePreparationFailed = "TemplatePreparationFailed"
 	// EventInvalidHostMaintenance means that the ConfigMap with hosts in maintenance has an invalid entry.
 	EventInvalidHostMaintenance = "InvalidHostMaintenance"
+	// EventHostShutDown means that a host is shut down to save energy.
+	EventHostShutDown = "HostShutDown"
+	// EventHostWoken means that a host that was shut down to save energy is woken.
+	EventHostWoken = "HostWoken"
+	// EventHostShutdownFailed means that a host could not be shut down to save energy.
+	EventHostShutdownFailed = "HostShutdownFailed"
+	// EventHostWakeFailed means that a host that was shut down to save energy did not wake up in time. It is an event of the
+	// ConfigMap with these hosts, and of each Claim that waited for the host.
+	EventHostWakeFailed = "HostWakeFailed"
 	// EventInvalidDriftTerminateFirst means that AnnotationDriftTerminateFirst of a NodePool is invalid.
 	EventInvalidDriftTerminateFirst = "InvalidDriftTerminateFirst"
 )
