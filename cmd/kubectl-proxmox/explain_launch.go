@@ -82,6 +82,8 @@ func newLaunchTimeline(claim *karpv1.NodeClaim, node *corev1.Node, now time.Time
 // certificate.
 func awaitedStep(progress instance.Progress) instance.Phase {
 	switch {
+	case progress.HasReached(instance.PhaseHostWaking) && !progress.HasReached(instance.PhaseHostAwake):
+		return instance.PhaseHostAwake
 	case !progress.HasReached(instance.PhaseStarted) && !progress.HasReached(instance.PhaseCloning):
 		return instance.PhaseCloning
 	case !progress.HasReached(instance.PhaseStarted):
@@ -100,6 +102,8 @@ func awaitedStep(progress instance.Progress) instance.Phase {
 func checkOf(step instance.Phase, progress instance.Progress, claim *karpv1.NodeClaim, node *corev1.Node, in instance.Intent) string {
 	console := fmt.Sprintf("on the console of the VM (on host %s: qm terminal %d), run: ", in.Host, in.VMID)
 	switch {
+	case step == instance.PhaseHostAwake:
+		return fmt.Sprintf("host %s was shut down to save energy and is being woken; to see its state, run: kubectl proxmox power", in.Host)
 	case step == instance.PhaseCloning && in.Parked:
 		return "no host has capacity for the VM; to see the free capacity, run: kubectl proxmox hosts"
 	case step == instance.PhaseCloning:

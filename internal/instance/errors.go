@@ -16,6 +16,8 @@ var (
 	ErrClaimBusy = errors.New("another operation on the NodeClaim is in progress")
 	// ErrParked means that the Claim waits for capacity; retry.
 	ErrParked = errors.New("waiting for capacity")
+	// ErrHostAsleep means that the Host was shut down to save energy and is being woken; retry.
+	ErrHostAsleep = errors.New("waiting for the host to wake up")
 	// ErrStartInProgress means that a VM's start did not end in time; the next poll shows
 	// its result.
 	ErrStartInProgress = errors.New("the start is still in progress")

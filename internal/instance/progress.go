@@ -19,7 +19,11 @@ type Phase string
 // phases after PhaseStarted are observed, and a guest that requests no certificate skips
 // two of them.
 const (
-	PhasePlanned    Phase = "Planned"
+	PhasePlanned Phase = "Planned"
+	// PhaseHostWaking: the Host was shut down to save energy. Other launches skip this phase and
+	// the next one.
+	PhaseHostWaking Phase = "HostWaking"
+	PhaseHostAwake  Phase = "HostAwake"
 	PhaseCloning    Phase = "Cloning"
 	PhaseCloned     Phase = "Cloned"
 	PhaseBootDrive  Phase = "BootDriveUploaded"

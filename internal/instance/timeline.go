@@ -39,6 +39,7 @@ type launchStep struct {
 // launchSteps are in the order in which they end, except parallel ones. The network
 // plugin and startup taints, which both belong to the cluster, delay the last two.
 var launchSteps = []launchStep{
+	{phase: PhaseHostAwake, component: ComponentProxmox},
 	{phase: PhaseCloning, component: ComponentProxmox},
 	{phase: PhaseCloned, component: ComponentProxmox},
 	{phase: PhaseBootDrive, component: ComponentProxmox, parallel: true},

@@ -24,6 +24,8 @@ type LaunchTracker struct {
 type LaunchState struct {
 	// planned: this process planned the launch.
 	planned bool
+	// Started: requests for the launch may have been sent to Proxmox.
+	Started bool
 	// cloneRequested: the clone was requested. clonePending: it may still run.
 	cloneRequested, clonePending bool
 	cloneTaskKnown               bool
@@ -66,6 +68,11 @@ func (t *LaunchTracker) update(uid string, change func(*LaunchState)) {
 // RecordPlanned records that this process planned the launch.
 func (t *LaunchTracker) RecordPlanned(uid string) {
 	t.update(uid, func(s *LaunchState) { s.planned = true })
+}
+
+// RecordStarted records that requests are about to be sent.
+func (t *LaunchTracker) RecordStarted(uid string) {
+	t.update(uid, func(s *LaunchState) { s.Started = true })
 }
 
 // RecordCompleted records the end of the launch.

@@ -23,7 +23,7 @@ import (
 var otherNames = []string{
 	"ProxmoxNodeClass", "ProxmoxTemplate", "ProxmoxUnmanagedTemplate", "NodeClaim", "NodeRepair", "StaticCapacity", "TerminateFirstDrift",
 	"ReadyForProvisioning", "FitsExistingCapacity", "RequiresNewCapacity", "ConsolidationApproved", // Karpenter
-	string(instance.PhaseBootDrive), string(instance.PhaseCertificateRequested), string(instance.PhaseCertificateApproved),
+	string(instance.PhaseHostWaking), string(instance.PhaseHostAwake), string(instance.PhaseBootDrive), string(instance.PhaseCertificateRequested), string(instance.PhaseCertificateApproved),
 	string(instance.PhaseNodeRegistered), string(instance.PhaseNodeReady),
 	"NotIn", "NotReady", "SandboxChanged", "NoAccess", "KarpenterDisk", "KarpenterHost",
 }

@@ -93,7 +93,18 @@ type attempt struct {
 	unreadableIntent bool
 }
 
+// isHostAwaited reports whether the launch still waits for its Host to wake up, so nothing was
+// created for it.
+func (a *attempt) isHostAwaited() bool {
+	progress := instance.ReadProgress(a.claim)
+	return a.hasIntent && progress.HasReached(instance.PhaseHostWaking) && !progress.HasReached(instance.PhaseHostAwake) &&
+		!a.deps.Launches.Get(string(a.claim.UID)).Started
+}
+
 func (a *attempt) run(ctx context.Context) (bool, error) {
+	if a.isHostAwaited() {
+		return a.releaseClaimState(ctx)
+	}
 	result := vmAbsent
 	host, listed, err := a.locate(ctx)
 	if err != nil {

@@ -59,8 +59,9 @@ func (l *Launcher) IsCompleted(claim *karpv1.NodeClaim) bool {
 
 // Launch resumes a Claim's launch and returns when its VM runs. It waits for Proxmox's
 // tasks. A *instance.LaunchError means that the launch failed permanently,
-// instance.ErrClaimBusy that another operation on the Claim is in progress; after any
-// other error, call Launch again.
+// instance.ErrClaimBusy that another operation on the Claim is in progress,
+// instance.ErrHostAsleep that its Host is being woken; after any other error, call Launch
+// again.
 func (l *Launcher) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) error {
 	in, ok, err := instance.ReadIntent(claim)
 	if errors.Is(err, instance.ErrNewerVersion) {
@@ -93,6 +94,10 @@ func (l *Launcher) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v
 		Launcher: l, client: client, claim: claim, class: class, intent: in, id: instance.NewIdentity(l.deps.KubeCluster, in.ID(), claim),
 		fresh: l.deps.Launches.Get(string(claim.UID)).IsFresh(), log: log.FromContext(ctx), progress: instance.ReadProgress(claim),
 	}
+	if err := a.ensureAwake(ctx); err != nil {
+		return err
+	}
+	l.deps.Launches.RecordStarted(string(claim.UID))
 	if err := a.run(ctx); err != nil {
 		if errors.Is(context.Cause(ctx), instance.ErrClaimDeleting) {
 			return instance.ErrClaimBusy

@@ -59,6 +59,7 @@ func TestAffectedOfferings(t *testing.T) {
 		"unreachable_host":      {v1alpha1.EventLaunchTimeout, proxmox.ErrHostUnreachable, true, ""},
 		"missing_secret":        {v1alpha1.EventLaunchTimeout, errors.New("secret not found"), true, "class"},
 		"VMID_taken":            {v1alpha1.EventVMIDTaken, nil, false, ""},
+		"host_not_awake":        {v1alpha1.EventHostWakeFailed, nil, false, ""},
 		"insufficient_capacity": {v1alpha1.EventInsufficientCapacity, nil, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

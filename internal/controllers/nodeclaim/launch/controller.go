@@ -44,6 +44,8 @@ const (
 	concurrency = 500
 	// parkedInterval is how often a Claim that waits for capacity is checked.
 	parkedInterval = 10 * time.Second
+	// wakeInterval is how often a Claim that waits for its Host to wake up is checked.
+	wakeInterval = 2 * time.Second
 	// newerVersionInterval is how often a launch of a newer controller is checked.
 	newerVersionInterval = time.Minute
 	// failedRetention is longer than any cache lags.
@@ -125,6 +127,9 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if errors.Is(err, instance.ErrParked) || errors.Is(err, instance.ErrClaimBusy) {
 		return reconcile.Result{RequeueAfter: parkedInterval}, nil
 	}
+	if errors.Is(err, instance.ErrHostAsleep) {
+		return reconcile.Result{RequeueAfter: wakeInterval}, nil
+	}
 	if errors.Is(err, instance.ErrNewerVersion) {
 		// Only the newer release can resume it, and a failure would delete its VM.
 		log.FromContext(ctx).Error(err, "skipping launch planned by a newer controller release")
@@ -186,7 +191,7 @@ func (c *Controller) fail(ctx context.Context, claim *karpv1.NodeClaim, reason s
 func affectedOfferings(claim *karpv1.NodeClaim, in instance.Intent, reason string, cause error) (instancetype.OfferingSelector, bool) {
 	affected := instancetype.OfferingSelector{Zone: placement.Zone{Region: in.Region, Host: in.Host}}
 	switch reason {
-	case v1alpha1.EventVMIDTaken, v1alpha1.EventAddressTaken, v1alpha1.EventStaleLock, v1alpha1.EventInsufficientCapacity, v1alpha1.EventInvalidLaunchIntent:
+	case v1alpha1.EventVMIDTaken, v1alpha1.EventAddressTaken, v1alpha1.EventStaleLock, v1alpha1.EventInsufficientCapacity, v1alpha1.EventInvalidLaunchIntent, v1alpha1.EventHostWakeFailed:
 		return affected, false
 	case v1alpha1.EventStorageFull:
 		return affected, true

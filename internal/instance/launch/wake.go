@@ -1,0 +1,46 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+)
+
+// ensureAwake returns nil if the Host of the VM was not shut down to save energy, or is up again.
+// Until then it returns instance.ErrHostAsleep: the reservation of the Claim makes the power
+// controller wake the Host. The Claim shows the wait, so its deletion needs no request to a Host
+// that is off.
+func (a *attempt) ensureAwake(ctx context.Context) error {
+	host, _ := a.deps.Inventory.View().Host(a.intent.Region, a.intent.Host)
+	waited := a.progress.HasReached(instance.PhaseHostWaking)
+	switch {
+	case host.Sleep == inventory.WakeFailed:
+		return failf(v1alpha1.EventHostWakeFailed, "host %s was shut down to save energy and did not wake up within %s", a.intent.Host, host.Power.WakeTimeout)
+	case host.Sleep != "" && waited:
+		return a.waitingForHost()
+	case host.Sleep != "":
+		a.reach(instance.PhaseHostWaking)
+		if err := a.annotateProgress(ctx); err != nil {
+			return err
+		}
+		return a.waitingForHost()
+	case waited && !a.progress.HasReached(instance.PhaseHostAwake):
+		a.reach(instance.PhaseHostAwake)
+		return a.annotateProgress(ctx) // before the first request
+	}
+	return nil
+}
+
+func (a *attempt) waitingForHost() error {
+	return fmt.Errorf("VM %d: %w: %s", a.intent.VMID, instance.ErrHostAsleep, a.intent.Host)
+}
+
+func (a *attempt) annotateProgress(ctx context.Context) error {
+	return instance.Annotate(ctx, a.deps.Kube, a.claim, map[string]string{v1alpha1.AnnotationLaunchProgress: a.encodeProgress()})
+}

@@ -1,0 +1,98 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package launch_test
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+)
+
+// sleeping returns an Env whose only other Host was shut down to save energy, and the record
+// about it.
+func sleeping(t *testing.T) (*testenv.Env, inventory.Sleep) {
+	t.Helper()
+	w := testenv.NewFake(t, testenv.Hosts(2))
+	w.Process = w.StartProcess()
+	record := inventory.Sleep{State: inventory.Asleep, Since: time.Now(), Known: w.Inventory.View().Snapshots[testenv.Region].KnownHost("pve2")}
+	setSleep(w, record)
+	w.Expect(w.Sim.HostDown("pve2", "noroute")).To(Succeed())
+	w.Eventually(func() bool { w.Refresh(); return w.Inventory.View().Snapshots[testenv.Region].Hosts["pve2"].Online }).WithTimeout(30 * time.Second).Should(BeFalse())
+	return w, record
+}
+
+func setSleep(w *testenv.Env, record inventory.Sleep) {
+	w.Inventory.SetSleeping(map[inventory.HostName]inventory.Sleep{{Region: testenv.Region, Host: "pve2"}: record})
+}
+
+func TestLaunchSleepingHost(t *testing.T) {
+	t.Parallel()
+	for name, restart := range map[string]bool{"same_process": false, "restarted": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, record := sleeping(t)
+			if restart {
+				w.Process = w.StartProcess(testenv.NeverPolled())
+				setSleep(w, record)
+				w.Refresh()
+			}
+			claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve2"))
+			w.Sim.ResetRequests()
+			for range 3 {
+				w.Expect(w.Launch(testenv.Reload(w, claim), w.NodeClass)).To(MatchError(instance.ErrHostAsleep))
+			}
+			w.Expect(w.Sim.CountRequests("POST", "/nodes/*/qemu/*/clone")).To(BeZero())
+			progress := instance.ReadProgress(testenv.Reload(w, claim))
+			w.Expect(progress.Phase).To(Equal(instance.PhaseHostWaking))
+
+			w.Expect(w.Sim.HostUp("pve2")).To(Succeed())
+			w.Eventually(func() bool { w.Refresh(); return w.Inventory.View().Snapshots[testenv.Region].Hosts["pve2"].IsUp() }).WithTimeout(30 * time.Second).Should(BeTrue())
+			w.Expect(w.Launch(testenv.Reload(w, claim), w.NodeClass)).To(MatchError(instance.ErrHostAsleep), "until the record is removed")
+			w.Inventory.SetSleeping(nil)
+			w.Eventually(func() error { return w.Launch(testenv.Reload(w, claim), w.NodeClass) }).WithTimeout(30 * time.Second).Should(Succeed())
+			progress = instance.ReadProgress(testenv.Reload(w, claim))
+			w.Expect(progress.HasReached(instance.PhaseHostAwake)).To(BeTrue())
+			w.Expect(progress.Phase).To(Equal(instance.PhaseStarted))
+			w.Expect(w.Running(claim)).To(BeTrue())
+			w.Delete(testenv.Reload(w, claim))
+			w.ExpectNoOrphans()
+		})
+	}
+}
+
+// A claim whose host does not wake fails, and is deleted although the host is off.
+func TestLaunchWakeFailed(t *testing.T) {
+	t.Parallel()
+	w, record := sleeping(t)
+	claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve2"))
+	w.Expect(w.Launch(claim, w.NodeClass)).To(MatchError(instance.ErrHostAsleep))
+	record.State = inventory.WakeFailed
+	setSleep(w, record)
+	err := w.Launch(testenv.Reload(w, claim), w.NodeClass)
+	failure := &instance.LaunchError{}
+	w.Expect(err).To(BeAssignableToTypeOf(failure))
+	w.Expect(err).To(HaveField("Reason", v1alpha1.EventHostWakeFailed))
+	w.Expect(err).To(MatchError(ContainSubstring("did not wake up within 5m0s")))
+	w.Delete(testenv.Reload(w, claim))
+	w.Expect(w.Inventory.View().Reservations).To(BeEmpty())
+}
+
+// The deletion of a claim that waits for its host needs no request to the host, also after a
+// restart.
+func TestDeleteWaitingForHost(t *testing.T) {
+	t.Parallel()
+	w, record := sleeping(t)
+	claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve2"))
+	w.Expect(w.Launch(claim, w.NodeClass)).To(MatchError(instance.ErrHostAsleep))
+	w.Process = w.StartProcess(testenv.NeverPolled())
+	setSleep(w, record)
+	w.Refresh()
+	w.Delete(testenv.Reload(w, claim))
+}
