@@ -151,6 +151,7 @@ func newOfferingParams(view inventory.View, key listKey, c classInput) offeringP
 	}
 	maps.DeleteFunc(zones, func(key placement.Zone, _ zone) bool { return c.region != "" && key.Region != c.region })
 	unifyPriceFactors(zones)
+	raiseSleeping(zones)
 	sorted := slices.SortedFunc(maps.Values(zones), func(a, b zone) int {
 		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Host, b.Host))
 	})

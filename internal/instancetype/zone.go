@@ -47,6 +47,8 @@ type zone struct {
 	// devices are the PCI mappings of the template and the class, joined by commas.
 	devices     string
 	priceFactor float64
+	// asleep: the Host was shut down to save energy, and is woken for a VM.
+	asleep bool
 	// pinning is how VMs can be pinned on the Host.
 	pinning placement.PinningSupport
 }
@@ -55,7 +57,7 @@ type zone struct {
 func newZone(view inventory.View, key placement.Zone) zone {
 	z := zone{Zone: key, priceFactor: inventory.DefaultPriceFactor}
 	if host, ok := view.Host(key.Region, key.Host); ok {
-		z.arch, z.priceFactor = host.Arch, host.PriceFactor
+		z.arch, z.priceFactor, z.asleep = host.Arch, host.PriceFactor*energyFactor(host), host.Sleep != ""
 	}
 	return z
 }
