@@ -117,11 +117,12 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 	if err := o.addInventory(ctx, clients); err != nil {
 		return nil, err
 	}
+	o.clients, o.kubeID = byRegion(clients), kube.id
+	o.readSleeping(ctx)
 	o.connect(ctx, clients)
 	if err := o.addMaintenance(ctx); err != nil {
 		return nil, err
 	}
-	o.clients, o.kubeID = byRegion(clients), kube.id
 	if err := o.addProviders(o.clients, roots, kube); err != nil {
 		return nil, err
 	}
@@ -173,6 +174,22 @@ func (o *Operator) addMaintenance(ctx context.Context) error {
 		return fmt.Errorf("watching the hosts in maintenance: %w", err)
 	}
 	return nil
+}
+
+// powerStore returns the records about Hosts that were shut down to save energy.
+func (o *Operator) powerStore() power.Store {
+	return power.Store{Kube: o.uncached, Namespace: o.settings.Options.SystemNamespace, KubeCluster: o.kubeID}
+}
+
+// readSleeping reads which Hosts were shut down to save energy, so controllers do not start with
+// offline Hosts. The power controller reads it again.
+func (o *Operator) readSleeping(ctx context.Context) {
+	records, err := o.powerStore().Load(ctx)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "reading which hosts were shut down failed, retrying")
+		return
+	}
+	o.Inventory.SetSleeping(records)
 }
 
 // addProviders creates the providers of instance types, VMs and templates and
@@ -253,7 +270,10 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 			Policy: opts.HostMaintenancePolicy, Timeout: opts.HostMaintenanceTimeout,
 		}),
 		offline.NewController(kube, o.Instances.VMs, o.Inventory, o.EventRecorder),
-		power.NewController(power.Deps{Clients: o.clients, Inventory: o.Inventory, KubeCluster: o.kubeID, Clock: o.Clock, Registerer: crmetrics.Registry}),
+		power.NewController(power.Deps{
+			Clients: o.clients, Inventory: o.Inventory, KubeCluster: o.kubeID, Store: o.powerStore(), Recorder: o.EventRecorder, Clock: o.Clock,
+			Registerer: crmetrics.Registry,
+		}),
 		registration.NewController(kube, o.EventRecorder, o.Clock),
 		nodecapacity.NewController(kube, o.Types, o.Inventory, o.EventRecorder),
 		driftevents.NewController(kube, o.Instances.Planner, o.EventRecorder, clock.RealClock{}, o.CloudProvider.DescribeDrift),

@@ -55,7 +55,7 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 // offlineSince returns since when a Host is offline, as the annotation contains it; empty
 // if it is online.
 func offlineSince(host inventory.HostState) string {
-	if host.OfflineSince.IsZero() {
+	if host.OfflineSince.IsZero() || host.Sleep != "" {
 		return ""
 	}
 	return host.Name + separator + host.OfflineSince.UTC().Format(time.RFC3339)

@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package power reports which Hosts could be shut down to save energy, what keeps the others
-// awake, and how much energy that would save. It changes nothing in Proxmox.
+// awake, and how much energy that would save. It shuts Hosts down whose setting is Enabled, and
+// wakes them when they are needed. A ConfigMap records the Hosts that were shut down, so a
+// restarted controller continues, and Hosts that an administrator shut down are never woken.
 package power
 
 import (
@@ -17,6 +19,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
@@ -25,9 +28,11 @@ import (
 
 const (
 	// interval is how often decisions are made without a change of the inventory.
-	interval = time.Minute
+	interval = 15 * time.Second
 	// factsInterval is how often the Facts of a region are read.
 	factsInterval = 5 * time.Minute
+	// tasksInterval is how often they are read while only tasks keep a Host awake.
+	tasksInterval = 30 * time.Second
 	// factsTimeout limits the time to read them.
 	factsTimeout = time.Minute
 )
@@ -38,20 +43,30 @@ type Deps struct {
 	Inventory *inventory.Inventory
 	// KubeCluster is the UID of the Kubernetes cluster, which identifies its VMs.
 	KubeCluster string
+	Store       Store
+	Recorder    events.Recorder
 	Clock       clock.PassiveClock
 	Registerer  prometheus.Registerer
 }
 
-// Controller reports which Hosts could be shut down.
+// Controller reports which Hosts could be shut down, shuts them down, and wakes them.
 type Controller struct {
-	deps  Deps
-	facts map[string]regionFacts // by region
+	deps    Deps
+	actions *prometheus.CounterVec
+	facts   map[string]regionFacts // by region
+	// loaded: the records were read.
+	loaded bool
+	// retryAt is until when a Host is not shut down after a failure.
+	retryAt map[inventory.HostName]time.Time
 	// idleSince is when a Host was first seen idle. It is lost with a restart, so a Host must
 	// be idle again for its whole idle time.
 	idleSince map[inventory.HostName]time.Time
 
+	// mu guards the rest, which the collector of metrics reads.
 	mu      sync.Mutex
 	reports map[inventory.HostName]report
+	// records are the Hosts that were shut down. The map is replaced, never changed.
+	records map[inventory.HostName]inventory.Sleep
 }
 
 // regionFacts are Facts, when they were read, and the Hosts that they were read for.
@@ -65,12 +80,17 @@ type regionFacts struct {
 type report struct {
 	power.Decision
 	watts float64
+	// savedWatts is the power that is saved because the Host is off.
+	savedWatts float64
 }
 
 // NewController returns a Controller. It panics if its metrics are already registered.
 func NewController(deps Deps) *Controller {
-	c := &Controller{deps: deps, facts: map[string]regionFacts{}, idleSince: map[inventory.HostName]time.Time{}, reports: map[inventory.HostName]report{}}
-	deps.Registerer.MustRegister(c)
+	c := &Controller{
+		deps: deps, actions: newActionMetric(), facts: map[string]regionFacts{}, retryAt: map[inventory.HostName]time.Time{},
+		idleSince: map[inventory.HostName]time.Time{}, reports: map[inventory.HostName]report{},
+	}
+	deps.Registerer.MustRegister(c, c.actions)
 	return c
 }
 
@@ -98,13 +118,19 @@ func (c *Controller) Start(ctx context.Context) error {
 	}
 }
 
-// Evaluate decides about all enrolled Hosts and reports what changed. Regions without enrolled
-// Hosts cost no request.
+// Evaluate decides about all enrolled Hosts, reports what changed, and shuts Hosts down or wakes
+// them. Regions without enrolled Hosts cost no request.
 func (c *Controller) Evaluate(ctx context.Context) {
-	view, reports := c.deps.Inventory.View(), map[inventory.HostName]report{}
+	if err := c.load(ctx); err != nil {
+		log.FromContext(ctx).Error(err, "reading which hosts were shut down failed, no host is shut down or woken")
+	}
+	reports := map[inventory.HostName]report{}
 	for _, region := range c.deps.Inventory.Regions() {
-		if snapshot := view.Snapshots[region]; snapshot != nil && isEnrolled(view, region) {
-			c.evaluateRegion(ctx, view, region, reports)
+		view := c.deps.Inventory.View()
+		if snapshot := view.Snapshots[region]; snapshot != nil && (isEnrolled(view, region) || len(c.namesIn(region)) > 0) {
+			c.observe(ctx, view, region)
+			view = c.deps.Inventory.View()
+			c.act(ctx, view, region, c.evaluateRegion(ctx, view, region, reports))
 		}
 	}
 	c.mu.Lock()
@@ -121,10 +147,33 @@ func isEnrolled(view inventory.View, region string) bool {
 	})
 }
 
-func (c *Controller) evaluateRegion(ctx context.Context, view inventory.View, region string, reports map[inventory.HostName]report) {
+func (c *Controller) evaluateRegion(ctx context.Context, view inventory.View, region string, reports map[inventory.HostName]report) []power.Decision {
+	found := c.newRegion(ctx, view, region, "")
+	hosts := map[string]power.Host{}
+	for _, host := range found.Hosts {
+		hosts[host.Name] = host
+		if host.IdleSince.IsZero() {
+			delete(c.idleSince, inventory.HostName{Region: region, Host: host.Name})
+		}
+	}
+	decisions := power.Decide(found)
+	for _, decision := range decisions {
+		host := hosts[decision.Host]
+		one := report{Decision: decision, watts: host.Watts()}
+		if host.State == power.Asleep {
+			one.savedWatts = host.Settings.Watts(0)
+		}
+		reports[inventory.HostName{Region: region, Host: decision.Host}] = one
+	}
+	return decisions
+}
+
+// newRegion returns the state of a region. The Host whose shutdown is being decided counts as
+// awake; empty for none.
+func (c *Controller) newRegion(ctx context.Context, view inventory.View, region, deciding string) power.Region {
 	now := c.deps.Clock.Now()
-	found := power.NewRegion(power.Source{
-		View: view, Region: region, Facts: c.readFacts(ctx, view, region), KubeCluster: c.deps.KubeCluster, Now: now,
+	return power.NewRegion(power.Source{
+		View: view, Region: region, Facts: c.readFacts(ctx, view, region), KubeCluster: c.deps.KubeCluster, Now: now, Deciding: deciding,
 		IdleSince: func(host string) time.Time {
 			name := inventory.HostName{Region: region, Host: host}
 			if c.idleSince[name].IsZero() {
@@ -133,27 +182,32 @@ func (c *Controller) evaluateRegion(ctx context.Context, view inventory.View, re
 			return c.idleSince[name]
 		},
 	})
-	watts := map[string]float64{}
-	for _, host := range found.Hosts {
-		watts[host.Name] = host.Watts()
-		if host.IdleSince.IsZero() {
-			delete(c.idleSince, inventory.HostName{Region: region, Host: host.Name})
+}
+
+// factsInterval returns how long the Facts of a region are used. Tasks end soon.
+func (c *Controller) factsInterval(region string) time.Duration {
+	for name, report := range c.reports {
+		if name.Region == region && reasonTypes(report.Decision) == string(power.TaskRunning) {
+			return tasksInterval
 		}
 	}
-	for _, decision := range power.Decide(found) {
-		reports[inventory.HostName{Region: region, Host: decision.Host}] = report{decision, watts[decision.Host]}
-	}
+	return factsInterval
 }
 
 // readFacts returns the Facts of a region. It reads them again when they are too old, and when
 // Hosts were enrolled or came online.
 func (c *Controller) readFacts(ctx context.Context, view inventory.View, region string) power.Facts {
 	facts, now, hosts := c.facts[region], c.deps.Clock.Now(), power.EnrolledHosts(view, region)
-	if facts.read.IsZero() || now.Sub(facts.read) >= factsInterval || !slices.Equal(facts.hosts, hosts) {
+	if facts.read.IsZero() || now.Sub(facts.read) >= c.factsInterval(region) || !slices.Equal(facts.hosts, hosts) {
 		ctx, cancel := context.WithTimeout(ctx, factsTimeout)
 		defer cancel()
 		facts = regionFacts{power.ReadFacts(ctx, c.deps.Clients[region], view.Snapshots[region].Version, hosts), now, hosts}
 		c.facts[region] = facts
+	}
+	for name, record := range c.records {
+		if name.Region == region && facts.Addresses != nil && record.Address != "" {
+			facts.Addresses[name.Host] = record.Address
+		}
 	}
 	return facts.Facts
 }
@@ -162,21 +216,22 @@ func (c *Controller) readFacts(ctx context.Context, view inventory.View, region 
 func logChanges(ctx context.Context, before, after map[inventory.HostName]report) {
 	for name, now := range after {
 		was, known := before[name]
-		if known && was.Action == now.Action && reasonTypes(was) == reasonTypes(now) {
+		if known && was.Action == now.Action && reasonTypes(was.Decision) == reasonTypes(now.Decision) {
 			continue
 		}
 		logger := log.FromContext(ctx).WithValues("region", name.Region, "host", name.Host)
-		if now.Action == power.Sleep {
+		switch {
+		case now.Action == power.Sleep:
 			logger.Info("host could be shut down to save energy", "watts", now.watts)
-			continue
+		case now.Action == power.Keep && len(now.Reasons) > 0:
+			logger.Info("host stays awake", "reasons", reasonTypes(now.Decision), "message", now.Message())
 		}
-		logger.Info("host stays awake", "reasons", reasonTypes(now), "message", now.Message())
 	}
 }
 
-func reasonTypes(r report) string {
-	types := make([]string, 0, len(r.Reasons))
-	for _, reason := range r.Reasons {
+func reasonTypes(d power.Decision) string {
+	types := make([]string, 0, len(d.Reasons))
+	for _, reason := range d.Reasons {
 		types = append(types, string(reason.Type))
 	}
 	return strings.Join(types, ",")

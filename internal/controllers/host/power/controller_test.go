@@ -15,11 +15,13 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 	testclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -34,40 +36,63 @@ type env struct {
 	registry   *prometheus.Registry
 	ctx        context.Context
 	log        *strings.Builder
+	client     proxmox.Client
+	settings   inventory.Settings
+	kube       client.Client
+	events     *testenv.Recorder
 }
 
 const settings = `{"home": {"*": {"wattsidle": 60, "wattsfull": 160}, "pve3": {"powermanagement": "Report"}, "pve4": {"powermanagement": "Report"}}}`
 
 func newEnv(t *testing.T) *env {
 	t.Helper()
-	e := &env{WithT: NewWithT(t), clock: testclock.NewFakePassiveClock(time.Now()), registry: prometheus.NewRegistry(), log: &strings.Builder{}}
 	s := pvesim.DefaultScenario(4)
 	s.Guests = slices.DeleteFunc(s.Guests, func(g pvesim.Guest) bool { return g.VMID < 9000 && g.Host != "pve1" })
 	s.Guests = append(s.Guests, pvesim.Guest{VMID: 150, Host: "pve4", Status: "running", Config: map[string]string{"memory": "1024", "cores": "1"}})
 	s.Hosts[2].Config, s.Hosts[3].Config = map[string]string{"wakeonlan": "BC:24:11:AA:00:03"}, map[string]string{"wakeonlan": "BC:24:11:AA:00:04"}
+	return startEnv(t, s, settings)
+}
+
+func startEnv(t *testing.T, s *pvesim.Scenario, settings string) *env {
+	t.Helper()
+	e := &env{WithT: NewWithT(t), clock: testclock.NewFakePassiveClock(time.Now()), log: &strings.Builder{}, kube: testenv.NewFakeKube(t), events: &testenv.Recorder{}}
 	var err error
 	e.sim, err = pvesim.New(s, pvesim.Options{Speed: 50})
 	e.Expect(err).NotTo(HaveOccurred())
 	e.Expect(e.sim.Start(t.Context())).To(Succeed())
 	t.Cleanup(e.sim.Close)
-	client, err := proxmox.New(proxmox.ClusterConfig{
+	e.client, err = proxmox.New(proxmox.ClusterConfig{
 		Region: "home", URLs: []string{e.sim.URL()}, CA: string(e.sim.CAPEM()), TokenID: pvesim.DefaultTokenID, TokenSecret: pvesim.DefaultTokenSecret,
 	}, proxmox.Options{})
 	e.Expect(err).NotTo(HaveOccurred())
-	hosts, err := inventory.ParseSettings([]byte(settings))
-	e.Expect(err).NotTo(HaveOccurred())
-	e.inventory, err = inventory.New([]proxmox.Client{client}, inventory.Options{Settings: hosts})
+	e.settings, err = inventory.ParseSettings([]byte(settings))
 	e.Expect(err).NotTo(HaveOccurred())
 	e.ctx = log.IntoContext(t.Context(), funcr.New(func(_, args string) { fmt.Fprintln(e.log, args) }, funcr.Options{}))
+	e.start(kubeCluster)
 	e.Eventually(func() int {
 		e.Expect(e.inventory.RefreshAll(e.ctx)).To(Succeed())
 		host, _ := e.inventory.View().Host("home", "pve4")
 		return host.Size.CPUs
 	}).WithTimeout(time.Minute).Should(BeNumerically(">", 0))
-	e.controller = power.NewController(power.Deps{
-		Clients: map[string]proxmox.Client{"home": client}, Inventory: e.inventory, KubeCluster: "cluster", Clock: e.clock, Registerer: e.registry,
-	})
 	return e
+}
+
+const kubeCluster = "cluster"
+
+// start replaces the process by a new one, which has only what is stored.
+func (e *env) start(kubeCluster string) {
+	var err error
+	e.inventory, err = inventory.New([]proxmox.Client{e.client}, inventory.Options{Settings: e.settings, DetailRange: inventory.VMIDRange{From: 20000, To: 30000}})
+	e.Expect(err).NotTo(HaveOccurred())
+	e.registry = prometheus.NewRegistry()
+	e.controller = power.NewController(power.Deps{
+		Clients: map[string]proxmox.Client{"home": e.client}, Inventory: e.inventory, KubeCluster: kubeCluster, Clock: e.clock, Registerer: e.registry,
+		Store: e.store(kubeCluster), Recorder: e.events,
+	})
+}
+
+func (e *env) store(kubeCluster string) power.Store {
+	return power.Store{Kube: e.kube, Namespace: "kube-system", KubeCluster: kubeCluster}
 }
 
 // evaluate evaluates the Hosts after some time, and returns the metrics as "name host [reason]".
@@ -86,7 +111,7 @@ func (e *env) evaluate(after time.Duration) map[string]float64 {
 					key = append(key, label.GetValue())
 				}
 			}
-			out[strings.Join(key, " ")] = metric.GetGauge().GetValue()
+			out[strings.Join(key, " ")] = metric.GetGauge().GetValue() + metric.GetCounter().GetValue()
 		}
 	}
 	return out
