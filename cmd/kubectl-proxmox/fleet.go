@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
 )
 
@@ -32,11 +33,23 @@ func newFleetSource(ctx context.Context, kube client.Client, v *view) (*fleetSou
 	return &fleetSource{kube: kube, view: v, kubeCluster: id, clock: clock.RealClock{}}, nil
 }
 
-// readMaintenance applies the ConfigMap of hosts in maintenance. It emits no events about
-// invalid entries: the controller does.
-func (v *view) readMaintenance(ctx context.Context, kube client.Reader) error {
+// readHostStates applies the ConfigMaps of hosts in maintenance and of hosts that were shut down
+// to save energy. It emits no events about invalid entries: the controller does.
+func (v *view) readHostStates(ctx context.Context, kube client.Client) error {
 	hosts := &maintenance.ConfigMap{Namespace: v.settings.Options.SystemNamespace, Inventory: v.inventory, Recorder: events.NewRecorder(&record.FakeRecorder{})}
-	return hosts.Read(ctx, kube)
+	if err := hosts.Read(ctx, kube); err != nil {
+		return err
+	}
+	id, err := clusterID(ctx, kube)
+	if err != nil {
+		return err
+	}
+	sleeping, err := power.Store{Kube: kube, Namespace: v.settings.Options.SystemNamespace, KubeCluster: id}.Load(ctx)
+	if err != nil || len(sleeping) == 0 {
+		return err
+	}
+	v.inventory.SetSleeping(sleeping)
+	return v.inventory.RefreshAll(ctx)
 }
 
 // read returns the current map. A Proxmox cluster that does not respond is shown as of its
@@ -45,7 +58,7 @@ func (s *fleetSource) read(ctx context.Context) (fleet.Map, error) {
 	if err := s.view.inventory.RefreshAll(ctx); err != nil && len(s.view.inventory.View().Snapshots) == 0 {
 		return fleet.Map{}, err
 	}
-	if err := s.view.readMaintenance(ctx, s.kube); err != nil {
+	if err := s.view.readHostStates(ctx, s.kube); err != nil {
 		return fleet.Map{}, err
 	}
 	objects, err := fleet.ReadObjects(ctx, s.kube, s.kube)

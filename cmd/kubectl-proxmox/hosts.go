@@ -70,7 +70,7 @@ func readHosts(ctx context.Context, from *clusters) ([]inventory.HostState, erro
 	if err != nil {
 		return nil, err
 	}
-	if err := v.readMaintenance(ctx, kube); err != nil {
+	if err := v.readHostStates(ctx, kube); err != nil {
 		return nil, err
 	}
 	claims := &karpv1.NodeClaimList{}

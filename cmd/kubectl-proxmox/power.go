@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +15,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
 )
 
@@ -21,6 +23,8 @@ import (
 type hostPower struct {
 	Region string `json:"region"`
 	Host   string `json:"host"`
+	// State is Awake, ShuttingDown, Asleep, Waking or Offline.
+	State string `json:"state"`
 	// Watts is the estimated power now.
 	Watts float64 `json:"watts"`
 	// Sleep is true if the host could be shut down. Otherwise Reasons keep it awake.
@@ -69,7 +73,7 @@ func (v *view) readPower(ctx context.Context, kube client.Client) ([]hostPower, 
 	if err != nil {
 		return nil, err
 	}
-	if err := v.readMaintenance(ctx, kube); err != nil {
+	if err := v.readHostStates(ctx, kube); err != nil {
 		return nil, err
 	}
 	claims := &karpv1.NodeClaimList{}
@@ -80,7 +84,7 @@ func (v *view) readPower(ctx context.Context, kube client.Client) ([]hostPower, 
 	current := v.inventory.View().WithReservations(fleet.Reservations(claims.Items)...)
 	for _, c := range v.clients {
 		hosts := power.EnrolledHosts(current, c.Region())
-		if len(hosts) == 0 {
+		if len(hosts) == 0 && !slices.ContainsFunc(current.Hosts(), func(host inventory.HostState) bool { return host.Region == c.Region() && host.Sleep != "" }) {
 			continue
 		}
 		region := power.NewRegion(power.Source{
@@ -88,12 +92,12 @@ func (v *view) readPower(ctx context.Context, kube client.Client) ([]hostPower, 
 			Facts:     power.ReadFacts(ctx, c, current.Snapshots[c.Region()].Version, hosts),
 			IdleSince: func(string) time.Time { return now.AddDate(-1, 0, 0) },
 		})
-		watts := map[string]float64{}
+		states := map[string]power.Host{}
 		for _, host := range region.Hosts {
-			watts[host.Name] = host.Watts()
+			states[host.Name] = host
 		}
 		for _, decision := range power.Decide(region) {
-			row := hostPower{Region: c.Region(), Host: decision.Host, Watts: watts[decision.Host], Sleep: decision.Action == power.Sleep}
+			row := hostPower{Region: c.Region(), Host: decision.Host, State: string(states[decision.Host].State), Watts: states[decision.Host].Watts(), Sleep: decision.Action == power.Sleep}
 			for _, reason := range decision.Reasons {
 				row.Reasons = append(row.Reasons, powerReason{string(reason.Type), reason.Message})
 			}
@@ -112,9 +116,12 @@ func printPower(out io.Writer, rows []hostPower) error {
 	saved := 0.0
 	err := table(out, "REGION\tHOST\tWATTS\tCOULD SLEEP\tAWAKE BECAUSE", func(out io.Writer) {
 		for _, row := range rows {
-			if row.Sleep {
+			switch {
+			case row.Sleep:
 				saved += row.Watts
 				fmt.Fprintf(out, "%s\t%s\t%.0f\tyes\t\n", row.Region, row.Host, row.Watts)
+			case len(row.Reasons) == 0:
+				fmt.Fprintf(out, "%s\t%s\t%.0f\tis asleep\t\n", row.Region, row.Host, row.Watts)
 			}
 			for n, reason := range row.Reasons {
 				if n == 0 {

@@ -9,9 +9,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -43,6 +46,15 @@ func TestPower(t *testing.T) {
 	w.Expect(json.Unmarshal([]byte(out), &rows)).To(Succeed())
 	w.Expect(rows).To(HaveLen(2))
 	w.Expect([]any{rows[1].Host, rows[1].Sleep, rows[1].Watts, rows[1].Reasons}).To(Equal([]any{"pve3", true, 100.0, []powerReason(nil)}))
+
+	// A host that the controller shut down.
+	id, err := clusterID(t.Context(), w.Kube)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(power.Store{Kube: w.Kube, Namespace: w.Name, KubeCluster: id}.Put(t.Context(), inventory.HostName{Region: testenv.Region, Host: "pve3"},
+		&inventory.Sleep{State: inventory.Asleep, KubeCluster: id, Known: w.Inventory.View().Snapshots[testenv.Region].KnownHost("pve3")})).To(Succeed())
+	w.Expect(w.Sim.HostDown("pve3", "noroute")).To(Succeed())
+	file = write(t, t.TempDir(), "hosts.json", `{"*": {"pve3": {"powermanagement": "Enabled", "wattsidle": 100}}}`)
+	w.Eventually(func() (string, error) { return runIn(w, "power", "--node-setting-file", file) }).WithTimeout(30 * time.Second).Should(MatchRegexp(`\S+ +pve3 +0 +is asleep *\n`))
 }
 
 func TestPreflightPower(t *testing.T) {
@@ -51,6 +63,14 @@ func TestPreflightPower(t *testing.T) {
 		change func(*pvesim.Scenario)
 		want   string
 	}{
+		"shutdown": {
+			func(*pvesim.Scenario) {},
+			"FAIL   power management: region home: API token kubernetes@pve!karpenter lacks Sys.PowerMgmt on /nodes/pve2\n",
+		},
+		"shutdown_granted": {
+			func(s *pvesim.Scenario) { s.Roles[0].Privileges = append(s.Roles[0].Privileges, "Sys.PowerMgmt") },
+			"ok     power management: region home: hosts that take part: pve2\n",
+		},
 		"privileges_sufficient": {func(*pvesim.Scenario) {}, "ok     power management: region home: hosts that take part: pve2\n"},
 		"guests_hidden": {
 			func(s *pvesim.Scenario) {
@@ -62,7 +82,11 @@ func TestPreflightPower(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, dir := startSimulator(t, test.change)
-			file := write(t, dir, "hosts.json", `{"home": {"pve2": {"powermanagement": "Report"}}}`)
+			mode := "Report"
+			if strings.HasPrefix(name, "shutdown") {
+				mode = "Enabled"
+			}
+			file := write(t, dir, "hosts.json", `{"home": {"pve2": {"powermanagement": "`+mode+`"}}}`)
 			out, _ := run(t, "preflight", "--cloud-config", filepath.Join(dir, "config.yaml"), "--node-setting-file", file)
 			if !strings.Contains(out, test.want) {
 				t.Errorf("preflight:\n%s", out)

@@ -133,7 +133,15 @@ func (p *preflight) power() {
 		if len(hosts) == 0 || facts == nil {
 			continue
 		}
-		if missing := power.MissingPrivileges(facts.Permissions); len(missing) > 0 {
+		missing := power.MissingPrivileges(facts.Permissions)
+		for _, host := range hosts {
+			if state, _ := view.Host(region, host); state.Power.Mode == inventory.PowerEnabled {
+				if lacked := power.MissingToShutDown(facts.Permissions, host); lacked != "" {
+					missing = append(missing, lacked)
+				}
+			}
+		}
+		if len(missing) > 0 {
 			p.fail("power management: region %s: %s lacks %s", region, privileges.NewAccount(facts), strings.Join(missing, ", "))
 			continue
 		}

@@ -66,6 +66,9 @@ type Host struct {
 	Name   string `json:"host"`
 	// OutOfService is Offline, InMaintenance or Excluded; empty if the Host is in service.
 	OutOfService string `json:"outOfService,omitempty"`
+	// Sleep is ShuttingDown, Asleep, Waking or WakeFailed if the Host was shut down to save
+	// energy; empty if it was not.
+	Sleep string `json:"sleep,omitempty"`
 	// Unusable is why the Host accepts no new VMs; empty if it accepts them.
 	Unusable string `json:"unusable,omitempty"`
 	CPUs     Usage  `json:"cpus"`

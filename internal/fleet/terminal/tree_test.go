@@ -93,3 +93,16 @@ func TestWatts(t *testing.T) {
 		}
 	}
 }
+
+// Hosts that were shut down to save energy are not shown as offline.
+func TestTreeSleeping(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ sleep, outOfService, want string }{
+		{"Asleep", "", "asleep"}, {"Waking", "", "waking"}, {"ShuttingDown", "", "going down"}, {"WakeFailed", "Offline", "offline"}, {"", "", "up"},
+	} {
+		m := fleet.Map{Hosts: []fleet.Host{{Region: "home", Name: "pve1", Sleep: test.sleep, OutOfService: test.outOfService}}}
+		if line := terminal.Tree(m)[0].Line.Render(0, false); !strings.Contains(line, "home/pve1  "+test.want+" ") {
+			t.Errorf("%s: %q does not contain %q", test.sleep, line, test.want)
+		}
+	}
+}
