@@ -295,7 +295,8 @@ func (k *Kernel) AddHost(h *Host) {
 		h.IP = fmt.Sprintf("10.97.%d.%d", len(k.Hosts)/250, len(k.Hosts)%250+2)
 	}
 	h.workers = make(chan struct{}, daemonWorkers)
-	h.BootedAt = time.Now().Add(-time.Hour)
+	// Longer than what a client with a faster clock measures: a shorter time would mean that the host was restarted.
+	h.BootedAt = time.Now().Add(-30 * 24 * time.Hour)
 	h.Votes = cmp.Or(h.Votes, 1)
 	if h.Config == nil {
 		h.Config = map[string]string{}
