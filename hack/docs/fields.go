@@ -29,16 +29,57 @@ func fieldsPage() (string, error) {
 			schema := version.Schema.OpenAPIV3Schema
 			fmt.Fprintf(&b, "\n## %s\n\nVersion `%s`, short name `%s`. %s\n", crd.Spec.Names.Kind, version.Name,
 				strings.Join(crd.Spec.Names.ShortNames, "`, `"), sentence(schema.Description))
-			for _, part := range []string{"spec", "status"} {
-				properties := schema.Properties[part]
-				fmt.Fprintf(&b, "\n### %s %s\n\n", crd.Spec.Names.Kind, part)
-				writeRules(&b, properties)
-				b.WriteString("| field | type | default | meaning |\n|---|---|---|---|\n")
-				writeFields(&b, part, properties)
-			}
+			writeSpec(&b, crd.Spec.Names.Kind, schema.Properties["spec"])
+			fmt.Fprintf(&b, "\n### %s status\n\n", crd.Spec.Names.Kind)
+			writeTable(&b, "status", schema.Properties["status"], nil)
 		}
 	}
 	return b.String(), nil
+}
+
+// guides are the pages with examples for the groups of fields of a spec.
+var guides = map[string]string{
+	"ProxmoxNodeClass bootDevice":           "[disks](../disks.md)",
+	"ProxmoxNodeClass cpu":                  "[NUMA and CPU pinning](../numa-and-pinning.md)",
+	"ProxmoxNodeClass disks":                "[disks](../disks.md)",
+	"ProxmoxNodeClass hardware":             "[hardware](../nodeclass.md#hardware)",
+	"ProxmoxNodeClass highAvailability":     "[high availability](../nodeclass.md#high-availability)",
+	"ProxmoxNodeClass kubeletConfiguration": "[kubelet configuration](../kubelet.md)",
+	"ProxmoxNodeClass machines":             "[machines](../static-pools.md#machines)",
+	"ProxmoxNodeClass metadataOptions":      "[boot data](../boot-data.md)",
+	"ProxmoxNodeClass network":              "[network interfaces](../nodeclass.md#network-interfaces), [static addresses](../ipam.md)",
+	"ProxmoxNodeClass vmSize":               "[VM sizes](../capacity.md#vm-sizes)",
+	"ProxmoxTemplate prepare":               "[prepared templates](../templates.md#prepared-templates)",
+	"ProxmoxTemplate sourceImage":           "[image sources](../templates.md#image-sources)",
+}
+
+// writeSpec writes the fields of a spec: a table of its own for each group with a guide, after the
+// other fields.
+func writeSpec(b *strings.Builder, kind string, spec apiextensionsv1.JSONSchemaProps) {
+	guide := func(name string) string { return guides[kind+" "+name] }
+	fmt.Fprintf(b, "\n### %s spec\n\n", kind)
+	writeRules(b, spec)
+	writeTable(b, "spec", spec, func(name string) bool { return guide(name) != "" })
+	for _, name := range slices.Sorted(maps.Keys(spec.Properties)) {
+		if guide(name) == "" {
+			continue
+		}
+		fmt.Fprintf(b, "\n### %s spec.%s\n\nExamples: %s.\n\n", kind, name, guide(name))
+		group := spec
+		group.Properties = map[string]apiextensionsv1.JSONSchemaProps{name: spec.Properties[name]}
+		writeTable(b, "spec", group, nil)
+	}
+}
+
+// writeTable writes a table of the fields below a schema. Of those that have a table of their own,
+// it contains no row.
+func writeTable(b *strings.Builder, path string, schema apiextensionsv1.JSONSchemaProps, separate func(name string) bool) {
+	if separate != nil {
+		schema.Properties = maps.Clone(schema.Properties)
+		maps.DeleteFunc(schema.Properties, func(name string, _ apiextensionsv1.JSONSchemaProps) bool { return separate(name) })
+	}
+	b.WriteString("| field | type | default | meaning |\n|---|---|---|---|\n")
+	writeFields(b, path, schema)
 }
 
 // writeFields writes a row for each field below a schema.
