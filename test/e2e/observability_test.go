@@ -15,6 +15,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
+const noPowerManagement = "no host has power management"
+
 // absentMetrics are metrics that do not exist after a launch and a delete without failures,
 // with the reason.
 var absentMetrics = map[string]string{
@@ -22,6 +24,13 @@ var absentMetrics = map[string]string{
 	"karpenter_proxmox_address_pool_size":            "there is no address pool",
 	"karpenter_proxmox_address_pool_used":            "there is no address pool",
 	"karpenter_proxmox_api_locked_total":             "there was no lock conflict",
+	"karpenter_proxmox_host_asleep":                  noPowerManagement,
+	"karpenter_proxmox_host_power_actions_total":     noPowerManagement,
+	"karpenter_proxmox_host_power_watts":             noPowerManagement,
+	"karpenter_proxmox_host_sleep_blocked":           noPowerManagement,
+	"karpenter_proxmox_host_sleep_possible":          noPowerManagement,
+	"karpenter_proxmox_host_sleep_saved_watts":       noPowerManagement,
+	"karpenter_proxmox_host_sleep_savings_watts":     noPowerManagement,
 	"karpenter_proxmox_orphans_deleted_total":        "nothing was orphaned",
 }
 

@@ -96,6 +96,14 @@ func TestPowerManagement(t *testing.T) {
 		t.Error("no energy was saved")
 	}
 
+	families, err := e.controller.MetricFamilies(t.Context())
+	must(t, err)
+	for name, reason := range absentMetrics {
+		if reason == noPowerManagement && families[name] == nil {
+			t.Errorf("metric %s does not exist", name)
+		}
+	}
+
 	// Hosts return when power management is turned off.
 	write("None")
 	e.waitForSleeping(t, 0)
