@@ -92,7 +92,7 @@ func TestDrift(t *testing.T) {
 
 	w.Expect(w.Kube.Delete(t.Context(), list)).To(Succeed())
 	w.Eventually(drift).WithArguments(here).Should(BeEmpty(), "it is in service again")
-	w.Expect(here.Annotations).NotTo(HaveKey(v1alpha1.AnnotationHostMaintenanceSince))
+	w.Eventually(func() map[string]string { return testenv.Reload(w, here).Annotations }).ShouldNot(HaveKey(v1alpha1.AnnotationHostMaintenanceSince))
 
 	w.Expect(w.Sim.SetMaintenance("pve2", true)).To(Succeed())
 	w.Eventually(drift).WithArguments(elsewhere).Should(Equal("HostInMaintenance"), "the HA manager's maintenance")
