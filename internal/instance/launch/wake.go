@@ -15,8 +15,12 @@ import (
 // ensureAwake returns nil if the Host of the VM was not shut down to save energy, or is up again.
 // Until then it returns instance.ErrHostAsleep: the reservation of the Claim makes the power
 // controller wake the Host. The Claim shows the wait, so its deletion needs no request to a Host
-// that is off.
+// that is off. A launch that may have sent requests does not wait: its Host is in use, so a
+// record about it is removed again.
 func (a *attempt) ensureAwake(ctx context.Context) error {
+	if a.deps.Launches.Get(string(a.claim.UID)).Started || a.progress.HasReached(instance.PhaseCloning) {
+		return nil
+	}
 	host, _ := a.deps.Inventory.View().Host(a.intent.Region, a.intent.Host)
 	waited := a.progress.HasReached(instance.PhaseHostWaking)
 	switch {

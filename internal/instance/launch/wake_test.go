@@ -13,6 +13,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 // sleeping returns an Env whose only other Host was shut down to save energy, and the record
@@ -61,6 +62,32 @@ func TestLaunchSleepingHost(t *testing.T) {
 			w.Expect(progress.HasReached(instance.PhaseHostAwake)).To(BeTrue())
 			w.Expect(progress.Phase).To(Equal(instance.PhaseStarted))
 			w.Expect(w.Running(claim)).To(BeTrue())
+			w.Delete(testenv.Reload(w, claim))
+			w.ExpectNoOrphans()
+		})
+	}
+}
+
+// A launch that has begun is not affected by the record about its host, which is written before the
+// controller reads again whether the host is in use. Otherwise its VM would not be deleted with it.
+func TestLaunchBegunOnSleepingHost(t *testing.T) {
+	t.Parallel()
+	for name, restart := range map[string]bool{"same_process": false, "restarted": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := testenv.NewFake(t, testenv.Hosts(2))
+			w.Process = w.StartProcess()
+			claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve2"))
+			w.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/status/start", Count: 1, Status: 500, Message: "not now"})
+			w.Expect(w.Launch(claim, w.NodeClass)).To(MatchError(ContainSubstring("not now")))
+			record := inventory.Sleep{State: inventory.ShuttingDown, Since: time.Now(), Known: w.Inventory.View().Snapshots[testenv.Region].KnownHost("pve2")}
+			if restart {
+				w.Process = w.StartProcess()
+			}
+			setSleep(w, record)
+			w.Expect(w.Launch(testenv.Reload(w, claim), w.NodeClass)).To(Succeed())
+			progress := instance.ReadProgress(testenv.Reload(w, claim))
+			w.Expect(progress.HasReached(instance.PhaseHostWaking)).To(BeFalse())
 			w.Delete(testenv.Reload(w, claim))
 			w.ExpectNoOrphans()
 		})
