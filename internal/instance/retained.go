@@ -5,20 +5,16 @@ package instance
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// fileStorages are the types of storages whose volumes are files.
-var fileStorages = []string{"dir", "nfs", "cifs", "btrfs", "glusterfs"}
-
 // RetainedVolumes returns the volumes of an intent's retained disks by the name of the
 // disk; nil if there are none. The name of a volume is derived from the Kubernetes cluster,
 // the machine and the disk, so each VM of the machine has the same volume, and a volume is
-// never created twice. The VMID in it belongs to no VM, so Proxmox deletes the volume with
-// none, whoever deletes the VM.
+// never created twice. The VMID in it belongs to no VM, so Proxmox never deletes the volume
+// with a VM.
 func RetainedVolumes(in Intent, kubeCluster string, snapshot *inventory.Snapshot) map[string]string {
 	var out map[string]string
 	for _, disk := range in.Disks {
@@ -27,7 +23,7 @@ func RetainedVolumes(in Intent, kubeCluster string, snapshot *inventory.Snapshot
 		}
 		// Neither machines nor disks have an underscore in their names.
 		name := fmt.Sprintf("vm-%d-%s_%s_%s", proxmox.RetainedVMID, ShortClusterID(kubeCluster), in.Machine, disk.Name)
-		if slices.Contains(fileStorages, snapshot.Storages[inventory.StorageKey{Host: in.Host, Storage: disk.Storage}].Type) {
+		if snapshot.Storages[inventory.StorageKey{Host: in.Host, Storage: disk.Storage}].HasFiles() {
 			name = fmt.Sprintf("%d/%s.raw", proxmox.RetainedVMID, name)
 		}
 		if out == nil {

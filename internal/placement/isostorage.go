@@ -38,10 +38,6 @@ func ISOStorage(snapshot *inventory.Snapshot, host, field, requested string) (st
 	return candidates[0].Name, nil
 }
 
-// fileStorages are the types of storage that can have iso content; the others have
-// only disks.
-var fileStorages = []string{"dir", "nfs", "cifs", "cephfs", "btrfs", "glusterfs"}
-
 // missingISOStorage explains why a Host has no storage for boot drives, and how to get
 // one. The command contains all content types: Proxmox replaces the list.
 func missingISOStorage(snapshot *inventory.Snapshot, host, field, requested string) string {
@@ -54,14 +50,14 @@ func missingISOStorage(snapshot *inventory.Snapshot, host, field, requested stri
 			return fmt.Sprintf("%s %q is not on this host, which has %s", field, requested, strings.Join(snapshot.StoragesOf(host), ", "))
 		case slices.Contains(row.Content, "iso"):
 			return fmt.Sprintf("%s %q is not available", field, requested)
-		case !slices.Contains(fileStorages, row.Type):
+		case !row.HasFiles():
 			return fmt.Sprintf("%s %q is of type %s, which takes no iso content; name one that holds files", field, requested, row.Type)
 		}
 		return fmt.Sprintf("%s %q has the content types %s, but not iso; "+hint, field, requested, content, requested, "iso,"+content)
 	}
 	var found proxmox.StorageRow
 	for key, row := range snapshot.Storages {
-		if key.Host == host && slices.Contains(fileStorages, row.Type) && (found.Name == "" || row.Name < found.Name) {
+		if key.Host == host && row.HasFiles() && (found.Name == "" || row.Name < found.Name) {
 			found = row
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 )
 
 // Resources are the rows of /cluster/resources.
@@ -77,6 +78,13 @@ type StorageRow struct {
 	UsedBytes  int64
 	TotalBytes int64
 }
+
+// fileStorages are the types of storages whose volumes are files.
+var fileStorages = []string{"dir", "nfs", "cifs", "cephfs", "btrfs", "glusterfs"}
+
+// HasFiles reports whether the volumes of the storage are files. Only such a storage can have
+// ISO images and images to import; the others have only disks.
+func (s StorageRow) HasFiles() bool { return slices.Contains(fileStorages, s.Type) }
 
 func (c clusterClient) Resources(ctx context.Context) (Resources, error) {
 	var (

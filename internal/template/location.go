@@ -43,12 +43,9 @@ func (l Location) Blocker() string {
 	return cmp.Or(l.MissingPrivileges, l.Problem, l.SpecProblem, l.NetworkProblem)
 }
 
-// fileStorages are the storage types that support import content. baseStorages are
-// those that support template disks: thick LVM and iSCSI do not.
-var (
-	fileStorages = []string{"dir", "nfs", "cifs", "cephfs", "btrfs", "glusterfs"}
-	baseStorages = []string{"lvmthin", "zfspool", "rbd", "dir", "nfs", "cifs", "btrfs", "cephfs", "glusterfs", "zfs"}
-)
+// baseStorages are the storage types that support template disks: thick LVM and iSCSI do
+// not.
+var baseStorages = []string{"lvmthin", "zfspool", "rbd", "dir", "nfs", "cifs", "btrfs", "cephfs", "glusterfs", "zfs"}
 
 // Locations returns where Templates are required, sorted by region and Host. A shared
 // Template that already exists keeps its Host while that is online.
@@ -200,7 +197,7 @@ func absentStorages(ids, present []string) string {
 // names all content types because Proxmox replaces the list.
 func missingImportContent(storages []proxmox.StorageRow) string {
 	for _, row := range storages {
-		if slices.Contains(fileStorages, row.Type) {
+		if row.HasFiles() {
 			return fmt.Sprintf("no storage of spec.storageIDs takes import content, which the image needs; run: pvesm set %s --content %s",
 				row.Name, strings.Join(append([]string{"import"}, row.Content...), ","))
 		}
