@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -68,24 +69,32 @@ func (c *ConfigMap) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("creating the client of the host maintenance: %w", err)
 	}
-	apply := func(o any) {
-		if found, ok := o.(*corev1.ConfigMap); ok {
-			c.apply(ctx, found)
+	var store toolscache.Store
+	var mu sync.Mutex
+	// apply applies what is in the store, so the order of calls does not matter.
+	apply := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		var found *corev1.ConfigMap
+		for _, o := range store.List() {
+			found, _ = o.(*corev1.ConfigMap)
 		}
+		c.apply(ctx, found)
 	}
-	store, informer := toolscache.NewInformerWithOptions(toolscache.InformerOptions{
+	var informer toolscache.Controller
+	store, informer = toolscache.NewInformerWithOptions(toolscache.InformerOptions{
 		ListerWatcher: toolscache.NewListWatchFromClient(kube.CoreV1().RESTClient(), "configmaps", c.Namespace, fields.OneTermEqualSelector("metadata.name", ConfigMapName)),
 		ObjectType:    &corev1.ConfigMap{},
 		Handler: toolscache.ResourceEventHandlerFuncs{
-			AddFunc:    apply,
-			UpdateFunc: func(_, o any) { apply(o) },
-			DeleteFunc: func(any) { c.apply(ctx, nil) },
+			AddFunc:    func(any) { apply() },
+			UpdateFunc: func(any, any) { apply() },
+			DeleteFunc: func(any) { apply() },
 		},
 	})
 	go func() {
 		// It may have been deleted between Read and the first list.
 		if toolscache.WaitForCacheSync(ctx.Done(), informer.HasSynced) && len(store.List()) == 0 {
-			c.apply(ctx, nil)
+			apply()
 		}
 	}()
 	informer.RunWithContext(ctx)
