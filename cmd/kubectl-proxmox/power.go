@@ -25,8 +25,10 @@ type hostPower struct {
 	Host   string `json:"host"`
 	// State is Awake, ShuttingDown, Asleep, Waking or Offline.
 	State string `json:"state"`
-	// Watts is the estimated power now.
-	Watts float64 `json:"watts"`
+	// Energy is estimated; zero if the host is off.
+	Energy inventory.Energy `json:"energy"`
+	// Saved is the energy without load of a host that is off to save energy.
+	Saved inventory.Energy `json:"saved,omitzero"`
 	// Sleep is true if the host could be shut down. Otherwise Reasons keep it awake.
 	Sleep   bool          `json:"sleep"`
 	Reasons []powerReason `json:"reasons,omitempty"`
@@ -97,7 +99,8 @@ func (v *view) readPower(ctx context.Context, kube client.Client) ([]hostPower, 
 			states[host.Name] = host
 		}
 		for _, decision := range power.Decide(region) {
-			row := hostPower{Region: c.Region(), Host: decision.Host, State: string(states[decision.Host].State), Watts: states[decision.Host].Watts(), Sleep: decision.Action == power.Sleep}
+			row := hostPower{Region: c.Region(), Host: decision.Host, State: string(states[decision.Host].State), Sleep: decision.Action == power.Sleep}
+			row.Energy, row.Saved = states[decision.Host].Energy()
 			for _, reason := range decision.Reasons {
 				row.Reasons = append(row.Reasons, powerReason{string(reason.Type), reason.Message})
 			}
@@ -113,19 +116,20 @@ func printPower(out io.Writer, rows []hostPower) error {
 		_, err := fmt.Fprintln(out, `no host takes part in power management: set "powermanagement": "Report" in the host settings`)
 		return err
 	}
-	saved := 0.0
+	var possible, saved inventory.Energy
 	err := table(out, "REGION\tHOST\tWATTS\tCOULD SLEEP\tAWAKE BECAUSE", func(out io.Writer) {
 		for _, row := range rows {
+			saved = saved.Plus(row.Saved)
 			switch {
 			case row.Sleep:
-				saved += row.Watts
-				fmt.Fprintf(out, "%s\t%s\t%.0f\tyes\t\n", row.Region, row.Host, row.Watts)
+				possible = possible.Plus(row.Energy)
+				fmt.Fprintf(out, "%s\t%s\t%.0f\tyes\t\n", row.Region, row.Host, row.Energy.Watts)
 			case len(row.Reasons) == 0:
-				fmt.Fprintf(out, "%s\t%s\t%.0f\tis asleep\t\n", row.Region, row.Host, row.Watts)
+				fmt.Fprintf(out, "%s\t%s\t%.0f\tis asleep\t\n", row.Region, row.Host, row.Energy.Watts)
 			}
 			for n, reason := range row.Reasons {
 				if n == 0 {
-					fmt.Fprintf(out, "%s\t%s\t%.0f\tno\t%s: %s\n", row.Region, row.Host, row.Watts, reason.Type, reason.Message)
+					fmt.Fprintf(out, "%s\t%s\t%.0f\tno\t%s: %s\n", row.Region, row.Host, row.Energy.Watts, reason.Type, reason.Message)
 				} else {
 					fmt.Fprintf(out, "\t\t\t\t%s: %s\n", reason.Type, reason.Message)
 				}
@@ -135,6 +139,6 @@ func printPower(out io.Writer, rows []hostPower) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "possible savings: %.0f W, %.1f kWh per day\n", saved, saved*24/1000)
+	_, err = fmt.Fprintf(out, "saved by sleeping hosts: %s\npossible savings: %s\n", saved, possible)
 	return err
 }

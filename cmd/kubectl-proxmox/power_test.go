@@ -30,7 +30,7 @@ func TestPower(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(out).To(Equal("no host takes part in power management: set \"powermanagement\": \"Report\" in the host settings\n"))
 
-	file := write(t, t.TempDir(), "hosts.json", `{"*": {"pve2": {"powermanagement": "Report", "wattsidle": 80}, "pve3": {"powermanagement": "Report", "wattsidle": 100}}}`)
+	file := write(t, t.TempDir(), "hosts.json", `{"*": {"pve2": {"powermanagement": "Report", "wattsidle": 80}, "pve3": {"powermanagement": "Report", "wattsidle": 100, "energyprice": 0.3}}}`)
 	out, err = runIn(w, "power", "--node-setting-file", file)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(out).To(MatchRegexp(`(?s)^REGION +HOST +WATTS +COULD SLEEP +AWAKE BECAUSE\n` +
@@ -38,14 +38,14 @@ func TestPower(t *testing.T) {
 		` +NoWakeAddress: its config in Proxmox has no MAC address for Wake-on-LAN\n` +
 		` +QuorumRequired: without it, 1 of 3 votes remain, which is no majority\n` +
 		`\S+ +pve3 +100 +yes *\n` +
-		`possible savings: 100 W, 2.4 kWh per day\n$`))
+		`saved by sleeping hosts: 0 W, 0.0 kWh/day\npossible savings: 100 W, 2.4 kWh/day, 0.72/day\n$`))
 
 	out, err = runIn(w, "power", "--node-setting-file", file, "-o", "json")
 	w.Expect(err).NotTo(HaveOccurred())
 	var rows []hostPower
 	w.Expect(json.Unmarshal([]byte(out), &rows)).To(Succeed())
 	w.Expect(rows).To(HaveLen(2))
-	w.Expect([]any{rows[1].Host, rows[1].Sleep, rows[1].Watts, rows[1].Reasons}).To(Equal([]any{"pve3", true, 100.0, []powerReason(nil)}))
+	w.Expect([]any{rows[1].Host, rows[1].Sleep, rows[1].Energy.Watts, rows[1].Reasons}).To(Equal([]any{"pve3", true, 100.0, []powerReason(nil)}))
 
 	// A host that the controller shut down.
 	id, err := clusterID(t.Context(), w.Kube)
@@ -54,7 +54,7 @@ func TestPower(t *testing.T) {
 		&inventory.Sleep{State: inventory.Asleep, KubeCluster: id, Known: w.Inventory.View().Snapshots[testenv.Region].KnownHost("pve3")})).To(Succeed())
 	w.Expect(w.Sim.HostDown("pve3", "noroute")).To(Succeed())
 	file = write(t, t.TempDir(), "hosts.json", `{"*": {"pve3": {"powermanagement": "Enabled", "wattsidle": 100}}}`)
-	w.Eventually(func() (string, error) { return runIn(w, "power", "--node-setting-file", file) }).WithTimeout(30 * time.Second).Should(MatchRegexp(`\S+ +pve3 +0 +is asleep *\n`))
+	w.Eventually(func() (string, error) { return runIn(w, "power", "--node-setting-file", file) }).WithTimeout(30 * time.Second).Should(MatchRegexp(`\S+ +pve3 +0 +is asleep *\nsaved by sleeping hosts: 100 W, 2.4 kWh/day\npossible savings: 0 W, 0.0 kWh/day\n`))
 }
 
 func TestPreflightPower(t *testing.T) {

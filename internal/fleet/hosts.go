@@ -34,9 +34,7 @@ func newHosts(in Input, vms []VM) []Host {
 			Region: state.Region, Name: state.Name, OutOfService: string(state.OutOfService), Sleep: string(state.Sleep), Unusable: state.Unusable,
 			CPUs:   Usage{Total: int64(state.Allocatable.CPUs), Reserved: int64(state.Reserved.CPUs)},
 			Memory: Usage{Total: state.Allocatable.MemoryBytes, Reserved: state.Reserved.MemoryBytes},
-		}
-		if row := in.View.Snapshots[state.Region].Hosts[state.Name]; row.Online {
-			host.Watts = state.Power.Watts(row.CPULoad)
+			Energy: in.View.HostEnergy(state), Saved: state.SavedEnergy(),
 		}
 		ours := map[int]bool{}
 		for _, vm := range vms {

@@ -79,8 +79,10 @@ type Host struct {
 	Cells []Cell `json:"numaCells,omitempty"`
 	// Guests is the number of other guests that run on the Host.
 	Guests int `json:"otherGuests"`
-	// Watts is the estimated power; 0 if the Host is offline or its settings contain no watts.
-	Watts float64 `json:"watts,omitempty"`
+	// Energy is zero if the Host is offline or its settings contain no watts.
+	Energy inventory.Energy `json:"energy,omitzero"`
+	// Saved is the Energy without load of a Host that is off to save energy.
+	Saved inventory.Energy `json:"saved,omitzero"`
 }
 
 // Usage is what uses a resource. Reserved is the part of VMs that Proxmox does not show
@@ -125,6 +127,8 @@ type NodePool struct {
 	CPUs         int     `json:"cpus"`
 	MemoryBytes  int64   `json:"memoryBytes"`
 	PricePerHour float64 `json:"pricePerHour"`
+	// Energy is the part of the Hosts' Energy that its VMs use.
+	Energy inventory.Energy `json:"energy,omitzero"`
 }
 
 // Template is a template object with the Hosts on which VMs can be cloned from it.
@@ -158,6 +162,14 @@ func (m Map) PricePerHour() float64 {
 		total += vm.PricePerHour
 	}
 	return total
+}
+
+// Energy returns the sum of all Hosts, and what is saved because Hosts are off.
+func (m Map) Energy() (used, saved inventory.Energy) {
+	for _, host := range m.Hosts {
+		used, saved = used.Plus(host.Energy), saved.Plus(host.Saved)
+	}
+	return used, saved
 }
 
 // VMsOn returns the VMs of a Host.

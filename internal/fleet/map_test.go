@@ -121,7 +121,7 @@ func (w *world) event(pod, reason, message string, ago time.Duration) {
 
 func (w *world) build(t *testing.T) fleet.Map {
 	t.Helper()
-	settings, err := inventory.ParseSettings([]byte(`{"*": {"*": {"reservedmemory": 0}, "pve2": {"pricefactor": 2, "wattsidle": 60, "wattsfull": 160},
+	settings, err := inventory.ParseSettings([]byte(`{"*": {"*": {"reservedmemory": 0}, "pve2": {"pricefactor": 2, "wattsidle": 60, "wattsfull": 180, "energyprice": 0.3},
 		"pve1": {"nodes": {"0": {"cpus": "0-7", "memsize": "32Gi"}, "1": {"cpus": "8-15", "memsize": "32Gi"}}}}}`))
 	if err != nil {
 		t.Fatal(err)
@@ -178,14 +178,25 @@ func TestBuildHosts(t *testing.T) {
 	g.Expect(m.Activity).To(BeEmpty(), "Karpenter is idle")
 }
 
-func TestBuildWatts(t *testing.T) {
+func TestBuildEnergy(t *testing.T) {
 	t.Parallel()
 	g, w := NewWithT(t), newWorld()
+	w.guest(100, 2, 8, "of another user")
+	w.guest(20001, 4, 16, mark())
+	for i := range w.guests {
+		w.guests[i].Host = "pve2"
+	}
+	w.claim("a", 20001, "pve2", launched, initialized)
 	w.hosts[1].CPULoad = 0.25
 	m := w.build(t)
-	g.Expect([]float64{m.Hosts[0].Watts, m.Hosts[1].Watts}).To(Equal([]float64{0, 85}), "pve1 has no settings")
+	g.Expect(m.Hosts[0].Energy).To(BeZero(), "pve1 has no settings")
+	g.Expect(m.Hosts[1].Energy.Watts).To(BeNumerically("~", 90))
+	g.Expect(m.Hosts[1].Energy.CostPerHour).To(BeNumerically("~", 0.027))
+	g.Expect(m.NodePools).To(HaveLen(1))
+	g.Expect(m.NodePools[0].Energy.Watts).To(BeNumerically("~", 60), "the other guest has two of the six CPUs")
+	g.Expect(m.NodePools[0].Energy.CostPerHour).To(BeNumerically("~", 0.018))
 	w.hosts[1].Online = false
-	g.Expect(w.build(t).Hosts[1].Watts).To(BeZero())
+	g.Expect(w.build(t).Hosts[1].Energy).To(BeZero())
 }
 
 func TestBuildReservations(t *testing.T) {

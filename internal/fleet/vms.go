@@ -318,7 +318,9 @@ func nodePools(in Input, vms []VM) []NodePool {
 		sum.MemoryBytes, sum.PricePerHour = sum.MemoryBytes+vm.MemoryBytes, sum.PricePerHour+vm.PricePerHour
 	}
 	out := []NodePool{}
-	for _, sum := range sums {
+	energy := in.View.NodePoolEnergy()
+	for name, sum := range sums {
+		sum.Energy = energy[name]
 		out = append(out, *sum)
 	}
 	slices.SortFunc(out, func(a, b NodePool) int { return cmp.Compare(a.Name, b.Name) })

@@ -31,6 +31,8 @@ type metrics struct {
 	online *prometheus.Desc
 	cpus   *prometheus.Desc
 	memory *prometheus.Desc
+	watts  *prometheus.Desc
+	cost   *prometheus.Desc
 }
 
 func newMetrics(i *Inventory, registerer prometheus.Registerer) (*metrics, error) {
@@ -60,6 +62,10 @@ func newMetrics(i *Inventory, registerer prometheus.Registerer) (*metrics, error
 			"CPUs of a host: allocatable by settings, allocated to guests, reserved for VMs being launched, free.", "region", "host", "state"),
 		memory: desc("host_memory_bytes",
 			"Memory of a host: allocatable by settings, allocated to guests, reserved for VMs being launched, free.", "region", "host", "state"),
+		watts: desc("nodepool_power_watts",
+			"Estimated power of the VMs of a NodePool: the guests of a host share its power in proportion to their CPUs.", "nodepool"),
+		cost: desc("nodepool_energy_cost_per_hour",
+			"Estimated cost of the energy that the VMs of a NodePool use in an hour, by the host setting energyprice.", "nodepool"),
 	}
 	for region := range i.clusters {
 		m.failures.WithLabelValues(region) // alerts need a series that starts at zero
@@ -83,7 +89,7 @@ func (m *metrics) settingsReloadFailed() { m.settingsErrors.Inc() }
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.age, m.quorum, m.usable, m.online, m.cpus, m.memory} {
+	for _, d := range []*prometheus.Desc{m.age, m.quorum, m.usable, m.online, m.cpus, m.memory, m.watts, m.cost} {
 		descs <- d
 	}
 }
@@ -112,6 +118,10 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 			gauge(m.cpus, float64(state.amount.CPUs), host.Region, host.Name, state.name)
 			gauge(m.memory, float64(state.amount.MemoryBytes), host.Region, host.Name, state.name)
 		}
+	}
+	for nodePool, energy := range view.NodePoolEnergy() {
+		gauge(m.watts, energy.Watts, nodePool)
+		gauge(m.cost, energy.CostPerHour, nodePool)
 	}
 }
 

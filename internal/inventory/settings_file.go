@@ -28,6 +28,7 @@ const (
 	maxRatio       = 64
 	maxPriceFactor = 1000
 	maxWatts       = 100_000
+	maxEnergyPrice = 1_000_000 // per kWh, in any currency
 )
 
 // LoadSettings reads a host-settings file: JSON of the form
@@ -141,6 +142,7 @@ var settingFields = map[string]func(json.RawMessage) (setter, error){
 	"sleepwindow":     parseSleepWindow,
 	"wattsidle":       ratioField(maxWatts, func(s *HostSettings, w float64) { s.Power.WattsIdle = w }),
 	"wattsfull":       ratioField(maxWatts, func(s *HostSettings, w float64) { s.Power.WattsFull = w }),
+	"energyprice":     ratioField(maxEnergyPrice, func(s *HostSettings, p float64) { s.Power.EnergyPrice = p }),
 }
 
 func countField(set func(*HostSettings, int)) func(json.RawMessage) (setter, error) {

@@ -50,6 +50,8 @@ type PowerSettings struct {
 	// WattsIdle and WattsFull are the power of the Host without and with full load; zero if
 	// unknown.
 	WattsIdle, WattsFull float64
+	// EnergyPrice is the price of a kWh; zero if unknown.
+	EnergyPrice float64
 }
 
 // Watts returns the estimated power of a Host that is online, with a fraction of its CPUs in

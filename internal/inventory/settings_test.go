@@ -88,7 +88,7 @@ func TestParseSettingsInvalid(t *testing.T) {
 		"wrong_form":           {`{"a": {"b": 1}}`, `cannot unmarshal number`},
 		"duplicate_host":       {`{"a": {"b": {}, "b": {}}, "a": {}}`, `duplicate field "a.b"`},
 		"duplicate_field":      {`{"a": {"b": {"cores": 1, "cores": 2}}}`, `duplicate field "a.b.cores"`},
-		"unknown_field":        {`{"a": {"b": {"coers": 1}}}`, `region "a", host "b": field "coers" is unknown, want one of cores, cpuratio, excluded,`},
+		"unknown_field":        {`{"a": {"b": {"coers": 1}}}`, `region "a", host "b": field "coers" is unknown, want one of cores, cpuratio, energyprice, excluded,`},
 		"empty_host":           {`{"a": {"": {}}}`, `found the name ""`},
 		"bad_pattern":          {`{"a": {"[": {}}}`, `found the name "["`},
 		"negative_memory":      {`{"a": {"b": {"reservedmemory": -1}}}`, `region "a", host "b": field "reservedmemory": found -1, want bytes or a quantity such as "4Gi", not negative`},

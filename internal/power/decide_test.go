@@ -267,7 +267,7 @@ func TestWake(t *testing.T) {
 	}
 }
 
-func TestWatts(t *testing.T) {
+func TestEnergy(t *testing.T) {
 	t.Parallel()
 	host := idleHost("a")
 	for _, test := range []struct {
@@ -276,12 +276,13 @@ func TestWatts(t *testing.T) {
 		want  float64
 	}{{power.Awake, 0, 50}, {power.Awake, 0.5, 100}, {power.Awake, 2, 150}, {power.Waking, 0, 50}, {power.Asleep, 0.5, 0}, {power.Offline, 0.5, 0}} {
 		host.State, host.CPULoad = test.state, test.load
-		if got := host.Watts(); got != test.want {
-			t.Errorf("%s with load %v: %v W", test.state, test.load, got)
+		used, saved := host.Energy()
+		if used.Watts != test.want || (saved.Watts == 50) != (test.state == power.Asleep) {
+			t.Errorf("%s with load %v: %s, saved %s", test.state, test.load, used, saved)
 		}
 	}
 	host.State, host.Settings.WattsFull = power.Awake, 0
-	if got := host.Watts(); got != 50 {
-		t.Errorf("without wattsfull: %v W", got)
+	if used, _ := host.Energy(); used.Watts != 50 {
+		t.Errorf("without wattsfull: %s", used)
 	}
 }

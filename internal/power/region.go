@@ -96,11 +96,15 @@ func (h Host) isDecided() bool {
 	return h.isEnrolled() || h.State == Asleep || h.State == Waking || h.State == ShuttingDown
 }
 
-// Watts returns the estimated power of the Host. It returns 0 if it is off, or if its
-// settings contain no watts.
-func (h Host) Watts() float64 {
-	if h.State != Awake && h.State != Waking {
-		return 0
+// Energy returns the estimated Energy of the Host, and what is saved because it is off. It is zero
+// if its settings contain no watts.
+func (h Host) Energy() (used, saved inventory.Energy) {
+	switch h.State {
+	case Awake, Waking:
+		used = h.Settings.Energy(h.CPULoad)
+	case Asleep:
+		saved = h.Settings.Energy(0)
+	case ShuttingDown, Offline:
 	}
-	return h.Settings.Watts(h.CPULoad)
+	return used, saved
 }

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
 // Path is the path of the page, and the non-resource URL that a user must be allowed to get.
@@ -60,6 +61,8 @@ type content struct {
 	PodCount      int
 	Launches      []fleet.VM
 	UnplacedVMs   []fleet.VM
+	// Used and Saved are the sums of all Hosts.
+	Used, Saved inventory.Energy
 }
 
 // host is a Host with its VMs.
@@ -114,6 +117,7 @@ func (p Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func newContent(m fleet.Map, nodePool string, order fleet.Order) content {
 	m = m.OfNodePool(nodePool).Sorted(order)
 	c := content{Map: m, Nonce: rand.Text(), NodePool: nodePool, Order: order, Orders: fleet.Orders()}
+	c.Used, c.Saved = m.Energy()
 	placed := map[string]bool{}
 	for _, h := range m.Hosts {
 		vms := m.VMsOn(h.Region, h.Name)

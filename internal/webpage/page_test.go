@@ -15,6 +15,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/webpage"
 )
 
@@ -30,8 +31,9 @@ func sample() fleet.Map {
 			{
 				Region: "home", Name: "pve1", CPUs: fleet.Usage{Total: 16, VMs: 4, Guests: 2, Reserved: 2}, Memory: fleet.Usage{Total: 64 << 30, VMs: 16 << 30},
 				Storages: []fleet.Storage{{Name: "local-lvm", TotalBytes: 500 << 30, UsedBytes: 100 << 30}}, Cells: []fleet.Cell{{ID: 0}, {ID: 1}},
+				Energy: inventory.Energy{Watts: 90, CostPerHour: 0.027},
 			},
-			{Region: "home", Name: "pve2", Unusable: "offline", OutOfService: "Offline"},
+			{Region: "home", Name: "pve2", Unusable: "asleep", Sleep: "Asleep", Saved: inventory.Energy{Watts: 60}},
 		},
 		VMs: []fleet.VM{
 			{
@@ -40,7 +42,7 @@ func sample() fleet.Map {
 			},
 			{Region: "home", Host: "pve1", VMID: 20002, Claim: "gpu-<script>", NodePool: "gpu", Phase: fleet.Booting, PricePerHour: 1},
 		},
-		NodePools: []fleet.NodePool{{Name: "default", VMs: 1}, {Name: "gpu", VMs: 1}},
+		NodePools: []fleet.NodePool{{Name: "default", VMs: 1, Energy: inventory.Energy{Watts: 45}}, {Name: "gpu", VMs: 1}},
 		Pending:   []fleet.Pod{{Namespace: "shop", Name: "waits", Reason: "nodepool default: pve1: 1 CPUs free, 2 required", Created: now}},
 		Templates: []fleet.Template{{Kind: "ProxmoxTemplate", Name: "debian", Zones: []string{"home/pve1/1000"}, Problem: "home/pve2: offline"}},
 		Problems:  []string{"nodeclass default is not ready: all hosts are full"},
@@ -62,9 +64,9 @@ func TestPage(t *testing.T) {
 	response := get(page, http.MethodGet, "/proxmox")
 	g.Expect(response.Code).To(Equal(http.StatusOK))
 	for _, want := range []string{
-		"2 hosts · 2 VMs · 2 pods · 1 pending · price 1.122 per hour, 819.06 per month", "polling home has failed", "nodeclass default is not ready",
+		"2 hosts · 2 VMs · 2 pods · 1 pending · price 1.122 per hour, 819.06 per month · power 90 W, 2.2 kWh/day, 0.65/day · saved 60 W, 1.4 kWh/day", "polling home has failed", "nodeclass default is not ready",
 		"VM 20001", `<td class="ok">Ready</td>`, "NUMA cell 1", "shop/web-2: ContainerCreating", "nodepool default: pve1: 1 CPUs free, 2 required",
-		"Cloned 2.5 s → Initialized 15.0 s", "<td>1000</td><td>–</td>", "home/pve2: offline", "LaunchFailed", "storage is full (×3)",
+		"Cloned 2.5 s → Initialized 15.0 s", "<td>1000</td><td>–</td>", "<th>Power</th>", "<td>45 W, 1.1 kWh/day</td>", "power 90 W, 2.2 kWh/day, 0.65/day</span>", "saved 60 W, 1.4 kWh/day</span>", "home/pve2: offline", "LaunchFailed", "storage is full (×3)",
 		`<rect class="vms" x="0.0" width="40.0" height="12">`, `<rect class="guests" x="40.0" width="20.0" height="12">`,
 	} {
 		g.Expect(response.Body.String()).To(ContainSubstring(want))

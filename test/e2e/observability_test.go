@@ -20,18 +20,20 @@ const noPowerManagement = "no host has power management"
 // absentMetrics are metrics that do not exist after a launch and a delete without failures,
 // with the reason.
 var absentMetrics = map[string]string{
-	"karpenter_proxmox_address_pool_exhausted_total": "there is no address pool",
-	"karpenter_proxmox_address_pool_size":            "there is no address pool",
-	"karpenter_proxmox_address_pool_used":            "there is no address pool",
-	"karpenter_proxmox_api_locked_total":             "there was no lock conflict",
-	"karpenter_proxmox_host_asleep":                  noPowerManagement,
-	"karpenter_proxmox_host_power_actions_total":     noPowerManagement,
-	"karpenter_proxmox_host_power_watts":             noPowerManagement,
-	"karpenter_proxmox_host_sleep_blocked":           noPowerManagement,
-	"karpenter_proxmox_host_sleep_possible":          noPowerManagement,
-	"karpenter_proxmox_host_sleep_saved_watts":       noPowerManagement,
-	"karpenter_proxmox_host_sleep_savings_watts":     noPowerManagement,
-	"karpenter_proxmox_orphans_deleted_total":        "nothing was orphaned",
+	"karpenter_proxmox_address_pool_exhausted_total":  "there is no address pool",
+	"karpenter_proxmox_address_pool_size":             "there is no address pool",
+	"karpenter_proxmox_address_pool_used":             "there is no address pool",
+	"karpenter_proxmox_api_locked_total":              "there was no lock conflict",
+	"karpenter_proxmox_host_asleep":                   noPowerManagement,
+	"karpenter_proxmox_host_power_actions_total":      noPowerManagement,
+	"karpenter_proxmox_host_power_watts":              noPowerManagement,
+	"karpenter_proxmox_host_sleep_blocked":            noPowerManagement,
+	"karpenter_proxmox_host_sleep_possible":           noPowerManagement,
+	"karpenter_proxmox_host_sleep_saved_watts":        noPowerManagement,
+	"karpenter_proxmox_host_sleep_savings_watts":      noPowerManagement,
+	"karpenter_proxmox_nodepool_energy_cost_per_hour": noPowerManagement,
+	"karpenter_proxmox_nodepool_power_watts":          noPowerManagement,
+	"karpenter_proxmox_orphans_deleted_total":         "nothing was orphaned",
 }
 
 // checkMetricsReference compares the controller's metrics with the reference page, in both

@@ -35,7 +35,9 @@ func TestPrometheus(t *testing.T) {
 	if err != nil {
 		t.Skip("SKIPPED: prometheus is not in PATH; it is in Debian's package prometheus, and make prometheus downloads it")
 	}
-	e := newEnv(t, setup{})
+	settings := filepath.Join(t.TempDir(), "hosts.json")
+	must(t, os.WriteFile(settings, []byte(`{"*": {"*": {"powermanagement": "Report", "wattsidle": 60, "energyprice": 0.3}}}`), 0o600))
+	e := newEnv(t, setup{args: []string{"--node-setting-file", settings}})
 	rules, err := filepath.Abs(filepath.Join(chartFiles, "alerts.yaml"))
 	must(t, err)
 	prometheus, err := harness.StartPrometheus(t.Context(), harness.PrometheusOptions{

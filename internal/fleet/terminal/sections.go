@@ -24,7 +24,7 @@ func Header(m fleet.Map) []Line {
 	lines := []Line{
 		Styled("Karpenter on Proxmox VE", Bold).In(Dim, fmt.Sprintf("   %s, %s, %s, %s   price ",
 			plural(len(m.Hosts), "host"), plural(len(m.VMs), "VM"), plural(pods, "pod"), plural(len(m.Pending), "pending pod"))).
-			And(prices(m.PricePerHour()) + watts(m)),
+			And(prices(m.PricePerHour()) + energy(m)),
 		Styled("■ VMs  □ other guests  ▒ reserved  · free      pods: ● ready  ○ not ready  × terminating", Dim),
 	}
 	for _, region := range m.Regions {
@@ -38,16 +38,17 @@ func Header(m fleet.Map) []Line {
 	return lines
 }
 
-// watts returns the estimated power of all Hosts; empty if the settings contain no watts.
-func watts(m fleet.Map) string {
-	total := 0.0
-	for _, host := range m.Hosts {
-		total += host.Watts
+// energy returns the Energy of all Hosts; empty if the settings contain no watts.
+func energy(m fleet.Map) string {
+	text := ""
+	used, saved := m.Energy()
+	if used.Watts > 0 {
+		text = "   power " + used.String()
 	}
-	if total == 0 {
-		return ""
+	if saved.Watts > 0 {
+		text += "   saved " + saved.String()
 	}
-	return fmt.Sprintf("   power %.0f W", total)
+	return text
 }
 
 // prices formats a price per hour and per month. Prices have no currency.
@@ -59,8 +60,12 @@ func prices(perHour float64) string {
 func nodePools(m fleet.Map) []Line {
 	var lines []Line
 	for _, pool := range m.NodePools {
+		cost := prices(pool.PricePerHour)
+		if pool.Energy.Watts > 0 {
+			cost += "   power " + pool.Energy.String()
+		}
 		lines = append(lines, Text("  "+Pad(pool.Name, 20)).And(fmt.Sprintf("%s, %d CPUs, %s, %s   ",
-			plural(pool.VMs, "VM"), pool.CPUs, gib(pool.MemoryBytes), plural(pool.Pods, "pod"))).In(Dim, prices(pool.PricePerHour)))
+			plural(pool.VMs, "VM"), pool.CPUs, gib(pool.MemoryBytes), plural(pool.Pods, "pod"))).In(Dim, cost))
 	}
 	return lines
 }
@@ -116,8 +121,8 @@ func HostDetail(host fleet.Host) []Line {
 		}
 		lines = append(lines, l)
 	}
-	if host.Watts > 0 {
-		lines = append(lines, Styled(fmt.Sprintf("  estimated power: %.0f W", host.Watts), Dim))
+	if host.Energy.Watts > 0 {
+		lines = append(lines, Styled("  estimated power: "+host.Energy.String(), Dim))
 	}
 	return append(lines, Styled(fmt.Sprintf("  other guests that run: %d", host.Guests), Dim))
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet/terminal"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
 func TestBar(t *testing.T) {
@@ -74,10 +75,10 @@ func TestTree(t *testing.T) {
 	}
 }
 
-func TestWatts(t *testing.T) {
+func TestEnergy(t *testing.T) {
 	t.Parallel()
-	m := fleet.Map{Hosts: []fleet.Host{{Name: "pve1", Watts: 70.4}, {Name: "pve2", Watts: 60.2}, {Name: "pve3"}}}
-	if header := terminal.Header(m)[0].Render(0, false); !strings.HasSuffix(header, "/month   power 131 W") {
+	m := fleet.Map{Hosts: []fleet.Host{{Name: "pve1", Energy: inventory.Energy{Watts: 70.4}}, {Name: "pve2", Energy: inventory.Energy{Watts: 60.2, CostPerHour: 0.01}}, {Name: "pve3", Saved: inventory.Energy{Watts: 50}}}}
+	if header := terminal.Header(m)[0].Render(0, false); !strings.HasSuffix(header, "/month   power 131 W, 3.1 kWh/day, 0.24/day   saved 50 W, 1.2 kWh/day") {
 		t.Errorf("header: %s", header)
 	}
 	if header := terminal.Header(fleet.Map{})[0].Render(0, false); strings.Contains(header, "power") {

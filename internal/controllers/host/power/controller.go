@@ -159,11 +159,8 @@ func (c *Controller) evaluateRegion(ctx context.Context, view inventory.View, re
 	decisions := power.Decide(found)
 	for _, decision := range decisions {
 		host := hosts[decision.Host]
-		one := report{Decision: decision, watts: host.Watts()}
-		if host.State == power.Asleep {
-			one.savedWatts = host.Settings.Watts(0)
-		}
-		reports[inventory.HostName{Region: region, Host: decision.Host}] = one
+		used, saved := host.Energy()
+		reports[inventory.HostName{Region: region, Host: decision.Host}] = report{decision, used.Watts, saved.Watts}
 	}
 	return decisions
 }
