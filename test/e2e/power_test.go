@@ -77,14 +77,12 @@ func TestPowerManagement(t *testing.T) {
 	must(t, e.controller.Start(t.Context()))
 	p.waitForPods(t, many)
 	e.waitForSleeping(t, 0)
-	wake := p.longestWake(t)
-	if wake == 0 {
+	if p.longestWake(t) == 0 {
 		t.Error("no launch waited for a host")
 	}
-	pending := p.longestPending(t)
-	t.Logf("longest time until a pod was ready: %s, with the launch of a host: %s, of which it waited for the host: %s", launch, pending, wake)
-	if limit := wake + 3*launch + 30*time.Second; pending > limit {
-		t.Errorf("a pod was pending for %s, want at most %s", pending, limit)
+	p.checkPending(t, launch)
+	if os.Getenv("E2E_LONG") != "" {
+		p.runDay(t, launch)
 	}
 
 	must(t, harness.Scale(t.Context(), e.kube, p.name, 2))
@@ -156,6 +154,31 @@ func (e *env) waitForSleeping(t *testing.T, want int) {
 		}
 		return err
 	})
+}
+
+// checkPending checks that no pod waited longer than for a host and a launch.
+func (p *nodePool) checkPending(t *testing.T, launch time.Duration) {
+	t.Helper()
+	pending, wake := p.longestPending(t), p.longestWake(t)
+	t.Logf("longest time until a pod was ready: %s; launches waited for hosts for up to %s; without that they took %s", pending, wake, launch)
+	if limit := wake + 3*launch + 30*time.Second; pending > limit {
+		t.Errorf("a pod was pending for %s, want at most %s", pending, limit)
+	}
+}
+
+// runDay lets the load rise and fall as on a day, with an hour in twenty seconds.
+func (p *nodePool) runDay(t *testing.T, launch time.Duration) {
+	t.Helper()
+	for hour, pods := range []int32{2, 2, 2, 2, 2, 3, 4, 6, 8, 9, 9, 8, 7, 9, 9, 8, 8, 7, 6, 5, 4, 3, 2, 2} {
+		ends := time.Now().Add(20 * time.Second)
+		must(t, harness.Scale(t.Context(), p.kube, p.name, pods))
+		p.waitForPods(t, int(pods))
+		p.checkPending(t, launch)
+		records, err := p.sleepRecords(t.Context())
+		must(t, err)
+		t.Logf("%02d:00: %d pods, %d of %d hosts are asleep, shut down or woken", hour, pods, len(records), powerHosts)
+		time.Sleep(time.Until(ends))
+	}
 }
 
 // longestPending returns the longest time between the creation of a pod and its readiness.

@@ -4,6 +4,7 @@
 package power_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -56,8 +57,9 @@ func newEnv(t *testing.T) *env {
 func startEnv(t *testing.T, s *pvesim.Scenario, settings string) *env {
 	t.Helper()
 	e := &env{WithT: NewWithT(t), clock: testclock.NewFakePassiveClock(time.Now()), log: &strings.Builder{}, kube: testenv.NewFakeKube(t), events: &testenv.Recorder{}}
+	e.SetDefaultEventuallyPollingInterval(50 * time.Millisecond) // each poll reads everything
 	var err error
-	e.sim, err = pvesim.New(s, pvesim.Options{Speed: 50})
+	e.sim, err = pvesim.New(s, pvesim.Options{Speed: cmp.Or(s.Speed, 50)})
 	e.Expect(err).NotTo(HaveOccurred())
 	e.Expect(e.sim.Start(t.Context())).To(Succeed())
 	t.Cleanup(e.sim.Close)

@@ -53,31 +53,67 @@ func TestRestart(t *testing.T) {
 	e.Expect(e.log.String()).To(ContainSubstring("ignoring invalid record"))
 }
 
-func firstError(steps ...func() error) error {
-	for _, step := range steps {
-		if err := step(); err != nil {
-			return err
-		}
-	}
-	return nil
+// kill is the write at which a process is killed, before or after it. The zero value is never.
+type kill struct {
+	write int
+	after bool
 }
 
-// killable returns a client of a process that is killed with the first fault.
-func (e *env) killable() client.Client {
-	check := func() error {
-		if slices.ContainsFunc(e.sim.Faults(), func(fault pvesim.FaultState) bool { return fault.Hits > 0 }) {
+// killable replaces the client by that of a process that is killed with the first fault, or at a
+// write. It returns whether it was killed at the write.
+func (e *env) killable(at kill) (killed func() bool) {
+	writes := 0
+	isDead := func() bool {
+		return at.write > 0 && (writes > at.write || writes == at.write && !at.after) ||
+			slices.ContainsFunc(e.sim.Faults(), func(fault pvesim.FaultState) bool { return fault.Hits > 0 })
+	}
+	write := func(do func() error) error {
+		if writes++; isDead() {
 			return context.Canceled
 		}
-		return nil
+		if err := do(); err != nil || writes != at.write {
+			return err
+		}
+		return context.Canceled
 	}
-	return interceptor.NewClient(e.kube.(client.WithWatch), interceptor.Funcs{
+	e.kube = interceptor.NewClient(e.kube.(client.WithWatch), interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			return firstError(check, func() error { return c.Create(ctx, o, opts...) })
+			return write(func() error { return c.Create(ctx, o, opts...) })
 		},
 		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
-			return firstError(check, func() error { return c.Update(ctx, o, opts...) })
+			return write(func() error { return c.Update(ctx, o, opts...) })
 		},
 	})
+	e.start(kubeCluster)
+	return func() bool { return at.write > 0 && writes >= at.write }
+}
+
+// expectContinued starts the next process and expects that it wakes or shuts down the Host. lost means
+// that a shutdown was requested whose response was lost.
+func (e *env) expectContinued(wake, lost bool) {
+	e.start(kubeCluster)
+	if wake {
+		e.evaluate(0)
+		e.reserve()
+		e.Eventually(func() map[string]inventory.SleepState { e.evaluate(5 * time.Second); return e.states() }).WithTimeout(time.Minute).Should(
+			BeEmpty(), e.log.String)
+		e.Expect(e.wakes()).To(BeNumerically(">", 0))
+		return
+	}
+	// The request was sent or not: the Host sleeps, or is awake after the timeout. Then it sleeps after
+	// its idle time. The simulated shutdown takes real time, so the clock advances only until it was
+	// requested: its timeout must not end meanwhile.
+	requested := func() bool {
+		return lost || slices.ContainsFunc(e.sim.Requests(), func(r pvesim.Request) bool { return r.Method == "POST" && r.Status == 200 })
+	}
+	e.Eventually(func() map[string]inventory.SleepState {
+		if requested() {
+			e.evaluate(0)
+		} else {
+			e.evaluate(5 * time.Minute)
+		}
+		return e.states()
+	}).WithTimeout(time.Minute).Should(Equal(map[string]inventory.SleepState{"pve4": inventory.Asleep}), e.log.String)
 }
 
 // The process is killed before and after each request, while a Host is shut down and while it is
@@ -86,8 +122,7 @@ func TestCrash(t *testing.T) {
 	t.Parallel()
 	prepared := func(t *testing.T, wake bool) *env {
 		e := startEnv(t, enabledScenario(), enabled)
-		e.kube = e.killable()
-		e.start(kubeCluster)
+		e.killable(kill{})
 		if wake {
 			e.sleepOne()
 			e.reserve()
@@ -107,24 +142,49 @@ func TestCrash(t *testing.T) {
 				t.Run(point.Name, func(t *testing.T) {
 					t.Parallel()
 					e := prepared(t, wake)
+					e.sim.ResetRequests()
 					ctx := testenv.KillAtRequest(t, e.sim, point.Request, point.After)
 					e.controller.Evaluate(ctx)
+					// A request is served even if the process does not wait for its response.
+					e.Eventually(func() bool { return len(e.sim.Requests()) >= e.sim.Faults()[0].Matched }).WithTimeout(time.Minute).Should(BeTrue())
+					served := e.sim.Requests()
 					e.sim.ClearFaults()
-					e.start(kubeCluster)
-					if wake {
-						e.evaluate(0)
-						e.reserve()
-						e.Eventually(func() map[string]inventory.SleepState { e.evaluate(5 * time.Second); return e.states() }).WithTimeout(time.Minute).Should(
-							BeEmpty(), e.log.String)
-						e.Expect(e.wakes()).To(BeNumerically(">", 0))
-						return
-					}
-					// The request was sent or not: the Host sleeps, or is awake after the timeout. Then it sleeps after
-					// its idle time.
-					e.Eventually(func() map[string]inventory.SleepState { e.evaluate(time.Minute); return e.states() }).WithTimeout(time.Minute).Should(
-						Equal(map[string]inventory.SleepState{"pve4": inventory.Asleep}), e.log.String)
+					e.expectContinued(wake, point.After && point.Request < len(served) && served[point.Request].Method == "POST")
 				})
 			}
+		})
+	}
+}
+
+// The process is killed before and after each write to Kubernetes.
+func TestCrashAtWrite(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		wake bool
+		kill
+	}{
+		"before_ShuttingDown": {false, kill{1, false}}, "after_ShuttingDown": {false, kill{1, true}},
+		"before_Asleep": {false, kill{2, false}}, "after_Asleep": {false, kill{2, true}},
+		"before_Waking": {true, kill{1, false}}, "after_Waking": {true, kill{1, true}},
+		"before_awake": {true, kill{2, false}}, "after_awake": {true, kill{2, true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := startEnv(t, enabledScenario(), enabled)
+			if test.wake {
+				e.sleepOne()
+			}
+			plain := e.kube
+			killed := e.killable(test.kill)
+			e.evaluate(0)
+			if test.wake {
+				e.reserve()
+			}
+			e.clock.SetTime(e.clock.Now().Add(31 * time.Minute))
+			// The clock stands still: a Host that wakes is not woken again.
+			e.Eventually(func() bool { e.evaluate(0); return killed() }).WithTimeout(time.Minute).Should(BeTrue(), e.log.String)
+			e.kube = plain
+			e.expectContinued(test.wake, false)
 		})
 	}
 }
@@ -134,6 +194,7 @@ func TestCrash(t *testing.T) {
 func TestTwoControllers(t *testing.T) {
 	t.Parallel()
 	s := enabledScenario()
+	s.Speed = 2 // both controllers decide before a Host stops its guests and is off
 	mark := func(vmid int, cluster, host string) pvesim.Guest {
 		notes := ownership.Mark{VMID: vmid, KubeCluster: cluster, ClaimUID: "a"}
 		return pvesim.Guest{VMID: vmid, Host: host, Config: map[string]string{"memory": "1024", "cores": "1", "description": notes.Notes("")}}
@@ -143,9 +204,18 @@ func TestTwoControllers(t *testing.T) {
 	b := &env{WithT: a.WithT, sim: a.sim, clock: a.clock, client: a.client, settings: a.settings, ctx: a.ctx, log: a.log, kube: testenv.NewFakeKube(t), events: &testenv.Recorder{}}
 	a.start("a")
 	b.start("b")
+	shuttingDown := func() bool {
+		return slices.ContainsFunc(slices.Concat(a.inventory.View().Hosts(), b.inventory.View().Hosts()), func(host inventory.HostState) bool {
+			return host.Sleep == inventory.ShuttingDown
+		})
+	}
 	for range 60 {
 		a.evaluate(time.Minute)
 		b.evaluate(0)
+		if shuttingDown() {
+			// The simulated shutdown takes real time. The clock does not advance, so its timeout does not end meanwhile.
+			a.Eventually(func() bool { a.evaluate(0); b.evaluate(0); return shuttingDown() }).WithTimeout(time.Minute).Should(BeFalse(), a.log.String)
+		}
 	}
 	used := []string{"/nodes/pve1/status", "/nodes/pve2/status"}
 	for _, request := range a.sim.Requests() {
