@@ -117,7 +117,7 @@ timed-%:
 unit: $(ENVTEST)/kube-apiserver $(HELM) ## Run the unit tests with the race detector and a real API server
 	$(call log,"testing the packages with the race detector (first time: several minutes of compiling; then about 5 minutes)")
 	KUBEBUILDER_ASSETS=$(ENVTEST) KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) \
-		$(RACE) -shuffle=on -timeout 15m $$(go list ./... | grep -v /test/e2e)
+		go run ./hack/testserver env $(RACE) -shuffle=on -timeout 15m $$(go list ./... | grep -v /test/e2e)
 
 .PHONY: recipes
 recipes: ## Check the rendered recipes with cloud-init's schemas, the loader of Talos, and Ignition

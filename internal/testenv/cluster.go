@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/onsi/gomega"
 
@@ -60,7 +59,7 @@ func (c *Cluster) Booted(vmid int) (booted Booted) {
 		stored, _ := c.booted.Load(vmid)
 		booted, ok = stored.(Booted)
 		return ok
-	}).WithTimeout(30 * time.Second).Should(gomega.BeTrue())
+	}).Should(gomega.BeTrue())
 	return booted
 }
 

@@ -7,7 +7,6 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/onsi/gomega"
@@ -141,7 +140,7 @@ func (w *Env) PowerOff(claim *karpv1.NodeClaim) {
 		w.Refresh()
 		guest, _ := w.Inventory.View().Guest(Region, vmid)
 		return guest.Status
-	}).WithTimeout(10 * time.Second).Should(gomega.Equal("stopped"))
+	}).Should(gomega.Equal("stopped"))
 }
 
 // ExpectNoOrphans checks that there is no VM, ISO, volume or token of ours, and that no

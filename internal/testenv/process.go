@@ -133,7 +133,7 @@ func (w *Env) Launched(name string, class *v1alpha1.ProxmoxNodeClass, changes ..
 		vms, err := w.Instances.VMs.List()
 		w.Expect(err).NotTo(gomega.HaveOccurred())
 		return slices.ContainsFunc(vms, func(vm instance.VM) bool { return vm.ClaimUID == string(claim.UID) && vm.Status == "running" })
-	}).WithTimeout(10*time.Second).Should(gomega.BeTrue(), "the VM is in the snapshot")
+	}).Should(gomega.BeTrue(), "the VM is in the snapshot")
 	return claim
 }
 

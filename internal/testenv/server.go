@@ -3,7 +3,7 @@
 
 // Package testenv is the environment of tests. Env has a simulated Proxmox, an inventory
 // and the operations on VMs of one test, and either objects in a real Kubernetes API
-// server, shared by the tests of one binary (New), or a fake API (NewFake). Its methods
+// server, which tests share (New), or a fake API (NewFake). Its methods
 // create test objects. Tests with their own environment use its parts: the accelerated
 // Clock, StartSimulator, NewComponents and the builders. Only tests import it.
 package testenv
@@ -20,11 +20,12 @@ import (
 	"github.com/onsi/gomega"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/crds"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv/apiserver"
 )
 
 // Karpenter finds the kind of a NodeClass in the scheme of client-go.
@@ -38,7 +39,8 @@ func init() {
 
 var errNoAssets = errors.New("KUBEBUILDER_ASSETS is not set: there is no API server, so this is skipped; run \"make unit\"")
 
-// shared is the API server; it starts with the first test that needs it.
+// shared is the API server that starts with the first test that needs it; nil if the packages
+// share one.
 var shared *envtest.Environment
 
 var sharedConfig = sync.OnceValues(startServer)
@@ -66,22 +68,25 @@ func APIServer(t *testing.T) *rest.Config {
 }
 
 func startServer() (*rest.Config, error) {
+	if kubeconfig := os.Getenv(apiserver.KubeconfigVariable); kubeconfig != "" {
+		config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+		return withoutLimit(config), err
+	}
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		return nil, errNoAssets
 	}
-	definitions, err := crds.All()
+	env, err := apiserver.Start()
 	if err != nil {
 		return nil, err
 	}
-	// The default of 20 seconds is too short on a machine that compiles at the same time.
-	env := &envtest.Environment{CRDs: definitions, ErrorIfCRDPathMissing: true, ControlPlaneStartTimeout: 2 * time.Minute}
-	// Service accounts are created by a controller that does not run here.
-	env.ControlPlane.GetAPIServer().Configure().Append("disable-admission-plugins", "ServiceAccount")
-	config, err := env.Start()
-	if err != nil {
-		return nil, fmt.Errorf("starting the API server: %w", err)
-	}
 	shared = env
-	config.QPS, config.Burst = 1000, 2000
-	return config, nil
+	return withoutLimit(env.Config), nil
+}
+
+// withoutLimit raises the limit of requests per second.
+func withoutLimit(config *rest.Config) *rest.Config {
+	if config != nil {
+		config.QPS, config.Burst = 1000, 2000
+	}
+	return config
 }

@@ -1,0 +1,35 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package apiserver starts the Kubernetes API server of tests.
+package apiserver
+
+import (
+	"fmt"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/crds"
+)
+
+// KubeconfigVariable is the environment variable with the kubeconfig of an API server that
+// already runs. Packages share it, because each start takes seconds.
+const KubeconfigVariable = "TEST_KUBECONFIG"
+
+// Start starts an API server with the CRDs, from the binaries in KUBEBUILDER_ASSETS. The caller
+// stops it.
+func Start() (*envtest.Environment, error) {
+	definitions, err := crds.All()
+	if err != nil {
+		return nil, err
+	}
+	// The default of 20 seconds is too short on a machine that compiles at the same time.
+	env := &envtest.Environment{CRDs: definitions, ErrorIfCRDPathMissing: true, ControlPlaneStartTimeout: 2 * time.Minute}
+	// Service accounts are created by a controller that does not run here.
+	env.ControlPlane.GetAPIServer().Configure().Append("disable-admission-plugins", "ServiceAccount")
+	if _, err := env.Start(); err != nil {
+		return nil, fmt.Errorf("starting the API server: %w", err)
+	}
+	return env, nil
+}
