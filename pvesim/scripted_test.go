@@ -31,7 +31,7 @@ func TestScriptedGuests(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(sim.Start(t.Context())).To(Succeed())
 	t.Cleanup(sim.Close)
-	g.Eventually(sim.Guests).WithTimeout(10 * time.Second).Should(ConsistOf(
+	g.Eventually(sim.Guests).WithTimeout(time.Minute).Should(ConsistOf(
 		And(HaveField("VMID", 100), HaveField("Status", "stopped")), And(HaveField("VMID", 101), HaveField("Status", "running"))))
 	content, written := (<-disks).Read("/prepared")
 	g.Expect(written).To(BeTrue())

@@ -55,7 +55,7 @@ func TestList(t *testing.T) {
 
 	// During an outage all VMs are listed: core would delete missing ones.
 	w.Disconnect()
-	w.Eventually(func() error { return w.Inventory.View().Failures[testenv.Region] }).WithTimeout(5 * time.Second).Should(HaveOccurred())
+	w.Eventually(func() error { return w.Inventory.View().Failures[testenv.Region] }).Should(HaveOccurred())
 	w.Expect(providerIDs(w)).To(ConsistOf(running.Status.ProviderID, launching.Status.ProviderID))
 }
 
@@ -133,7 +133,7 @@ func deleteVM(ctx context.Context, w *testenv.Env, claim *karpv1.NodeClaim) {
 			w.T.Errorf("deleting: %v", err)
 		}
 		return corecloudprovider.IsNodeClaimNotFoundError(err)
-	}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(BeTrue())
+	}).WithPolling(50 * time.Millisecond).Should(BeTrue())
 }
 
 func TestDelete(t *testing.T) {

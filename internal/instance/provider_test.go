@@ -51,7 +51,7 @@ func TestListOtherKubernetesCluster(t *testing.T) {
 	claim := own.Launched("pool-abc", w.NodeClass)
 	w.Expect(other.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed())
 	w.Eventually(func() error { return own.Inventory.Refresh(t.Context(), testenv.Region) }).Should(Succeed())
-	w.Eventually(own.Instances.VMs.List).WithTimeout(5 * time.Second).Should(HaveLen(1))
+	w.Eventually(own.Instances.VMs.List).Should(HaveLen(1))
 	w.Expect(other.Instances.VMs.List()).To(BeEmpty())
 	deleted, err := other.Instances.Deleter.Delete(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())

@@ -51,7 +51,7 @@ func TestFailoverOfHangingURL(t *testing.T) {
 		g := NewWithT(t)
 		hanging, up := newFakeHost(t, hangs), newFakeHost(t, always(data(`"`+testUPID+`"`)))
 		c := newClient(t, config(hanging, up), proxmox.Options{})
-		_, err := c.StartVM(withTimeout(t, 3*time.Second), "pve1", 200)
+		_, err := c.StartVM(withTimeout(t, 20*time.Second), "pve1", 200)
 		g.Expect(err).To(And(MatchError(proxmox.ErrUnknownOutcome), MatchError(context.DeadlineExceeded)))
 		g.Expect(up.requests()).To(BeEmpty(), "a write that may have arrived is not repeated")
 
@@ -147,7 +147,7 @@ func TestConnectionLimit(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 		})
 	}
-	g.Eventually(open.Load).Should(BeNumerically(">=", proxmox.MaxConnections))
+	g.Eventually(open.Load).WithTimeout(20 * time.Second).Should(BeNumerically(">=", proxmox.MaxConnections))
 	_, err := c.Resources(testContext(t))
 	g.Expect(err).NotTo(HaveOccurred(), "a poll does not wait for other requests")
 	close(release)
@@ -274,7 +274,7 @@ func TestQuorum(t *testing.T) {
 			clock.Step(time.Minute)
 			_, err := c.Resources(testContext(t))
 			return err
-		}).Should(Succeed())
+		}).WithTimeout(20 * time.Second).Should(Succeed())
 	})
 	t.Run("unknown_without_Sys.Audit", func(t *testing.T) {
 		t.Parallel()

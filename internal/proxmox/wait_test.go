@@ -254,7 +254,8 @@ func TestWaitTaskShared(t *testing.T) {
 			t.Parallel()
 			host, polls, durations := &taskList{stale: stale}, proxmox.NewTaskPolls(), proxmox.NewDurations()
 			var waits errgroup.Group
-			for task, later := range map[proxmox.UPID]time.Duration{testUPID: 0, uploadUPID: 2 * time.Second} {
+			// Both waits must have begun before the first poll.
+			for task, later := range map[proxmox.UPID]time.Duration{testUPID: 3 * time.Second, uploadUPID: 5 * time.Second} {
 				waits.Go(func() error {
 					_, err := proxmox.WaitTask(t.Context(), host, task, proxmox.WaitOptions{Durations: durations, Polls: polls, NotBefore: later})
 					return err

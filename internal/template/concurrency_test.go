@@ -99,22 +99,22 @@ func TestCancelSupersededDownload(t *testing.T) {
 	p := e.process()
 	done := make(chan error, 1)
 	go func() { done <- p.reconcile(t.Context(), "pve1") }()
-	e.Eventually(func() string { return p.report().Message }).WithTimeout(10 * time.Second).Should(ContainSubstring("downloading"))
+	e.Eventually(func() string { return p.report().Message }).Should(ContainSubstring("downloading"))
 	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.URL = e.images.URL + "/other.img" })
 	p.CancelSuperseded(e.desired())
-	e.Eventually(done).WithTimeout(10 * time.Second).Should(Receive(BeNil()))
+	e.Eventually(done).Should(Receive(BeNil()))
 	e.Eventually(func() []proxmox.TaskStatus {
 		tasks, err := e.client().RunningTasks(t.Context(), "pve1", "download")
 		e.Expect(err).NotTo(HaveOccurred())
 		return tasks
-	}).WithTimeout(10 * time.Second).Should(BeEmpty())
+	}).Should(BeEmpty())
 }
 
 // Two templates are built on one host concurrently.
 func TestBuildConcurrentlyOnOneHost(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, 1)
-	_, err := e.sim.AddFault(pvesim.Fault{Task: "qmcreate", Delay: pvesim.Duration(50 * time.Second)})
+	_, err := e.sim.AddFault(pvesim.Fault{Task: "qmcreate", Delay: pvesim.Duration(10 * time.Minute)})
 	e.Expect(err).NotTo(HaveOccurred())
 	p := e.process()
 	second := e.object.DeepCopy()
@@ -131,5 +131,5 @@ func TestBuildConcurrentlyOnOneHost(t *testing.T) {
 		tasks, err := e.client().RunningTasks(t.Context(), "pve1", "qmcreate")
 		e.Expect(err).NotTo(HaveOccurred())
 		return len(tasks)
-	}).WithTimeout(10 * time.Second).WithPolling(10 * time.Millisecond).Should(Equal(2))
+	}).WithPolling(10 * time.Millisecond).Should(Equal(2))
 }

@@ -112,7 +112,7 @@ func TestBuildCrashThenSuperseded(t *testing.T) {
 			g.Expect(guests).To(HaveLen(1))
 			g.Expect(images).To(ConsistOf(ContainSubstring("other-")))
 			g.Expect(disks).To(HaveLen(2))
-		}).WithTimeout(10 * time.Second).Should(Succeed())
+		}).Should(Succeed())
 	})
 }
 
@@ -169,8 +169,8 @@ func (c createEndsBeforeTaskList) RunningTasks(ctx context.Context, host, kind s
 func TestCleanupDuringCreation(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, 1)
-	release, err := e.sim.HoldStorageLock(t.Context(), "pve1", "local")
-	e.Expect(err).NotTo(HaveOccurred())
+	// Five seconds of real time, in which the cleanup begins.
+	testenv.AddFault(t, e.sim, pvesim.Fault{Task: "qmcreate", Delay: pvesim.Duration(250 * time.Second), Count: 1})
 	ctx, kill := context.WithCancel(t.Context())
 	built := make(chan error, 1)
 	p := e.process()
@@ -180,13 +180,12 @@ func TestCleanupDuringCreation(t *testing.T) {
 		e.Expect(err).NotTo(HaveOccurred())
 		return tasks
 	}
-	e.Eventually(creating).WithTimeout(10 * time.Second).WithPolling(10 * time.Millisecond).Should(HaveLen(1))
+	e.Eventually(creating).WithPolling(10 * time.Millisecond).Should(HaveLen(1))
 	kill()
-	e.Eventually(built).WithTimeout(10 * time.Second).Should(Receive(HaveOccurred()))
+	e.Eventually(built).Should(Receive(HaveOccurred()))
 
 	next := e.processOf(kubeCluster, createEndsBeforeTaskList{Client: e.client(), end: func() {
-		release()
-		e.Eventually(creating).WithTimeout(10 * time.Second).WithPolling(10 * time.Millisecond).Should(BeEmpty())
+		e.Eventually(creating).WithPolling(10 * time.Millisecond).Should(BeEmpty())
 	}})
 	now := metav1.Now()
 	e.object.DeletionTimestamp = &now

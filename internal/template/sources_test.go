@@ -115,8 +115,8 @@ func TestDownloadFromUnresponsiveMirror(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- p.reconcile(t.Context(), "pve1") }()
 	e.Eventually(func() string { return p.report().Message }).WithTimeout(30 * time.Second).Should(Equal("pve1: downloading from " + silent))
-	clock.Advance(time.Minute)
-	e.Eventually(func() string { return p.report().Message }).WithTimeout(30 * time.Second).WithPolling(10 * time.Millisecond).
+	// The message can be set before the time without a response begins to count.
+	e.Eventually(func() string { clock.Advance(time.Minute); return p.report().Message }).WithTimeout(30 * time.Second).WithPolling(10 * time.Millisecond).
 		Should(Equal("pve1: downloading from " + noble + ", because " + silent + " failed"))
 	release()
 	e.Expect(<-done).To(Succeed())

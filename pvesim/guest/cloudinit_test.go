@@ -9,7 +9,6 @@ import (
 	"encoding/base64"
 	"io/fs"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -70,7 +69,7 @@ func TestCloudInitPowerState(t *testing.T) {
 	m := newMachine(t, "builder", "#cloud-config\nwrite_files: [{path: /etc/prepared, content: x}]\npower_state: {mode: poweroff}\n")
 	m.powerOn()
 	g := NewWithT(t)
-	g.Eventually(m.done).WithTimeout(10*time.Second).Should(BeClosed(), "the guest powers itself off")
+	g.Eventually(m.done).WithTimeout(joinTimeout).Should(BeClosed(), "the guest powers itself off")
 	_, written := m.storage.Read("/etc/prepared")
 	g.Expect(written).To(BeTrue())
 }

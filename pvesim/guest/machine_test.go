@@ -53,7 +53,7 @@ func (m *machine) powerCut() {
 	m.cut()
 	select {
 	case <-m.done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(joinTimeout):
 		m.t.Error("guest still running after power cut")
 	}
 }
@@ -61,7 +61,7 @@ func (m *machine) powerCut() {
 // shutDown requests a shutdown and waits until the guest has powered off.
 func (m *machine) shutDown() {
 	close(m.shutdown)
-	NewWithT(m.t).Eventually(m.done, 10*time.Second).Should(BeClosed())
+	NewWithT(m.t).Eventually(m.done, joinTimeout).Should(BeClosed())
 }
 
 // join boots a guest and waits until its Node is Ready.

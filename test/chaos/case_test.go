@@ -4,6 +4,7 @@
 package chaos_test
 
 import (
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -99,6 +100,17 @@ func (c *testCase) killAt(at place, after bool) {
 	}
 	c.env.AddFault(at.inject(pvesim.Fault{DropBefore: !after, DropAfter: after}, false))
 	go testenv.OnFault(c.process.Context(), c.env.Sim, c.process.Abort)
+}
+
+// runUntilReached runs a step until it has reached the place of killAt. Like mustRun, it retries
+// on a busy machine.
+func (c *testCase) runUntilReached(step string) {
+	for range 20 {
+		_ = c.process.RunStep(step, c.claim)
+		if c.process.Context().Err() != nil || slices.ContainsFunc(c.env.Sim.Faults(), func(f pvesim.FaultState) bool { return f.Hits > 0 }) {
+			return
+		}
+	}
 }
 
 // awaitKill waits until the Process has been killed and all its goroutines have ended.

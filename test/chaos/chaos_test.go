@@ -247,7 +247,7 @@ func TestKillAtEveryCall(t *testing.T) {
 			t.Parallel()
 			c := newCase(t, d.on, d.step, longRetries)
 			c.killAt(d.place, d.after)
-			_ = c.process.RunStep(d.step, c.claim)
+			c.runUntilReached(d.step)
 			if d.method == http.MethodGet {
 				// The number of task polls varies. If this poll did not happen, the process is
 				// killed at the end of the step.

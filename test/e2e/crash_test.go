@@ -37,8 +37,8 @@ func TestKillDuringLaunch(t *testing.T) {
 		{"clone-accepted", pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(2 * time.Second), Count: 1}, requested("POST /nodes/{node}/qemu/{vmid}/clone")},
 		{"cloning", pvesim.Fault{}, cloneLocked},
 		{"uploaded", pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(2 * time.Second), Count: 1}, requested("POST /nodes/{node}/storage/{storage}/upload")},
-		{"configured", pvesim.Fault{Task: "qmstart", Delay: pvesim.Duration(2 * time.Second), Count: 1}, configured},
-		{"started", pvesim.Fault{Task: "qmstart", Delay: pvesim.Duration(2 * time.Second), Count: 1}, requested("POST /nodes/{node}/qemu/{vmid}/status/start")},
+		{"configured", pvesim.Fault{Task: "qmstart", Delay: pvesim.Duration(10 * time.Second), Count: 1}, configured},
+		{"started", pvesim.Fault{Task: "qmstart", Delay: pvesim.Duration(10 * time.Second), Count: 1}, requested("POST /nodes/{node}/qemu/{vmid}/status/start")},
 	} {
 		t.Run(strings.ReplaceAll(moment.name, "-", "_"), func(t *testing.T) {
 			e.proxmox.ResetRequests()

@@ -41,7 +41,7 @@ func (e *env) checkDisks(t *testing.T) {
 	})
 	p.deployPods(t, 1)
 	p.waitForPods(t, 1)
-	claim := p.waitForClaim(t, "is launched", launched)
+	claim := p.waitForClaim(t, "is settled", settled)
 	vm := vmOf(t, p, claim)
 	drive := func(slot string) proxmox.Drive { return proxmox.ParseDrive(slot, fmt.Sprint(vm.Config[slot])) }
 	if boot := drive("scsi0").Properties; boot.Value("ssd") != "1" || boot.Value("mbps_wr") != "100" || boot.Value("backup") != "0" {

@@ -36,7 +36,7 @@ func TestDeleteLostMark(t *testing.T) {
 	w.Eventually(func() bool {
 		guest, ok := p.Inventory.View().Guest(in.Region, in.VMID)
 		return ok && guest.Config != nil
-	}).WithTimeout(10 * time.Second).Should(BeTrue())
+	}).Should(BeTrue())
 	w.Expect(p.Instances.VMs.MayExist(claim)).To(BeTrue())
 	_, err = p.Instances.VMs.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
 	w.Expect(err).To(HaveOccurred())
@@ -157,7 +157,7 @@ func TestDeleteMigratedVM(t *testing.T) {
 	w.Eventually(func() bool {
 		guest, ok := p.Inventory.View().Guest(in.Region, in.VMID)
 		return ok && guest.Host == other
-	}).WithTimeout(10 * time.Second).Should(BeTrue())
+	}).Should(BeTrue())
 	vm, err := p.Instances.VMs.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(vm.Host).To(Equal(other), "the VM is found on its new host")

@@ -46,9 +46,11 @@ func TestDeleteDuringLaunch(t *testing.T) {
 	w := testenv.NewFake(t)
 	p := w.StartProcess()
 	claim := p.Planned("pool-abc", w.NodeClass)
+	// Otherwise the launch could complete before the delete.
+	w.AddFault(pvesim.Fault{Task: "qmstart", Hang: true})
 	launched := make(chan error, 1)
 	go func() { launched <- p.Launch(claim, w.NodeClass) }()
-	w.Eventually(w.VMs).WithTimeout(10 * time.Second).WithPolling(5 * time.Millisecond).ShouldNot(BeEmpty())
+	w.Eventually(w.VMs).WithPolling(5 * time.Millisecond).ShouldNot(BeEmpty())
 	p.Delete(claim)
 	w.Expect(<-launched).To(MatchError(instance.ErrClaimBusy))
 	w.ExpectNoOrphans()
@@ -80,10 +82,14 @@ func TestDeleteUnreadableCloneTask(t *testing.T) {
 	w.NodeClass.Spec.BootDevice.FullClone = true
 	p := w.StartProcess()
 	claim := p.Planned("pool-abc", w.NodeClass)
-	w.AddFault(pvesim.Fault{Method: "GET", Path: "/nodes/*/tasks/*qmclone*/status", Status: 403, Message: "Permission check failed", Count: 1})
+	// While the upload is awaited as well, the launch reads the list of tasks.
+	for _, path := range []string{"/nodes/*/tasks/*qmclone*/status", "/nodes/*/tasks"} {
+		w.AddFault(pvesim.Fault{Method: "GET", Path: path, Status: 403, Message: "Permission check failed"})
+	}
 	var final *instance.LaunchError
 	w.Expect(errors.As(p.Launch(claim, w.NodeClass), &final)).To(BeTrue())
 	w.Expect(final.Reason).To(Equal(v1alpha1.EventPermissionMissing))
+	w.Sim.ClearFaults()
 	_, err := p.Instances.Deleter.Delete(t.Context(), w.Stored(claim))
 	w.Expect(err).NotTo(HaveOccurred(), "the clone may still run")
 	p.Delete(w.Stored(claim))
@@ -116,7 +122,8 @@ func TestDeleteLeakedDisk(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
 	p := w.StartProcess()
-	claim := p.Launched("pool-abc", w.NodeClass)
+	// If the lock is released later than the last retry, the next Delete deletes the disk.
+	claim := deleting(w, p.Launched("pool-abc", w.NodeClass))
 	host := w.Intent(claim).Host
 	release, err := w.Sim.HoldStorageLock(t.Context(), host, "local-lvm")
 	w.Expect(err).NotTo(HaveOccurred())

@@ -54,6 +54,12 @@ func allocate(w *testenv.Env, host, storage string, vmid int) {
 	w.Expect(response.StatusCode).To(Equal(http.StatusOK))
 }
 
+// slowCopy makes a full clone take four minutes, which are five seconds of real time.
+func slowCopy(s *pvesim.Scenario) {
+	s.Latency = map[string]string{"lvmthin": "hdd-dir"}
+	s.Guests[0].Config["scsi0"] = "local-lvm:base-9000-disk-0,size=29G"
+}
+
 // A launch failed after the clone, and the disk of its VM cannot be deleted at first.
 func TestDeleteFailedLaunchWithInactiveStorage(t *testing.T) {
 	t.Parallel()
@@ -81,8 +87,7 @@ func TestDeleteFailedLaunchWithInactiveStorage(t *testing.T) {
 // clone. Another user's disk with the same VMID is kept.
 func TestDeleteFailedCloneWithInactiveStorage(t *testing.T) {
 	t.Parallel()
-	// Copying the disk takes half a minute.
-	w := testenv.NewFake(t, testenv.Scenario(func(s *pvesim.Scenario) { s.Guests[0].Config["scsi0"] = "local-lvm:base-9000-disk-0,size=29G" }))
+	w := testenv.NewFake(t, testenv.Scenario(slowCopy))
 	w.NodeClass.Spec.BootDevice.FullClone = true
 	p := w.StartProcess(testenv.NoPolling())
 	claim := p.Planned("pool-abc", w.NodeClass)
@@ -111,7 +116,7 @@ func TestDeleteFailedCloneWithInactiveStorage(t *testing.T) {
 // disk has the same name.
 func TestDeleteFailedCloneWithReusedVMID(t *testing.T) {
 	t.Parallel()
-	w := testenv.NewFake(t, testenv.Scenario(func(s *pvesim.Scenario) { s.Guests[0].Config["scsi0"] = "local-lvm:base-9000-disk-0,size=29G" }))
+	w := testenv.NewFake(t, testenv.Scenario(slowCopy))
 	w.NodeClass.Spec.BootDevice.FullClone = true
 	p := w.StartProcess(testenv.NoPolling())
 	claim := p.Planned("pool-abc", w.NodeClass)

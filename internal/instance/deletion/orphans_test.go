@@ -20,7 +20,7 @@ func TestDeleteOrphan(t *testing.T) {
 	claim := p.Launched("pool-abc", w.NodeClass)
 	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
 	var vms []instance.VM
-	w.Eventually(func() []instance.VM { vms, _ = p.Instances.VMs.List(); return vms }).WithTimeout(5 * time.Second).Should(HaveLen(1))
+	w.Eventually(func() []instance.VM { vms, _ = p.Instances.VMs.List(); return vms }).Should(HaveLen(1))
 	w.Eventually(func() (bool, error) { return p.Instances.Deleter.DeleteOrphan(t.Context(), vms[0]) }).WithTimeout(20 * time.Second).Should(BeTrue())
 	w.ExpectNoOrphans()
 }

@@ -74,7 +74,8 @@ func TestDeleteLongShutdown(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
 	p := w.StartProcess(testenv.Settings(func(s *instance.Settings) {
-		s.ShutdownTimeout, s.OperationTimeout = 30*time.Second, 300*time.Millisecond
+		// The shutdown takes 4.8 seconds of real time. The first Delete must send it within its timeout.
+		s.ShutdownTimeout, s.OperationTimeout = 2*time.Minute, 3*time.Second
 	}))
 	claim := p.Launched("pool-abc", w.NodeClass)
 	node := createNode(w, claim, corev1.ConditionTrue)

@@ -44,7 +44,7 @@ func TestLaunchAndDelete(t *testing.T) {
 	w.Expect(status.Running).To(BeTrue())
 
 	w.Expect(p.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed())
-	w.Eventually(p.Instances.VMs.List).WithTimeout(5 * time.Second).Should(ConsistOf(HaveField("VMID", in.VMID)))
+	w.Eventually(p.Instances.VMs.List).Should(ConsistOf(HaveField("VMID", in.VMID)))
 
 	w.Expect(p.Instances.Deleter.CleanupBootDrive(t.Context(), claim)).To(Succeed())
 	w.ExpectNoBootDrives()
@@ -154,7 +154,8 @@ func TestLaunchSlowClone(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
 	p := w.StartProcess(testenv.Settings(func(s *instance.Settings) {
-		s.TaskTimeout, s.CloneRefuseAfter = 300*time.Millisecond, 300*time.Millisecond
+		// The upload must end within the timeout, also on a busy machine.
+		s.TaskTimeout, s.CloneRefuseAfter = 3*time.Second, 300*time.Millisecond
 	}))
 	claim := p.Planned("pool-abc", w.NodeClass)
 	_, err := w.Sim.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})

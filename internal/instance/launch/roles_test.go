@@ -29,7 +29,7 @@ func TestDocumentedRoles(t *testing.T) {
 				}
 				p := w.StartProcess()
 				claim := p.Launched("pool-abc", w.NodeClass)
-				w.Eventually(p.Instances.VMs.List).WithTimeout(5 * time.Second).Should(HaveLen(1))
+				w.Eventually(p.Instances.VMs.List).Should(HaveLen(1))
 				w.Expect(p.Instances.Deleter.CleanupBootDrive(t.Context(), claim)).To(Succeed())
 				w.Expect(w.Sim.PowerOffGuest(w.Intent(claim).VMID)).To(Succeed())
 				w.Eventually(func() (bool, error) { return p.Instances.Power.PowerOn(t.Context(), claim) }).WithTimeout(10 * time.Second).Should(BeTrue())

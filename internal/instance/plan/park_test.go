@@ -18,7 +18,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -193,9 +192,7 @@ func TestUnparkVMIDTaken(t *testing.T) {
 	w := testenv.NewFake(t)
 	p := w.StartProcess()
 	waiting, in := parked(w, p, w.Claim("pool-waiting", w.NodeClass))
-	task, err := w.Client.CloneVM(t.Context(), proxmox.CloneRequest{Host: "pve1", TemplateID: 9000, VMID: in.VMID, Name: "foreign"})
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(task).NotTo(BeEmpty())
+	w.CloneByHand("pve1", in.VMID, "foreign")
 	late := w.StartProcess()
 	w.Eventually(func() error { return late.Launch(waiting, w.NodeClass) }).WithTimeout(30 * time.Second).
 		Should(haveReason(v1alpha1.EventVMIDTaken))

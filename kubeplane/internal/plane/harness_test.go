@@ -28,7 +28,7 @@ import (
 
 const (
 	readyWithin = 2 * time.Minute
-	goneWithin  = 5 * time.Second
+	goneWithin  = 30 * time.Second
 )
 
 func TestMain(m *testing.M) {

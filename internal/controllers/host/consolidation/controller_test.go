@@ -39,9 +39,14 @@ func TestStartTriggersConsolidation(t *testing.T) {
 		})
 		w.Expect(err).NotTo(HaveOccurred())
 	}
+	reserved := false
 	w.Eventually(func() int32 {
-		reserve()
-		w.Inventory.Ledger().Release("a")
+		// One change per poll: the watch reads only the last of several changes.
+		if reserved = !reserved; reserved {
+			reserve()
+		} else {
+			w.Inventory.Ledger().Release("a")
+		}
 		return m.Load()
 	}).WithTimeout(time.Minute).Should(BeNumerically(">", 0), "the watch has started")
 

@@ -98,10 +98,10 @@ func TestReconcileUntilInitialized(t *testing.T) {
 	node.Spec.ProviderID = ""
 	w.Create(node)
 	countEvents := func() int { return len(w.Events.Messages(v1alpha1.EventRegistrationInvalid)) }
-	w.Eventually(countEvents).WithTimeout(10 * time.Second).Should(BeNumerically(">", 0))
+	w.Eventually(countEvents).Should(BeNumerically(">", 0))
 
 	testenv.Modify(w, node, func(n *corev1.Node) { n.Labels[karpv1.NodeInitializedLabelKey] = "true" })
-	w.Eventually(countEvents).WithTimeout(10*time.Second).Should(BeNumerically(">=", 4), "the change that initialized it is the last one that is checked")
+	w.Eventually(countEvents).Should(BeNumerically(">=", 4), "the change that initialized it is the last one that is checked")
 	before := countEvents()
 	testenv.Modify(w, node, func(n *corev1.Node) { n.Labels["other"] = "label" })
 	w.Consistently(countEvents).WithTimeout(500 * time.Millisecond).Should(Equal(before))

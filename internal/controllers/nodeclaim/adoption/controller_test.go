@@ -69,7 +69,15 @@ func inherit(t *testing.T) *inherited {
 	i.set("smbios1", proxmox.SMBIOS{UUID: strings.ToUpper(uuid), SKU: testenv.InstanceType, Serial: fmt.Sprintf("h=%s;i=%d", i.claim.Name, vmid)}.Encode())
 	i.set("cores", "2")
 	i.done(c.StartVM(t.Context(), "pve1", vmid))
-	w.Refresh()
+	// A poll may have read the configuration before it was complete, and reads it again when the row changes.
+	w.Eventually(func() string {
+		w.Refresh()
+		guest, _ := w.Inventory.View().Guest(testenv.Region, vmid)
+		if guest.Config == nil {
+			return ""
+		}
+		return strings.ToLower(guest.Config.SMBIOS().UUID)
+	}).Should(Equal(uuid))
 	return i
 }
 

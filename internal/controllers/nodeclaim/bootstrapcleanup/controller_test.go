@@ -4,6 +4,7 @@
 package bootstrapcleanup_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/bootstrapcleanup"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -35,7 +37,7 @@ func TestCleanup(t *testing.T) {
 	initialized(w, claim)
 	w.Eventually(func() string {
 		return testenv.Reload(w, claim).Annotations[v1alpha1.AnnotationBootDataStatus]
-	}).WithTimeout(10 * time.Second).Should(Equal(v1alpha1.BootDataInitialized))
+	}).Should(Equal(v1alpha1.BootDataInitialized))
 	w.Expect(w.BootDrives("pve1")).To(BeEmpty())
 	w.Expect(w.Tokens()).To(BeEmpty())
 	cfg, err := w.Client.VMConfig(t.Context(), "pve1", w.Intent(claim).VMID)
@@ -51,25 +53,40 @@ func TestCleanup(t *testing.T) {
 	w.Expect(w.Sim.CountRequests("DELETE", "/nodes/{node}/storage/{storage}/content/{volume}")).To(BeZero(), "cleaned up once")
 }
 
+// heldStart is a client whose first start of a VM waits until it is released.
+type heldStart struct {
+	proxmox.Client
+	requested, released chan struct{}
+}
+
+func (c heldStart) StartVM(ctx context.Context, host string, vmid int) (proxmox.UPID, error) {
+	close(c.requested)
+	select {
+	case <-c.released:
+	case <-ctx.Done():
+	}
+	return c.Client.StartVM(ctx, host, vmid)
+}
+
 func TestCleanupBusyClaim(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
 	claim := w.Launched("a", w.Class())
 	initialized(w, claim)
 	w.PowerOff(claim)
-	fault, err := w.Sim.AddFault(pvesim.Fault{Task: "qmstart", Delay: pvesim.Duration(time.Minute)})
-	w.Expect(err).NotTo(HaveOccurred())
+	held := heldStart{Client: w.Client, requested: make(chan struct{}), released: make(chan struct{})}
+	w.Clients = map[string]proxmox.Client{testenv.Region: held}
+	w.Restart(true)
 	started := make(chan error, 1)
 	go func() { _, err := w.Instances.Power.PowerOn(t.Context(), claim); started <- err }()
-	w.Eventually(func() int { return w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/start") }).
-		WithTimeout(5 * time.Second).Should(BeNumerically(">", 1))
+	w.Eventually(held.requested).Should(BeClosed())
 	c := bootstrapcleanup.NewController(w.Instances.Deleter)
 	result, err := c.Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
 	w.Expect(w.BootDrives("pve1")).To(HaveLen(1))
 
-	w.Sim.RemoveFault(fault)
+	close(held.released)
 	w.Expect(<-started).To(Succeed())
 	_, err = c.Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())

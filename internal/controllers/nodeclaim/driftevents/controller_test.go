@@ -66,7 +66,7 @@ func TestReconcileInsufficientCapacity(t *testing.T) {
 	// Another claim has the remaining capacity.
 	other := w.Planned("other", class)
 
-	w.Expect(reconcile(w, claim)).To(BeNumerically("~", time.Minute, 10*time.Second))
+	w.Expect(reconcile(w, claim)).To(BeNumerically("~", time.Minute, 30*time.Second))
 	w.Expect(w.Events.Messages(waits)).To(BeEmpty(), "core has not had time to replace it")
 	w.Clock.Advance(2 * time.Minute)
 	w.Expect(reconcile(w, claim)).To(BeNumerically(">", 0), "checked again")

@@ -68,7 +68,7 @@ func TestBlockedOrphan(t *testing.T) {
 			w.Expect(w.VMs()).To(HaveLen(1))
 
 			w.Expect(test.unblock(w, w.Intent(orphan))).To(Succeed())
-			w.Eventually(func() int { c.run(); return len(w.VMs()) }).WithTimeout(20 * time.Second).Should(BeZero())
+			w.Eventually(func() int { c.run(); return len(w.VMs()) }).Should(BeZero())
 			w.Expect(w.Events.Reasons(orphan)).To(Equal([]string{test.reason, "OrphanedVMDeleted"}))
 		})
 	}

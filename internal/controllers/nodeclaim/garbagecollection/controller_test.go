@@ -93,7 +93,7 @@ func TestDeleteOrphanedVM(t *testing.T) {
 	w.Expect(w.VMs()).To(HaveLen(2), "within the grace period")
 
 	w.Clock.Advance(grace + time.Second)
-	w.Eventually(func() int { c.run(); return len(w.VMs()) }).WithTimeout(10 * time.Second).Should(Equal(1))
+	w.Eventually(func() int { c.run(); return len(w.VMs()) }).Should(Equal(1))
 	w.Expect(w.VMs()).To(ConsistOf(HaveField("VMID", w.Intent(live).VMID)))
 	w.Expect(w.Events.Reasons(orphan)).To(Equal([]string{"OrphanedVMDeleted"}))
 	w.Expect(w.Tokens()).To(ConsistOf(live.Name))
@@ -264,7 +264,7 @@ func TestOtherRegionNotPolled(t *testing.T) {
 		w.Expect(err).NotTo(HaveOccurred())
 		w.Clock.Advance(10 * time.Minute)
 		return len(w.VMs())
-	}).WithTimeout(30 * time.Second).Should(BeZero())
+	}).Should(BeZero())
 	w.Expect(w.BootDrives("pve1")).To(BeEmpty())
 	w.Expect(w.Tokens()).To(ConsistOf(elsewhere.Name), "its VM may exist in the other region")
 

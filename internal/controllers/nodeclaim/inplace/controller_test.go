@@ -5,7 +5,6 @@ package inplace_test
 
 import (
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -50,7 +49,7 @@ func TestUpdateTagsAndSecurityGroups(t *testing.T) {
 	})
 	w.Eventually(func() string {
 		return testenv.Reload(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]
-	}).WithTimeout(10 * time.Second).Should(Equal(class.InPlaceHash()))
+	}).Should(Equal(class.InPlaceHash()))
 	after := config(w, claim)
 	w.Expect(after.Tags()).To(ConsistOf("karpenter", "web"))
 	w.Expect(after.Network().NICs()[0].Firewall).To(BeTrue())

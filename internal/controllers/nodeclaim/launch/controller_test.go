@@ -70,11 +70,11 @@ func TestLaunch(t *testing.T) {
 	claim := w.Planned("a", class)
 	w.Eventually(func() string {
 		return testenv.Reload(w, claim).Annotations[v1alpha1.AnnotationLaunchCompleted]
-	}).WithTimeout(15 * time.Second).ShouldNot(BeEmpty())
+	}).ShouldNot(BeEmpty())
 	w.Expect(claim.Annotations[v1alpha1.AnnotationLaunchProgress]).To(ContainSubstring("Started"))
 	w.Expect(w.VMs()).To(ConsistOf(HaveField("VMID", w.Intent(claim).VMID)))
 	w.Expect(w.Running(claim)).To(BeTrue())
-	w.Eventually(func() []string { return w.Events.Reasons(claim) }).WithTimeout(10 * time.Second).Should(Equal([]string{"VMLaunched"}))
+	w.Eventually(func() []string { return w.Events.Reasons(claim) }).Should(Equal([]string{"VMLaunched"}))
 	w.Expect(w.Events.Messages("VMLaunched")).To(ConsistOf(HavePrefix(fmt.Sprintf("Launched VM %d on host pve1 of region region-1 in ", w.Intent(claim).VMID))))
 }
 
@@ -165,7 +165,7 @@ func TestLaunchTransientErrors(t *testing.T) {
 			w.Eventually(func() error {
 				_, err := c.Reconcile(t.Context(), testenv.Reload(w, claim))
 				return err
-			}).WithTimeout(15 * time.Second).Should(Succeed())
+			}).Should(Succeed())
 			w.Expect(testenv.Reload(w, claim).Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
 			w.Expect(w.Sim.Faults()[0].Hits).To(BeNumerically(">", 0))
 			w.Expect(w.VMs()).To(HaveLen(1))

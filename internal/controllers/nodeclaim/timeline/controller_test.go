@@ -64,12 +64,18 @@ func register(w *testenv.Env, claim *karpv1.NodeClaim, name string) *corev1.Node
 	return node
 }
 
-// initialize marks the Node as Ready and does what core does then.
-func initialize(w *testenv.Env, claim *karpv1.NodeClaim, node *corev1.Node) {
+// initialize marks the Node as Ready and does what core does then. The controller reads Nodes from
+// the given reader, whose cache must show that the Node is Ready before the claim changes.
+func initialize(w *testenv.Env, claim *karpv1.NodeClaim, node *corev1.Node, reader client.Reader) {
 	w.T.Helper()
 	modifyStatus(w, node, func(n *corev1.Node) {
 		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
 	})
+	w.Eventually(func() []corev1.NodeCondition {
+		read := &corev1.Node{}
+		w.Expect(reader.Get(w.T.Context(), client.ObjectKeyFromObject(node), read)).To(Succeed())
+		return read.Status.Conditions
+	}).ShouldNot(BeEmpty())
 	modifyStatus(w, claim, func(c *karpv1.NodeClaim) { c.StatusConditions().SetTrue(karpv1.ConditionTypeInitialized) })
 }
 
@@ -108,20 +114,24 @@ func TestTimeline(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	metrics := instance.NewMetrics(registry)
 	w := testenv.New(t)
-	w.StartManager(func(kube client.Client) testenv.Registrar { return timeline.NewController(kube, w.Clock, metrics) })
+	var cached client.Client
+	w.StartManager(func(kube client.Client) testenv.Registrar {
+		cached = kube
+		return timeline.NewController(kube, w.Clock, metrics)
+	})
 	claim := w.Launched("a", w.Class())
 	reached := func() instance.Phase { return phase(w, claim) }
 	w.Sim.ResetRequests()
 
 	request := requestCertificate(w, claim.Name)
-	w.Eventually(reached).WithTimeout(10 * time.Second).Should(Equal(instance.PhaseCertificateRequested))
+	w.Eventually(reached).Should(Equal(instance.PhaseCertificateRequested))
 	approve(w, request)
-	w.Eventually(reached).WithTimeout(10 * time.Second).Should(Equal(instance.PhaseCertificateApproved))
+	w.Eventually(reached).Should(Equal(instance.PhaseCertificateApproved))
 	node := register(w, claim, claim.Name)
-	w.Eventually(reached).WithTimeout(10 * time.Second).Should(Equal(instance.PhaseNodeRegistered))
+	w.Eventually(reached).Should(Equal(instance.PhaseNodeRegistered))
 	w.Expect(observations(w, registry)).To(BeEmpty(), "the launch has not ended")
-	initialize(w, claim, node)
-	w.Eventually(reached).WithTimeout(10 * time.Second).Should(Equal(instance.PhaseInitialized))
+	initialize(w, claim, node, cached)
+	w.Eventually(reached).Should(Equal(instance.PhaseInitialized))
 
 	progress := instance.ReadProgress(w.Stored(claim))
 	w.Expect(progress.HasReached(instance.PhaseNodeReady)).To(BeTrue())
@@ -131,7 +141,7 @@ func TestTimeline(t *testing.T) {
 		want[string(step.Phase)] = 1
 	}
 	w.Expect(want).To(HaveLen(10))
-	w.Eventually(func() map[string]uint64 { return observations(w, registry) }).WithTimeout(5 * time.Second).Should(Equal(want))
+	w.Eventually(func() map[string]uint64 { return observations(w, registry) }).Should(Equal(want))
 	for _, r := range w.Sim.Requests() {
 		w.Expect(r.Path).NotTo(ContainSubstring("/qemu"), "the polls of the inventory are enough")
 	}
@@ -161,7 +171,7 @@ func TestTimelineCountedOnce(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling())
 	claim := w.Launched("a", w.Class())
-	initialize(w, claim, register(w, claim, claim.Name))
+	initialize(w, claim, register(w, claim, claim.Name), w.Kube)
 	cached := w.Stored(claim)
 
 	before := prometheus.NewRegistry()
@@ -200,7 +210,7 @@ func TestTimelineAfterRestart(t *testing.T) {
 			w := testenv.New(t, testenv.NoPolling())
 			claim := w.Launched("a", w.Class())
 			approve(w, requestCertificate(w, claim.Name))
-			initialize(w, claim, register(w, claim, claim.Name))
+			initialize(w, claim, register(w, claim, claim.Name), w.Kube)
 			w.Clock.Advance(test.stopped)
 			_, err := timeline.NewController(w.Kube, w.Clock, instance.Metrics{}).Reconcile(t.Context(), w.Stored(claim))
 			w.Expect(err).NotTo(HaveOccurred())
@@ -223,7 +233,7 @@ func TestTimelineNoWrite(t *testing.T) {
 			delete(claim.Annotations, v1alpha1.AnnotationLaunchCompleted)
 		},
 		"adopted": func(w *testenv.Env, claim *karpv1.NodeClaim) {
-			initialize(w, claim, register(w, claim, claim.Name))
+			initialize(w, claim, register(w, claim, claim.Name), w.Kube)
 			delete(claim.Annotations, v1alpha1.AnnotationLaunchProgress)
 		},
 		"deleting": func(w *testenv.Env, claim *karpv1.NodeClaim) {

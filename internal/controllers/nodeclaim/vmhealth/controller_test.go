@@ -125,8 +125,8 @@ func TestOtherRegionNotPolled(t *testing.T) {
 	w.DestroyByHand("pve1", w.Intent(missing).VMID)
 
 	c := controller(w)
-	w.Eventually(func() bool { poll(); reconcile(w, c); return w.Running(stopped) }).WithTimeout(10 * time.Second).Should(BeTrue())
-	w.Eventually(func() bool { poll(); reconcile(w, c); return w.IsDeleted(missing) }).WithTimeout(10 * time.Second).Should(BeTrue())
+	w.Eventually(func() bool { poll(); reconcile(w, c); return w.Running(stopped) }).Should(BeTrue())
+	w.Eventually(func() bool { poll(); reconcile(w, c); return w.IsDeleted(missing) }).Should(BeTrue())
 	w.Expect(w.IsDeleted(elsewhere)).To(BeFalse())
 	w.Expect(w.Events.Reasons(elsewhere)).To(BeEmpty())
 }
@@ -219,7 +219,7 @@ func TestHostOffline(t *testing.T) {
 	w.Eventually(func() bool {
 		w.Refresh()
 		return w.Inventory.View().Snapshots[testenv.Region].Hosts[host].Online
-	}).WithTimeout(10 * time.Second).Should(BeFalse())
+	}).Should(BeFalse())
 	c := controller(w)
 	reconcile(w, c)
 	w.Expect(w.IsDeleted(claim)).To(BeFalse())
@@ -231,7 +231,7 @@ func TestHostOffline(t *testing.T) {
 		w.Refresh()
 		reconcile(w, c)
 		return w.Events.Reasons(claim)
-	}).WithTimeout(10 * time.Second).Should(ContainElement("VMRestarted"))
+	}).Should(ContainElement("VMRestarted"))
 	w.Expect(w.Running(claim)).To(BeTrue())
 	w.Expect(w.IsDeleted(claim)).To(BeFalse())
 }

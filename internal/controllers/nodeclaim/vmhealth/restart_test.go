@@ -61,10 +61,12 @@ func TestRestartLateStorage(t *testing.T) {
 // A start that waits for its storage longer than one attempt does not count either.
 func TestRestartInProgress(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.NoPolling(), testenv.Settings(func(s *instance.Settings) { s.TaskTimeout = 200 * time.Millisecond }))
+	w := testenv.New(t, testenv.NoPolling())
 	claim := launched(w, 1)[0]
-	c := controller(w)
 	w.PowerOff(claim)
+	// The tasks of the launch may take longer.
+	w.Process = w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.TaskTimeout = 200 * time.Millisecond }))
+	c := controller(w)
 	testenv.AddFault(t, w.Sim, pvesim.Fault{Task: "qmstart", Hang: true})
 	for range 8 {
 		reconcile(w, c)

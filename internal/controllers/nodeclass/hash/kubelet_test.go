@@ -26,10 +26,15 @@ func TestInvalidKubeletConfiguration(t *testing.T) {
 		return *testenv.Reload(w.Env, w.class).StatusConditions().Get(operatorstatus.ConditionReady)
 	}
 	w.Eventually(ready).Should(HaveField("Status", BeEquivalentTo("True")))
+	// A patch, because the controllers write to the class at the same time.
+	setFields := func(fields map[string]string) {
+		testenv.Modify(w.Env, w.class, func(c *v1alpha1.ProxmoxNodeClass) {
+			c.Spec.KubeletConfiguration = &v1alpha1.KubeletConfiguration{Fields: fields}
+		})
+	}
 
 	for _, fields := range []map[string]string{{"maxPod": "50"}, {"maxPods": `"cpu *"`}, {"maxPods": `"cpu - 50"`}} {
-		testenv.Reload(w.Env, w.class).Spec.KubeletConfiguration = &v1alpha1.KubeletConfiguration{Fields: fields}
-		w.Expect(w.Kube.Update(t.Context(), w.class)).To(Succeed())
+		setFields(fields)
 		generation := w.class.Generation
 		w.Eventually(ready).Should(And(HaveField("Status", BeEquivalentTo("False")), HaveField("ObservedGeneration", generation),
 			HaveField("Message", HavePrefix("KubeletConfigurationValid: spec.kubeletConfiguration.maxPod"))))
@@ -37,7 +42,6 @@ func TestInvalidKubeletConfiguration(t *testing.T) {
 		w.Consistently(w.drift).WithArguments(claim).WithTimeout(300*time.Millisecond).Should(BeEmpty(), "%v", fields)
 	}
 
-	testenv.Reload(w.Env, w.class).Spec.KubeletConfiguration = &v1alpha1.KubeletConfiguration{Fields: map[string]string{"maxPods": `"cpu * 10"`}}
-	w.Expect(w.Kube.Update(t.Context(), w.class)).To(Succeed())
+	setFields(map[string]string{"maxPods": `"cpu * 10"`})
 	w.Eventually(w.drift).WithArguments(claim).Should(Equal(v1alpha1.DriftNodeClass))
 }

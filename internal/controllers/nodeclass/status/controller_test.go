@@ -362,12 +362,12 @@ func TestReconcileUnderManager(t *testing.T) {
 	// Creating the template later must trigger a reconcile of the class.
 	w.Eventually(func() string {
 		return conditionMessage(testenv.Reload(w, class), v1alpha1.ConditionInstanceTemplateReady)
-	}).WithTimeout(5 * time.Second).Should(ContainSubstring("does not exist"))
+	}).Should(ContainSubstring("does not exist"))
 	setTemplateZones(w, "region-1/pve1/9000", "region-1/pve2/9001")
 	ready := func() bool {
 		return testenv.Reload(w, class).StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()
 	}
-	w.Eventually(ready).WithTimeout(5 * time.Second).Should(BeTrue())
+	w.Eventually(ready).WithTimeout(15*time.Second).Should(BeTrue(), "before it is checked again without a change")
 
 	// The inventory polls ten times a second: polls must not write the status.
 	settled := class.ResourceVersion
@@ -375,11 +375,11 @@ func TestReconcileUnderManager(t *testing.T) {
 
 	// A change of the Cluster triggers a reconcile without a change of the class.
 	reconnect := w.Disconnect()
-	w.Eventually(ready).WithTimeout(5 * time.Second).Should(BeFalse())
+	w.Eventually(ready).WithTimeout(30 * time.Second).Should(BeFalse())
 	down := class.ResourceVersion
 	w.Consistently(func() string { return testenv.Reload(w, class).ResourceVersion }).WithTimeout(time.Second).Should(Equal(down), "a long outage is reported once")
 	reconnect()
-	w.Eventually(ready).WithTimeout(5 * time.Second).Should(BeTrue())
+	w.Eventually(ready).WithTimeout(15 * time.Second).Should(BeTrue())
 }
 
 // replaceName replaces NAME in an expectation by the name of the environment.

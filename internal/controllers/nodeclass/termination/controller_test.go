@@ -9,6 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/termination"
@@ -18,23 +19,32 @@ import (
 func TestDeleteUsedNodeClass(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NeverPolled())
-	w.StartManager(func(kube client.Client) testenv.Registrar { return termination.NewController(kube, w.Events) })
+	var cached client.Client
+	w.StartManager(func(kube client.Client) testenv.Registrar {
+		cached = kube
+		return termination.NewController(kube, w.Events)
+	})
 	class := w.NewClass()
-	w.Eventually(func() []string { return testenv.Reload(w, class).Finalizers }).WithTimeout(5 * time.Second).
-		Should(ContainElement(v1alpha1.TerminationFinalizer))
+	w.Eventually(func() []string { return testenv.Reload(w, class).Finalizers }).Should(ContainElement(v1alpha1.TerminationFinalizer))
 	claim := w.Claim("user", class)
 	another := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Name = w.Named("another") })
 	unrelated := w.Claim("unrelated", another)
+	w.Eventually(func(g Gomega) {
+		found := &v1alpha1.ProxmoxNodeClass{}
+		g.Expect(cached.Get(t.Context(), client.ObjectKeyFromObject(class), found)).To(Succeed())
+		g.Expect(found.Finalizers).To(ContainElement(v1alpha1.TerminationFinalizer))
+		g.Expect(cached.Get(t.Context(), client.ObjectKeyFromObject(claim), &karpv1.NodeClaim{})).To(Succeed())
+	}).Should(Succeed(), "the cache is current before the class is deleted")
 
 	w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
-	w.Eventually(func() []string { return w.Events.Messages("WaitingOnNodeClaimTermination") }).WithTimeout(5 * time.Second).
+	w.Eventually(func() []string { return w.Events.Messages("WaitingOnNodeClaimTermination") }).
 		Should(ContainElement("NodeClass is in use by NodeClaims (1), for example " + claim.Name + "; it is deleted when they are gone"))
 	w.Annotate(claim, map[string]string{"example.com/changed": "meanwhile"})
 	w.Consistently(func() bool { return w.IsDeleted(class) }).WithTimeout(300 * time.Millisecond).Should(BeFalse())
 	w.Expect(w.Events.Messages("WaitingOnNodeClaimTermination")).To(HaveLen(1), "a changed claim causes no reconcile")
 
 	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
-	w.Eventually(func() bool { return w.IsDeleted(class) }).WithTimeout(5 * time.Second).Should(BeTrue())
+	w.Eventually(func() bool { return w.IsDeleted(class) }).Should(BeTrue())
 	w.Expect(w.IsDeleted(another)).To(BeFalse())
 	w.Expect(w.IsDeleted(unrelated)).To(BeFalse())
 }

@@ -9,6 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
@@ -21,14 +22,24 @@ import (
 func TestDeleteUnmanagedTemplateInUse(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
+	var cached client.Client
 	w.StartManager(
 		func(kube client.Client) testenv.Registrar { return hash.NewUnmanaged(kube) },
-		func(kube client.Client) testenv.Registrar { return termination.NewUnmanaged(kube, w.Events) },
+		func(kube client.Client) testenv.Registrar {
+			cached = kube
+			return termination.NewUnmanaged(kube, w.Events)
+		},
 	)
 	template := w.Template()
 	w.Eventually(func() []string { return testenv.Reload(w, template).Finalizers }).Should(ConsistOf(v1alpha1.TerminationFinalizer))
 	w.Eventually(func() map[string]string { return testenv.Reload(w, template).Annotations }).Should(HaveKeyWithValue(v1alpha1.AnnotationTemplateHash, template.Hash()))
 	claim := w.Claim("node", w.Class())
+	w.Eventually(func(g Gomega) {
+		found := &v1alpha1.ProxmoxUnmanagedTemplate{}
+		g.Expect(cached.Get(t.Context(), client.ObjectKeyFromObject(template), found)).To(Succeed())
+		g.Expect(found.ResourceVersion).To(Equal(testenv.Reload(w, template).ResourceVersion))
+		g.Expect(cached.Get(t.Context(), client.ObjectKeyFromObject(claim), &karpv1.NodeClaim{})).To(Succeed())
+	}).Should(Succeed(), "the cache is current before the template is deleted")
 
 	w.Expect(w.Kube.Delete(t.Context(), template)).To(Succeed())
 	w.Eventually(func() []string { return w.Events.Messages("WaitingOnNodeClaimTermination") }).
@@ -37,7 +48,7 @@ func TestDeleteUnmanagedTemplateInUse(t *testing.T) {
 	w.Consistently(func() bool { return w.IsDeleted(template) }).WithTimeout(300 * time.Millisecond).Should(BeFalse())
 	w.Expect(w.Events.Messages("WaitingOnNodeClaimTermination")).To(HaveLen(1), "a changed claim causes no reconcile")
 	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
-	w.Eventually(func() bool { return w.IsDeleted(template) }).WithTimeout(10 * time.Second).Should(BeTrue())
+	w.Eventually(func() bool { return w.IsDeleted(template) }).Should(BeTrue())
 }
 
 // An offline host may still have a template: the object waits and reports it.
@@ -54,15 +65,15 @@ func TestDeleteTemplateOnOfflineHost(t *testing.T) {
 		func(kube client.Client) testenv.Registrar { return termination.NewManaged(kube, templates, w.Events) },
 	)
 	object := w.ManagedTemplate(images.URL + "/noble.img")
-	w.Eventually(func() []string { return testenv.Reload(w, object).Status.Zones }).WithTimeout(30 * time.Second).Should(HaveLen(2))
+	w.Eventually(func() []string { return testenv.Reload(w, object).Status.Zones }).Should(HaveLen(2))
 	w.Expect(w.Sim.HostDown("pve2", "refused")).To(Succeed())
 	w.Eventually(func() bool {
 		return w.Inventory.View().Snapshots[testenv.Region].Hosts["pve2"].Online
-	}).WithTimeout(10 * time.Second).Should(BeFalse())
+	}).Should(BeFalse())
 	w.Expect(w.Kube.Delete(t.Context(), object)).To(Succeed())
-	w.Eventually(func() []string { return w.Events.Messages("WaitingOnTemplateDeletion") }).WithTimeout(20 * time.Second).
+	w.Eventually(func() []string { return w.Events.Messages("WaitingOnTemplateDeletion") }).
 		Should(ContainElement(MatchRegexp(`^waiting for templates to be deleted: pve2: template 100\d is on an offline host$`)))
 	w.Expect(w.IsDeleted(object)).To(BeFalse())
 	w.Expect(w.Sim.HostUp("pve2")).To(Succeed())
-	w.Eventually(func() bool { return w.IsDeleted(object) }).WithTimeout(30 * time.Second).Should(BeTrue())
+	w.Eventually(func() bool { return w.IsDeleted(object) }).Should(BeTrue())
 }

@@ -177,10 +177,10 @@ func TestResolveTemplateAddedLater(t *testing.T) {
 	ready := func() string {
 		return string(testenv.Reload(w, template).StatusConditions().Get(operatorstatus.ConditionReady).GetStatus())
 	}
-	w.Eventually(ready).WithTimeout(5 * time.Second).Should(Equal("False"))
+	w.Eventually(ready).Should(Equal("False"))
 	settled := template.ResourceVersion
 	w.Consistently(func() string { return testenv.Reload(w, template).ResourceVersion }).WithTimeout(500 * time.Millisecond).Should(Equal(settled))
 	w.Expect(w.Client.UpdateVM(t.Context(), "pve1", 9000, proxmox.ConfigChange{Set: map[string]string{"name": "copy"}})).To(Succeed())
-	w.Eventually(ready).WithTimeout(5 * time.Second).Should(Equal("True"))
+	w.Eventually(ready).Should(Equal("True"))
 	w.Expect(template.Status.Zones).To(Equal([]string{"region-1/pve1/9000"}))
 }

@@ -5,7 +5,6 @@ package status_test
 
 import (
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -80,5 +79,5 @@ func TestLaunchFromSharedTemplate(t *testing.T) {
 		w.Refresh()
 		check()
 		return class.Status.UnusableZones
-	}).WithTimeout(10 * time.Second).Should(ContainElement(v1alpha1.UnusableZone{Zone: "region-1/pve2", Reason: "template 9500 is on host pve1, which is offline"}))
+	}).Should(ContainElement(v1alpha1.UnusableZone{Zone: "region-1/pve2", Reason: "template 9500 is on host pve1, which is offline"}))
 }
