@@ -60,7 +60,7 @@ func New(t *testing.T, options ...Option) *Env {
 	t.Helper()
 	w := newEnv(t, "w"+strings.ReplaceAll(uuid.NewString(), "-", "")[:10], options)
 	w.prefix = w.Name + "-"
-	w.Config = APIServer(t)
+	w.Config = sharedServer(t)
 	plain, err := client.NewWithWatch(w.Config, client.Options{Scheme: scheme.Scheme})
 	w.Expect(err).NotTo(gomega.HaveOccurred())
 	w.Kube = isolated(plain, w.Name)

@@ -3,9 +3,9 @@
 
 // Package testenv is the environment of tests. Env has a simulated Proxmox, an inventory
 // and the operations on VMs of one test, and either objects in a real Kubernetes API
-// server, which tests share (New), or a fake API (NewFake). Its methods
-// create test objects. Tests with their own environment use its parts: the accelerated
-// Clock, StartSimulator, NewComponents and the builders. Only tests import it.
+// server, which all tests share (New), or a fake API (NewFake). Its methods create test
+// objects. Tests with their own environment use its parts: the accelerated Clock,
+// StartSimulator, NewComponents and the builders. Only tests import it.
 package testenv
 
 import (
@@ -39,27 +39,50 @@ func init() {
 
 var errNoAssets = errors.New("KUBEBUILDER_ASSETS is not set: there is no API server, so this is skipped; run \"make unit\"")
 
-// shared is the API server that starts with the first test that needs it; nil if the packages
-// share one.
-var shared *envtest.Environment
+// own is the API server of this package; nil if no test needs it.
+var own *envtest.Environment
 
-var sharedConfig = sync.OnceValues(startServer)
+var (
+	ownConfig    = sync.OnceValues(startServer)
+	sharedConfig = sync.OnceValues(func() (*rest.Config, error) {
+		kubeconfig := os.Getenv(apiserver.KubeconfigVariable)
+		if kubeconfig == "" {
+			return ownConfig()
+		}
+		config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+		if err != nil {
+			return nil, fmt.Errorf("reading %s: %w", apiserver.KubeconfigVariable, err)
+		}
+		return withoutLimit(config), nil
+	})
+)
 
-// Run runs a package's tests and stops the shared API server. TestMain calls it.
+// Run runs a package's tests and stops the package's API server. TestMain calls it.
 func Run(m *testing.M) int {
 	code := m.Run()
-	if shared != nil {
-		if err := shared.Stop(); err != nil {
+	if own != nil {
+		if err := own.Stop(); err != nil {
 			fmt.Fprintln(os.Stderr, "stopping the API server:", err)
 		}
 	}
 	return code
 }
 
-// APIServer returns the shared API server. Without KUBEBUILDER_ASSETS it skips the test.
+// APIServer returns the package's API server. Without KUBEBUILDER_ASSETS it skips the test.
 func APIServer(t *testing.T) *rest.Config {
 	t.Helper()
-	config, err := sharedConfig()
+	return orSkip(t, ownConfig)
+}
+
+// sharedServer returns an API server that may have objects of other packages.
+func sharedServer(t *testing.T) *rest.Config {
+	t.Helper()
+	return orSkip(t, sharedConfig)
+}
+
+func orSkip(t *testing.T, start func() (*rest.Config, error)) *rest.Config {
+	t.Helper()
+	config, err := start()
 	if errors.Is(err, errNoAssets) {
 		t.Skip(err)
 	}
@@ -68,10 +91,6 @@ func APIServer(t *testing.T) *rest.Config {
 }
 
 func startServer() (*rest.Config, error) {
-	if kubeconfig := os.Getenv(apiserver.KubeconfigVariable); kubeconfig != "" {
-		config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-		return withoutLimit(config), err
-	}
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		return nil, errNoAssets
 	}
@@ -79,14 +98,12 @@ func startServer() (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	shared = env
+	own = env
 	return withoutLimit(env.Config), nil
 }
 
 // withoutLimit raises the limit of requests per second.
 func withoutLimit(config *rest.Config) *rest.Config {
-	if config != nil {
-		config.QPS, config.Burst = 1000, 2000
-	}
+	config.QPS, config.Burst = 1000, 2000
 	return config
 }

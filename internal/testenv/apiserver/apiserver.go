@@ -14,7 +14,7 @@ import (
 )
 
 // KubeconfigVariable is the environment variable with the kubeconfig of an API server that
-// already runs. Packages share it, because each start takes seconds.
+// already runs. Tests that isolate their objects share it, because each start takes seconds.
 const KubeconfigVariable = "TEST_KUBECONFIG"
 
 // Start starts an API server with the CRDs, from the binaries in KUBEBUILDER_ASSETS. The caller
