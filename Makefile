@@ -115,7 +115,7 @@ timed-%:
 
 .PHONY: unit
 unit: $(ENVTEST)/kube-apiserver $(HELM) ## Run the unit tests with the race detector and a real API server
-	$(call log,"testing the packages with the race detector (first time: several minutes of compiling; then about 5 minutes)")
+	$(call log,"testing the packages with the race detector (about 20 minutes on 2 cores; first time: several minutes more of compiling)")
 	KUBEBUILDER_ASSETS=$(ENVTEST) KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) \
 		go run ./hack/testserver env $(RACE) -shuffle=on -timeout 15m $$(go list ./... | grep -v /test/e2e)
 
@@ -140,7 +140,7 @@ ifdef E2E_PROXMOX_CONFIG
 	$(call log,"testing end to end with the Proxmox of $(E2E_PROXMOX_CONFIG) (the duration depends on its VMs)")
 	$(E2E) -v -timeout 4h ./test/e2e | grep --line-buffered -v -e '^=== '
 else
-	$(call log,"testing end to end with Kubernetes $(KUBERNETES) (a few minutes)")
+	$(call log,"testing end to end with Kubernetes $(KUBERNETES) (about 10 minutes on 2 cores)")
 	$(E2E) -timeout 30m ./test/e2e/...
 endif
 
