@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -76,7 +77,8 @@ func startAPIServer(t *testing.T) *rest.Config {
 		t.Fatal(err)
 	}
 
-	server := &envtest.Environment{CRDs: definitions, ErrorIfCRDPathMissing: true}
+	// The default of 20 seconds is too short on a machine that compiles at the same time.
+	server := &envtest.Environment{CRDs: definitions, ErrorIfCRDPathMissing: true, ControlPlaneStartTimeout: 2 * time.Minute}
 
 	config, err := server.Start()
 	if err != nil {
