@@ -28,7 +28,7 @@ const (
 	maxRatio       = 64
 	maxPriceFactor = 1000
 	maxWatts       = 100_000
-	maxEnergyPrice = 1_000_000 // per kWh, in any currency
+	maxEnergyPrice = 100_000 // per kWh, in any currency
 )
 
 // LoadSettings reads a host-settings file: JSON of the form

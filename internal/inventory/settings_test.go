@@ -108,6 +108,7 @@ func TestParseSettingsInvalid(t *testing.T) {
 		"idletime":             {`{"a": {"b": {"idletime": 30}}}`, `field "idletime": found 30, want a duration such as "30m", above 0`},
 		"idletime_negative":    {`{"a": {"b": {"idletime": "-1m"}}}`, `want a duration such as "30m", above 0`},
 		"minawake":             {`{"a": {"b": {"minawake": -1}}}`, `field "minawake": found -1, want a whole number, not negative`},
+		"energyprice":          {`{"a": {"b": {"energyprice": "0.3 EUR"}}}`, `field "energyprice": found "0.3 EUR", want a number above 0 and up to 100000`},
 		"wattsidle":            {`{"a": {"b": {"wattsidle": "80 W"}}}`, `field "wattsidle": found "80 W", want a number above 0 and up to 100000`},
 		"sleepwindow":          {`{"a": {"b": {"sleepwindow": "nightly"}}}`, `field "sleepwindow": found "nightly", want {"schedule": "0 19 * * *", "duration": "11h"}`},
 		"sleepwindow_schedule": {`{"a": {"b": {"sleepwindow": {"schedule": "19:00", "duration": "1h"}}}}`, `(schedule: found "19:00", want five fields of cron)`},
