@@ -73,6 +73,12 @@ func TestDeleteFailedLaunchWithInactiveStorage(t *testing.T) {
 	w.Expect(errors.As(p.Launch(claim, w.NodeClass), &final)).To(BeTrue())
 	w.Sim.ClearFaults()
 	claim = deleting(w, claim)
+	// The last poll saw the VM and an active storage.
+	w.Eventually(func() bool {
+		p.Refresh()
+		_, listed := p.Inventory.View().Guest(in.Region, in.VMID)
+		return listed
+	}).Should(BeTrue())
 	w.Expect(w.Sim.SetStorageActive(in.Host, in.Storage, false)).To(Succeed())
 	w.Eventually(func() error { _, err := p.Instances.Deleter.Delete(t.Context(), claim); return err }).
 		Should(MatchError(ContainSubstring("local-lvm:vm-%d-disk-0", in.VMID)))
