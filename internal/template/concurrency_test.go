@@ -9,6 +9,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -108,6 +109,32 @@ func TestCancelSupersededDownload(t *testing.T) {
 		e.Expect(err).NotTo(HaveOccurred())
 		return tasks
 	}).Should(BeEmpty())
+}
+
+// supersedingClient calls a function before a VM is destroyed.
+type supersedingClient struct {
+	proxmox.Client
+	supersede func()
+}
+
+func (c supersedingClient) DestroyVM(ctx context.Context, host string, vmid int) (proxmox.UPID, error) {
+	c.supersede()
+	return c.Client.DestroyVM(ctx, host, vmid)
+}
+
+// The controllers of a deleted template cancel superseded runs until nothing of it remains. The
+// runs that delete it are not superseded.
+func TestDeletionNotSuperseded(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 1)
+	e.process().reconcileUntilComplete()
+	var next *process
+	next = e.processOf(kubeCluster, supersedingClient{Client: e.client(), supersede: func() { next.CancelSuperseded(e.desired()) }})
+	now := metav1.Now()
+	e.object.DeletionTimestamp = &now
+	e.Expect(next.reconcile(t.Context(), "pve1")).To(Succeed())
+	e.Expect(next.Inventory().RefreshAll(t.Context())).To(Succeed())
+	e.Expect(next.Remaining(e.desired())).To(BeEmpty())
 }
 
 // Two templates are built on one host concurrently.

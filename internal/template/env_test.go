@@ -134,7 +134,7 @@ func (p *process) reconcileUntil(check func(Gomega)) {
 		}
 		g.Expect(p.Inventory().RefreshAll(p.env.t.Context())).To(Succeed())
 		check(g)
-	}).WithTimeout(30 * time.Second).WithPolling(50 * time.Millisecond).Should(Succeed())
+	}).WithTimeout(2 * time.Minute).WithPolling(50 * time.Millisecond).Should(Succeed())
 }
 
 func (p *process) report(previous ...string) template.Report {

@@ -44,7 +44,9 @@ type hostState struct {
 	waiting  string
 	attempts int
 	guest    guestState
-	cancel   context.CancelCauseFunc
+	// cancel ends the run, and deletes is whether it runs for a deleted ProxmoxTemplate.
+	cancel  context.CancelCauseFunc
+	deletes bool
 }
 
 // errSuperseded is the cause for canceling a run whose generation is no longer desired.
@@ -139,7 +141,7 @@ func (t *tracker) begin(ctx context.Context, key HostKey, desired Desired) (cont
 		if s.hash != desired.Hash || s.revision != desired.Revision {
 			s.failure, s.failures, s.attempts, s.waiting, s.checksumMismatch = "", 0, 0, "", false
 		}
-		s.hash, s.revision, s.cancel = desired.Hash, desired.Revision, cancel
+		s.hash, s.revision, s.cancel, s.deletes = desired.Hash, desired.Revision, cancel, desired.Deleted
 	})
 	return ctx, func() {
 		cancel(nil)
@@ -175,12 +177,12 @@ func (t *tracker) recordSuccess(key HostKey) {
 }
 
 // CancelSuperseded cancels the runs for generations of a ProxmoxTemplate that are no
-// longer desired, or all of its runs if it is deleted.
+// longer desired, and if it is deleted, those that began before that.
 func (p *Provider) CancelSuperseded(desired Desired) {
 	p.tracker.mu.Lock()
 	defer p.tracker.mu.Unlock()
 	for key, s := range p.tracker.hosts {
-		if key.UID == desired.UID && s.cancel != nil && (desired.Deleted || s.hash != desired.Hash) {
+		if key.UID == desired.UID && s.cancel != nil && (desired.Deleted != s.deletes || s.hash != desired.Hash) {
 			s.cancel(errSuperseded)
 		}
 	}
