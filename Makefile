@@ -141,7 +141,7 @@ ifdef E2E_PROXMOX_CONFIG
 	$(E2E) -v -timeout 4h ./test/e2e | grep --line-buffered -v -e '^=== '
 else
 	$(call log,"testing end to end with Kubernetes $(KUBERNETES) (about 10 minutes on 2 cores)")
-	$(E2E) -timeout 30m ./test/e2e/...
+	$(E2E) -timeout 60m ./test/e2e/...
 endif
 
 # The commit that e2e-upgrade upgrades from.

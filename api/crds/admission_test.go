@@ -77,8 +77,12 @@ func startAPIServer(t *testing.T) *rest.Config {
 		t.Fatal(err)
 	}
 
-	// The default of 20 seconds is too short on a machine that compiles at the same time.
-	server := &envtest.Environment{CRDs: definitions, ErrorIfCRDPathMissing: true, ControlPlaneStartTimeout: 2 * time.Minute}
+	// The defaults are too short on a machine that compiles at the same time.
+	const timeout = 2 * time.Minute
+	server := &envtest.Environment{
+		CRDs: definitions, ErrorIfCRDPathMissing: true, CRDInstallOptions: envtest.CRDInstallOptions{MaxTime: timeout},
+		ControlPlaneStartTimeout: timeout, ControlPlaneStopTimeout: timeout,
+	}
 
 	config, err := server.Start()
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -132,7 +133,7 @@ type pveum struct {
 
 func newPveum(t *testing.T, sim *pvesim.Simulator) *pveum {
 	t.Helper()
-	p := &pveum{url: sim.URL(), client: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}, header: http.Header{}}
+	p := &pveum{url: sim.URL(), client: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, IdleConnTimeout: 2 * time.Second}}, header: http.Header{}}
 	t.Cleanup(p.client.CloseIdleConnections)
 	var login struct{ Ticket, CSRFPreventionToken string }
 	p.call(t, "POST", "/access/ticket", url.Values{"username": {"root@pam"}, "password": {pvesim.RootPassword}}, &login)

@@ -181,7 +181,7 @@ func (w recipeEnv) expectJoinAndRestart(t *testing.T, c candidate) {
 		g.Expect(w.plane.Client.Get(ctx, client.ObjectKey{Name: c.claim.Name}, node)).To(Succeed())
 		g.Expect(harness.NodeReady(node)).To(BeTrue())
 	}
-	g.Eventually(ready, time.Minute, 100*time.Millisecond).Should(Succeed())
+	g.Eventually(ready, 3*time.Minute, 100*time.Millisecond).Should(Succeed())
 	g.Expect(node.Spec.ProviderID).To(Equal(c.providerID()))
 	g.Expect(node.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "t1.2VCPU-6GB"))
 	g.Expect(node.Labels).To(HaveKeyWithValue("karpenter.sh/nodepool", "default"))
@@ -200,11 +200,11 @@ func (w recipeEnv) expectJoinAndRestart(t *testing.T, c candidate) {
 	firstBoot, uid := node.Status.NodeInfo.BootID, node.UID
 	vm := fmt.Sprintf("/nodes/pve1/qemu/%d", c.vmid)
 	g.Expect(w.api.Call(ctx, http.MethodPut, vm+"/config", url.Values{"ide2": {"none,media=cdrom"}}, nil)).To(Succeed())
-	g.Expect(w.api.Run(ctx, http.MethodPost, vm+"/status/reboot", nil)).To(Succeed())
+	g.Expect(w.api.Run(ctx, http.MethodPost, vm+"/status/reboot", url.Values{"timeout": {"1200"}})).To(Succeed())
 	g.Eventually(func(g Gomega) {
 		ready(g)
 		g.Expect(node.Status.NodeInfo.BootID).NotTo(Equal(firstBoot))
-	}, time.Minute, 100*time.Millisecond).Should(Succeed())
+	}, 3*time.Minute, 100*time.Millisecond).Should(Succeed())
 	g.Expect(node.UID).To(Equal(uid))
 	g.Expect(node.Status.Addresses).To(ContainElement(address), "the address is kept without the drive")
 	g.Expect(w.requests(t, c)).To(HaveLen(1), "no second certificate was requested")

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -341,7 +342,7 @@ func TestTerminateShutdown(t *testing.T) {
 			})
 			n.Expect(n.powerOffs()).To(BeEmpty(), "pods are evicted first")
 			n.until("deleted", n.deleted)
-			n.Expect(n.powerOffs()).To(Equal([]string{test.call}))
+			n.Expect(slices.Compact(n.powerOffs())).To(Equal([]string{test.call}))
 			n.ExpectNoOrphans()
 		})
 	}

@@ -5,7 +5,6 @@ package instance_test
 
 import (
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -39,7 +38,7 @@ func TestPowerOnAndReboot(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(started).To(BeFalse(), "it already runs")
 	w.Expect(w.Sim.PowerOffGuest(w.Intent(claim).VMID)).To(Succeed())
-	w.Eventually(func() (bool, error) { return p.Instances.Power.PowerOn(t.Context(), claim) }).WithTimeout(10 * time.Second).Should(BeTrue())
+	w.Eventually(func() (bool, error) { return p.Instances.Power.PowerOn(t.Context(), claim) }).Should(BeTrue())
 
 	w.Sim.ResetRequests()
 	w.Expect(p.Instances.Power.Reboot(t.Context(), claim, "op-1")).To(Succeed())

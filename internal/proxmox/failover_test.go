@@ -106,7 +106,7 @@ func TestFailoverTimeout(t *testing.T) {
 	g.Eventually(func() error {
 		_, err := c.StopVM(testContext(t), "pve1", 200)
 		return err
-	}).WithTimeout(20 * time.Second).Should(MatchError(proxmox.ErrUnknownOutcome))
+	}).WithTimeout(time.Minute).Should(MatchError(proxmox.ErrUnknownOutcome))
 }
 
 // A caller that ends before there is a connection sends nothing.

@@ -126,6 +126,9 @@ func config(hosts ...*fakeHost) proxmox.ClusterConfig {
 
 func newClient(t testing.TB, cfg proxmox.ClusterConfig, opts proxmox.Options) proxmox.Client {
 	t.Helper()
+	if opts.DialTimeout == 0 {
+		opts.DialTimeout = time.Minute // a busy machine needs longer for a TLS handshake
+	}
 	c, err := proxmox.New(cfg, opts)
 	if err != nil {
 		t.Fatalf("New: %v", err)

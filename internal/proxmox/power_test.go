@@ -29,18 +29,18 @@ func TestShutdownAndWake(t *testing.T) {
 		all, err := c.Resources(ctx)
 		return err == nil && all.Hosts[1].Online
 	}
-	g.Eventually(online).WithTimeout(20 * time.Second).Should(BeTrue())
+	g.Eventually(online).WithTimeout(time.Minute).Should(BeTrue())
 	g.Expect(c.WakeAddress(ctx, "pve1")).To(BeEmpty())
 	g.Expect(c.WakeAddress(ctx, "pve2")).To(Equal("BC:24:11:AA:00:02"))
 	g.Expect(c.HostAddresses(ctx)).To(HaveKeyWithValue("pve2", "10.97.0.3"))
 
 	g.Expect(c.Shutdown(ctx, "pve2")).To(Succeed())
-	g.Eventually(online).WithTimeout(20 * time.Second).Should(BeFalse())
+	g.Eventually(online).WithTimeout(time.Minute).Should(BeFalse())
 	_, err := c.WakeAddress(ctx, "pve2")
 	g.Expect(err).To(MatchError(proxmox.ErrHostUnreachable))
 	g.Expect(c.HostAddresses(ctx)).NotTo(HaveKey("pve2"))
 	g.Expect(c.Wake(ctx, "pve2")).To(Equal("BC:24:11:AA:00:02"))
-	g.Eventually(online).WithTimeout(20 * time.Second).Should(BeTrue())
+	g.Eventually(online).WithTimeout(time.Minute).Should(BeTrue())
 	_, err = c.Wake(ctx, "pve1")
 	g.Expect(err).To(MatchError(ContainSubstring("'pve1' is local node")))
 }

@@ -160,7 +160,7 @@ func TestSimulatorCluster(t *testing.T) {
 		all, err = c.Resources(ctx)
 		return err == nil && len(all.Hosts) == 2 && all.Hosts[0].CPUs > 0 && len(all.Guests) == 4 &&
 			!slices.ContainsFunc(all.Guests, func(r proxmox.GuestRow) bool { return !r.HasResources() })
-	}).WithTimeout(10 * time.Second).Should(BeTrue())
+	}).WithTimeout(time.Minute).Should(BeTrue())
 	g.Expect(all.Hosts[0].MemoryBytes).To(BeEquivalentTo(64 << 30))
 	g.Expect(slices.ContainsFunc(all.Guests, func(r proxmox.GuestRow) bool { return r.Template && r.VMID == templateID && r.Name == "ubuntu" })).To(BeTrue())
 	g.Expect(slices.ContainsFunc(all.Storages, func(r proxmox.StorageRow) bool {
@@ -248,7 +248,7 @@ func TestSimulatorLostResponse(t *testing.T) {
 	g.Eventually(func() string {
 		config, _ := c.VMConfig(ctx, "pve1", nodeID)
 		return config.Description()
-	}).WithTimeout(10 * time.Second).Should(Equal("ours"))
+	}).WithTimeout(time.Minute).Should(Equal("ours"))
 
 	_, err = sim.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/status/start", Status: 500, Message: "got no worker upid - start worker failed"})
 	g.Expect(err).NotTo(HaveOccurred())

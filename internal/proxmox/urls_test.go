@@ -39,7 +39,7 @@ func TestFailoverOfHangingURL(t *testing.T) {
 		g := NewWithT(t)
 		hanging, up := newFakeHost(t, hangs), newFakeHost(t, always(data(version)))
 		c := newClient(t, config(hanging, up), proxmox.Options{})
-		_, err := c.Version(withTimeout(t, 6*time.Second))
+		_, err := c.Version(withTimeout(t, 20*time.Second))
 		g.Expect(err).NotTo(HaveOccurred(), "the deadline must leave time for the second URL")
 
 		_, err = c.Version(testContext(t))
@@ -143,11 +143,11 @@ func TestConnectionLimit(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 100 {
 		wg.Go(func() {
-			_, err := c.Version(testContext(t))
+			_, err := c.Version(withTimeout(t, 2*time.Minute))
 			g.Expect(err).NotTo(HaveOccurred())
 		})
 	}
-	g.Eventually(open.Load).WithTimeout(20 * time.Second).Should(BeNumerically(">=", proxmox.MaxConnections))
+	g.Eventually(open.Load).WithTimeout(time.Minute).Should(BeNumerically(">=", proxmox.MaxConnections))
 	_, err := c.Resources(testContext(t))
 	g.Expect(err).NotTo(HaveOccurred(), "a poll does not wait for other requests")
 	close(release)
@@ -174,7 +174,7 @@ func TestHangingHost(t *testing.T) {
 					return data(version)
 				}))
 			}
-			c := newClient(t, config(hosts...), proxmox.Options{ResponseTimeout: 2 * time.Second})
+			c := newClient(t, config(hosts...), proxmox.Options{ResponseTimeout: 8 * time.Second})
 			_, err := c.VMConfig(testContext(t), "pve3", 200)
 			g.Expect(err != nil).To(Equal(hanging == 2))
 			before := len(hosts[0].requests())
@@ -274,7 +274,7 @@ func TestQuorum(t *testing.T) {
 			clock.Step(time.Minute)
 			_, err := c.Resources(testContext(t))
 			return err
-		}).WithTimeout(20 * time.Second).Should(Succeed())
+		}).WithTimeout(time.Minute).Should(Succeed())
 	})
 	t.Run("unknown_without_Sys.Audit", func(t *testing.T) {
 		t.Parallel()

@@ -255,7 +255,7 @@ func TestWaitTaskShared(t *testing.T) {
 			host, polls, durations := &taskList{stale: stale}, proxmox.NewTaskPolls(), proxmox.NewDurations()
 			var waits errgroup.Group
 			// Both waits must have begun before the first poll.
-			for task, later := range map[proxmox.UPID]time.Duration{testUPID: 3 * time.Second, uploadUPID: 5 * time.Second} {
+			for task, later := range map[proxmox.UPID]time.Duration{testUPID: 3 * time.Second, uploadUPID: 10 * time.Second} {
 				waits.Go(func() error {
 					_, err := proxmox.WaitTask(t.Context(), host, task, proxmox.WaitOptions{Durations: durations, Polls: polls, NotBefore: later})
 					return err

@@ -58,13 +58,13 @@ func TestHostJoinsAndLeaves(t *testing.T) {
 		g.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
 		g.Expect(p.Inventory().RefreshAll(t.Context())).To(Succeed())
 		g.Expect(p.report().Zones).To(ConsistOf(HaveField("Host", "pve1")))
-	}).WithTimeout(20 * time.Second).Should(Succeed())
+	}).Should(Succeed())
 	e.Expect(p.report().Message).To(Equal("pve2: the host is offline; its template is built when the host is online again"))
 	e.Expect(e.sim.HostUp("pve2")).To(Succeed())
 	e.Eventually(func(g Gomega) {
 		g.Expect(p.Inventory().RefreshAll(t.Context())).To(Succeed())
 		g.Expect(p.PendingHosts(e.desired())).To(ContainElement(HaveField("Host", "pve2")))
-	}).WithTimeout(20 * time.Second).Should(Succeed())
+	}).Should(Succeed())
 	e.Expect(p.reconcileUntilComplete().Zones).To(HaveLen(2))
 
 	// A host that left its cluster is not in the snapshot.

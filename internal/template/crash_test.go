@@ -146,7 +146,7 @@ func TestReplaceImageCrash(t *testing.T) {
 			g.Expect(guests).To(HaveLen(1))
 			g.Expect(images).To(ConsistOf(ContainSubstring("other-")))
 			g.Expect(disks).To(HaveLen(2))
-		}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(Succeed())
+		}).WithPolling(50 * time.Millisecond).Should(Succeed())
 		next.deleteUntilGone()
 		e.Expect(e.listObjects()).To(Equal(e.initial))
 	})
@@ -169,8 +169,8 @@ func (c createEndsBeforeTaskList) RunningTasks(ctx context.Context, host, kind s
 func TestCleanupDuringCreation(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, 1)
-	// Five seconds of real time, in which the cleanup begins.
-	testenv.AddFault(t, e.sim, pvesim.Fault{Task: "qmcreate", Delay: pvesim.Duration(250 * time.Second), Count: 1})
+	// 15 seconds of real time, in which the cleanup begins.
+	testenv.AddFault(t, e.sim, pvesim.Fault{Task: "qmcreate", Delay: pvesim.Duration(750 * time.Second), Count: 1})
 	ctx, kill := context.WithCancel(t.Context())
 	built := make(chan error, 1)
 	p := e.process()

@@ -127,7 +127,7 @@ func TestPrepareProgressUnavailable(t *testing.T) {
 			p := e.process()
 			p.reconcileUntilRunning()
 			for range 4 {
-				e.builders.clock.Advance(10 * time.Second)
+				e.builders.clock.Advance(5 * time.Second)
 				e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
 			}
 			e.Expect(p.report().Message).To(HaveSuffix("for at most 30m0s"))

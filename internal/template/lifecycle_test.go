@@ -241,13 +241,13 @@ func TestBuildOnSharedStorage(t *testing.T) {
 		for _, zone := range p.report().Zones {
 			g.Expect(zone.VMID).NotTo(Equal(report.Zones[0].VMID), "recreated on an online host")
 		}
-	}).WithTimeout(20 * time.Second).Should(Succeed())
+	}).Should(Succeed())
 	e.Expect(e.sim.HostUp(host)).To(Succeed())
 	e.Eventually(func(g Gomega) {
 		g.Expect(p.reconcileUntilComplete().Zones).To(HaveLen(3))
 		guests, _, _ := e.createdObjects()
 		g.Expect(guests).To(HaveLen(1), "only one remains when the host is back online")
-	}).WithTimeout(20 * time.Second).Should(Succeed())
+	}).Should(Succeed())
 }
 
 func TestBuildAfterManualDeletion(t *testing.T) {

@@ -4,6 +4,7 @@
 package testenv
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"testing"
@@ -120,7 +121,7 @@ func (w *Env) SetPlanned(claim *karpv1.NodeClaim, in instance.Intent) *karpv1.No
 func (p *Process) Launched(name string, class *v1alpha1.ProxmoxNodeClass, changes ...func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
 	p.env.T.Helper()
 	claim := p.Planned(name, class, changes...)
-	p.env.Expect(p.Launch(claim, class)).To(gomega.Succeed())
+	p.MustLaunch(claim, class)
 	return Reload(p.env, claim)
 }
 
@@ -142,6 +143,19 @@ func (p *Process) Launch(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeCla
 	return p.Instances.Launcher.Launch(p.env.T.Context(), claim, class)
 }
 
+// MustLaunch launches the VM of a claim and retries transient errors, as the launch controller
+// does.
+func (p *Process) MustLaunch(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) {
+	p.env.T.Helper()
+	p.env.Eventually(func() error {
+		err := p.Launch(p.env.Stored(claim), class)
+		if final, ok := errors.AsType[*instance.LaunchError](err); ok {
+			return gomega.StopTrying("the launch failed").Wrap(final)
+		}
+		return err
+	}).WithTimeout(2 * time.Minute).Should(gomega.Succeed())
+}
+
 // CheckBootData checks the boot data of a class.
 func (p *Process) CheckBootData(class *v1alpha1.ProxmoxNodeClass) error {
 	return p.Boot.Check(p.env.T.Context(), p.Inventory.View(), class)
@@ -154,7 +168,7 @@ func (p *Process) Delete(claim *karpv1.NodeClaim) {
 		deleted, err := p.Instances.Deleter.Delete(p.env.T.Context(), claim)
 		g.Expect(err).NotTo(gomega.HaveOccurred())
 		g.Expect(deleted).To(gomega.BeTrue())
-	}).WithTimeout(30 * time.Second).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
+	}).WithTimeout(2 * time.Minute).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
 }
 
 // Tokens returns the names of the claims that have a join token.

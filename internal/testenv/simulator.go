@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -40,6 +41,9 @@ func ClusterConfig(sim *pvesim.Simulator, region string) proxmox.ClusterConfig {
 // NewClient returns a client with its own connections.
 func NewClient(t testing.TB, config proxmox.ClusterConfig, options proxmox.Options) proxmox.Client {
 	t.Helper()
+	if options.DialTimeout == 0 {
+		options.DialTimeout = time.Minute // a busy machine needs longer for a TLS handshake
+	}
 	c, err := proxmox.New(config, options)
 	Must(t, err)
 	return c

@@ -28,9 +28,7 @@ const (
 	callTimeout = 10 * time.Second
 	// statusInterval is how often an unchanged Node status is reported.
 	statusInterval = 5 * time.Minute
-	// shutdownLimit is the maximum time in which a guest terminates its pods.
-	shutdownLimit = 5 * time.Second
-	leaseSeconds  = 40
+	leaseSeconds   = 40
 )
 
 // kubelet is one run of a guest's kubelet. Like the sync loop of a real kubelet, one
@@ -214,7 +212,7 @@ func (k *kubelet) shutDown(ctx context.Context) {
 	if k.settings.config.ShutdownGracePeriod.Duration <= 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, shutdownLimit)
+	ctx, cancel := context.WithTimeout(ctx, k.settings.config.ShutdownGracePeriod.Duration)
 	defer cancel()
 	k.report(ctx, corev1.ConditionFalse, "KubeletNotReady", "node is shutting down")
 	k.pods.terminateAll(ctx)

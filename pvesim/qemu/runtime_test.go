@@ -79,7 +79,7 @@ func newLab(t *testing.T) *lab {
 	t.Cleanup(sim.Close)
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(sim.CAPEM())
-	return &lab{t: t, sim: sim, runtime: runtime, client: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}}
+	return &lab{t: t, sim: sim, runtime: runtime, client: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, IdleConnTimeout: 2 * time.Second}}}
 }
 
 // vmWithShares is a stopped VM with a virtiofs and a 9p share.
@@ -156,7 +156,7 @@ func (l *lab) eventually(what string, ok func() bool) { eventually(l.t, what, ok
 // eventually waits until a condition holds. Emulation on a busy machine is slow.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !ok(); {
+	for deadline := time.Now().Add(8 * time.Minute); !ok(); {
 		if time.Now().After(deadline) {
 			t.Fatalf("timeout waiting for %s", what)
 		}

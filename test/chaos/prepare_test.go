@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
 )
@@ -62,25 +64,8 @@ func recordPreparePlaces(t *testing.T, on lab.Installation) (calls, tasks, write
 		written.Store(0)
 		c.begin(step)
 		c.env.MustConverge(c.process, "without faults")
-		nth, read, seen := map[string]int{}, map[string]bool{}, map[string]bool{}
-		for _, request := range c.env.Sim.Requests() {
-			if request.Who != pvesim.DefaultTokenID || slices.Contains(periodicCalls, request.Template) {
-				continue
-			}
-			key := request.Method + " " + request.Template
-			if request.Method != http.MethodGet {
-				clear(read)
-			}
-			if !read[key] {
-				calls = append(calls, place{step: step, method: request.Method, template: request.Template, nth: nth[key]})
-			}
-			read[key] = true
-			nth[key]++
-			if kind := taskKind(request.Path); kind != "" && !seen[kind] {
-				seen[kind] = true
-				tasks = append(tasks, place{step: step, task: kind})
-			}
-		}
+		called, kinds := placesOf(step, c.env.Sim.Requests())
+		calls, tasks = append(calls, called...), append(tasks, kinds...)
 		// The status is written more often the longer a step takes.
 		for n := range min(int(written.Load()), 6) {
 			writes = append(writes, place{step: step, nth: n})
@@ -182,9 +167,7 @@ func failPreparation(t *testing.T, p plan, f faultCase) lab.Convergence {
 	c.awaitFault()
 	if f.persistent {
 		c.env.Clock.Sleep(p.persistentDuration())
-		if unreported := c.env.UnreportedTemplate(); unreported != "" {
-			t.Errorf("neither up to date nor a reason: %s", unreported)
-		}
+		gomega.NewWithT(t).Eventually(c.env.UnreportedTemplate).Should(gomega.BeEmpty(), "neither up to date nor a reason")
 	}
 	return c.settlePreparation(f.step)
 }

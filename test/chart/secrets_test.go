@@ -80,18 +80,18 @@ func TestSecretPermissions(t *testing.T) {
 		g.Expect(admin.Create(ctx, s)).To(Succeed())
 	}
 
-	// The API server applies a new policy after some time.
+	// The API server applies new permissions and a new policy after some time.
+	tokens := &bootdata.Tokens{Client: controller}
+	claim := bootdata.Claim{Name: "default-x7k2p", UID: types.UID("6f1c1d8e-7a39-4e0c-9d6a-0f3b6f0a1b2c")}
+	var first bootdata.Token
+	g.Eventually(func() (err error) { first, err = tokens.Issue(ctx, claim); return err }).Should(Succeed())
+	g.Eventually(func() error { return controller.Get(ctx, client.ObjectKeyFromObject(bootData), &corev1.Secret{}) }).Should(Succeed())
 	for name, attempt := range deniedAttempts(controller, foreign, foreignToken) {
 		g.Eventually(func() error { return isDenied(attempt(ctx)) }).Should(Succeed(), name)
 	}
-	tokens := &bootdata.Tokens{Client: controller}
-	claim := bootdata.Claim{Name: "default-x7k2p", UID: types.UID("6f1c1d8e-7a39-4e0c-9d6a-0f3b6f0a1b2c")}
-	first, err := tokens.Issue(ctx, claim)
-	g.Expect(err).NotTo(HaveOccurred())
 	again, err := tokens.Issue(ctx, claim)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(again.Value()).To(Equal(first.Value()))
-	g.Expect(controller.Get(ctx, client.ObjectKeyFromObject(bootData), &corev1.Secret{})).To(Succeed())
 
 	for _, s := range []*corev1.Secret{foreign, foreignToken} {
 		stored := &corev1.Secret{}

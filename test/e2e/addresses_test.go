@@ -17,7 +17,9 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpevents "sigs.k8s.io/karpenter/pkg/events"
@@ -81,9 +83,21 @@ func TestAddresses(t *testing.T) {
 func (e *env) pooledNodes(t *testing.T) {
 	p := e.newNodePool(t, "pooled", func(kit *harness.Kit) {
 		kit.Class.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{{Name: "net0", Address4: &pool4, Address6: &pool6}}}
+		kit.Pool.Spec.Limits = karpv1.Limits{corev1.ResourceCPU: resource.MustParse("0")}
 	})
 
+	// All pods exist before the first NodeClaim: for a pod that comes when the pool is exhausted,
+	// there would be none.
 	p.deploy(t, 3, onePerNode)
+	p.eventually(t, "three pods", func(ctx context.Context) error {
+		pods, err := harness.Pods(ctx, p.kube, p.name)
+		if err == nil && len(pods) != 3 {
+			err = fmt.Errorf("there are %d", len(pods))
+		}
+		return err
+	})
+	must(t, e.kube.Patch(t.Context(), &karpv1.NodePool{ObjectMeta: p.kit.Pool.ObjectMeta},
+		client.RawPatch(types.MergePatchType, []byte(`{"spec":{"limits":null}}`))))
 	first := p.waitForAddresses(t)
 	p.expectExhausted(t)
 

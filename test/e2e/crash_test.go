@@ -147,7 +147,7 @@ func vmids(vms []harness.Guest) []int {
 func TestControllerAway(t *testing.T) {
 	t.Parallel()
 	needs(t, guestsThatJoin())
-	e := newEnv(t, setup{gracePeriod: 8 * time.Second})
+	e := newEnv(t, setup{gracePeriod: 20 * time.Second})
 	e.startCloudController(t)
 	history := e.recordNodes(t)
 	p := e.newNodePool(t, "away", leaveToCloudController(t))

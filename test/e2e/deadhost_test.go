@@ -27,7 +27,7 @@ func TestDeadHost(t *testing.T) {
 	t.Parallel()
 	needs(t, simulator("it powers a host off"))
 	e := newEnv(t, setup{
-		gracePeriod: 8 * time.Second, featureGates: "NodeRepair=true",
+		gracePeriod: 20 * time.Second, featureGates: "NodeRepair=true",
 		args: []string{"--repair-unready-toleration", "10s", "--orphan-grace-period", orphanGrace.String()},
 	})
 	before, err := e.holdings(t.Context())
@@ -63,6 +63,13 @@ func TestDeadHost(t *testing.T) {
 			t.Errorf("VM %d was booted %d times, want once", n.vm.VMID, len(boots))
 		}
 		must(t, e.kube.Delete(t.Context(), n.set))
+		n.eventually(t, "the pod of the StatefulSet to be deleted", func(ctx context.Context) error {
+			pods, err := harness.Pods(ctx, n.kube, n.set.Name)
+			if err == nil && len(pods) > 0 {
+				err = errors.New("it exists")
+			}
+			return err
+		})
 		n.deleteAllClaims(t)
 	}
 	if !t.Failed() {

@@ -68,7 +68,7 @@ func TestIdleRequests(t *testing.T) {
 	needs(t, simulator("it counts requests"))
 	const budget, window, settling = 8, time.Minute, time.Minute
 	e := newEnv(t, setup{hosts: 10, pollInterval: 10 * time.Second})
-	p := e.newNodePool(t, "idle", nil)
+	p := e.newNodePool(t, "idle", neverConsolidate)
 	p.deployPods(t, 3)
 	p.waitForPods(t, 3)
 	p.eventually(t, "all claims to be settled", func(ctx context.Context) error {

@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
@@ -27,10 +28,9 @@ func newEndpoint(t *testing.T, proxmox *harness.Proxmox) *endpoint {
 // newEndpointTo returns a stopped endpoint that forwards to target.
 func newEndpointTo(t *testing.T, behind string) *endpoint {
 	t.Helper()
-	d := &endpoint{t: t, address: "127.0.0.1:0", target: behind}
-	d.start()
-	d.address = d.forward.Address()
-	d.stop()
+	ports, err := harness.FreePorts(1)
+	must(t, err)
+	d := &endpoint{t: t, address: fmt.Sprintf("127.0.0.1:%d", ports[0]), target: behind}
 	t.Cleanup(d.stop)
 	return d
 }
@@ -48,4 +48,8 @@ func (d *endpoint) start() {
 	must(d.t, err)
 }
 
-func (d *endpoint) stop() { d.forward.Close() }
+func (d *endpoint) stop() {
+	if d.forward != nil {
+		d.forward.Close()
+	}
+}

@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -56,13 +57,19 @@ func TestHelmInstall(t *testing.T) {
 	p.waitForPods(t, 1)
 	claim := p.waitForClaim(t, "is settled", settled)
 	p.waitForClaim(t, "has a complete timeline", hasTimeline)
-	launching, err := e.controller.MetricFamilies(t.Context())
-	must(t, err)
+	var launching map[string]*dto.MetricFamily
+	e.eventually(t, "the metrics of the timeline", func(ctx context.Context) (err error) {
+		launching, err = e.controller.MetricFamilies(ctx)
+		if err == nil && launching["karpenter_proxmox_launch_step_duration_seconds"] == nil {
+			err = errors.New("there are none")
+		}
+		return err
+	})
 
 	values["replicaCount"] = 2
 	ports, err := harness.FreePorts(1)
 	must(t, err)
-	values["settings"] = map[string]any{"proxmoxPollInterval": "1s", "webPagePort": ports[0], "featureGates": map[string]any{"nodeRepair": true}}
+	values["settings"] = map[string]any{"proxmoxPollInterval": "1s", "proxmoxDialTimeout": "60s", "webPagePort": ports[0], "featureGates": map[string]any{"nodeRepair": true}}
 	values["metrics"] = map[string]any{"enabled": true}
 	e.helm(t, values)
 	e.controller.Stop()
@@ -137,7 +144,9 @@ func (e *env) chartValues() map[string]any {
 	cluster.Root = &harness.RootLogin{Username: "root@pam", Password: rootPassword}
 	e.secrets.Add("the password of root", rootPassword)
 	return map[string]any{
-		"bootDataSecrets":   map[string]any{metav1.NamespaceSystem: []string{"installed-templates", "installed-values"}},
+		"bootDataSecrets": map[string]any{metav1.NamespaceSystem: []string{"installed-templates", "installed-values"}},
+		// A request that a busy machine delays would count as failed.
+		"settings":          map[string]any{"proxmoxDialTimeout": "60s"},
 		"logVerbosityLevel": "debug", "config": map[string]any{"clusters": []harness.Cluster{cluster}},
 		"nodeSelector": map[string]any{"node-role.kubernetes.io/control-plane": ""},
 		"tolerations":  []any{map[string]any{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}},

@@ -125,7 +125,7 @@ func timeout() time.Duration {
 	if suite.lab != nil {
 		return suite.lab.Timeout.Duration
 	}
-	return 90 * time.Second
+	return 4 * time.Minute // a busy machine needs several times as long as an idle one
 }
 
 // need is a property that not every Proxmox has.

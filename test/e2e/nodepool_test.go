@@ -66,10 +66,11 @@ func (p *nodePool) deploy(t *testing.T, replicas int32, change func(*appsv1.Depl
 	must(t, p.kube.Create(t.Context(), d))
 }
 
-// scaleToZero removes all pods.
+// scaleToZero deletes all pods. While they exist, Karpenter creates NodeClaims for them.
 func (p *nodePool) scaleToZero(t *testing.T) {
 	t.Helper()
 	must(t, harness.Scale(t.Context(), p.kube, p.name, 0))
+	p.waitForPods(t, 0)
 }
 
 // claims returns the NodePool's NodeClaims.

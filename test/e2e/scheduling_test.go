@@ -136,6 +136,7 @@ func (p *nodePool) hostsOfPods(t *testing.T) map[string]int {
 // deleteAllClaims deletes all NodeClaims of the NodePool.
 func (p *nodePool) deleteAllClaims(t *testing.T) {
 	t.Helper()
+	p.scaleToZero(t)
 	claims, err := p.claims(t.Context())
 	must(t, err)
 	var all []*karpv1.NodeClaim

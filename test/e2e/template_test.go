@@ -50,6 +50,14 @@ func TestImageChange(t *testing.T) {
 	must(t, e.kube.Create(t.Context(), d))
 	p.waitForPods(t, nodes)
 	first := p.waitForImage(t, nodes, "")
+	e.eventually(t, "the template on all hosts", func(ctx context.Context) error {
+		class := &v1alpha1.ProxmoxNodeClass{}
+		err := e.kube.Get(ctx, client.ObjectKeyFromObject(p.kit.Class), class)
+		if err == nil && len(class.Status.SelectedZones) != 3 {
+			err = fmt.Errorf("it is in zones %v", class.Status.SelectedZones)
+		}
+		return err
+	})
 	initial, err := e.usage(t.Context())
 	must(t, err)
 

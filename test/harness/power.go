@@ -49,15 +49,21 @@ func (a *API) Reset(ctx context.Context, guest Guest) error {
 
 // Reboot asks the guest to restart.
 func (a *API) Reboot(ctx context.Context, guest Guest) error {
-	return a.power(ctx, guest, "reboot", url.Values{"timeout": {"30"}})
+	return a.power(ctx, guest, "reboot", url.Values{"timeout": {"600"}})
 }
 
 // Destroy stops and destroys a VM with purge, without checking who owns it.
 func (a *API) Destroy(ctx context.Context, guest Guest) error {
-	if guest.Status == "running" {
-		if err := a.Stop(ctx, guest); err != nil {
+	for {
+		if guest.Status == "running" {
+			if err := a.Stop(ctx, guest); err != nil {
+				return err
+			}
+		}
+		err := a.Run(ctx, http.MethodDelete, fmt.Sprintf("/nodes/%s/qemu/%d", guest.Host, guest.VMID), url.Values{"purge": {"1"}})
+		if err == nil || !strings.Contains(err.Error(), "is running") {
 			return err
 		}
+		guest.Status = "running" // the controller has started it again
 	}
-	return a.Run(ctx, http.MethodDelete, fmt.Sprintf("/nodes/%s/qemu/%d", guest.Host, guest.VMID), url.Values{"purge": {"1"}})
 }

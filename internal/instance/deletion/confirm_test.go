@@ -7,7 +7,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -115,7 +114,7 @@ func TestDeleteInvisibleVM(t *testing.T) {
 			return blocked.Reason
 		}
 		return ""
-	}).WithTimeout(10 * time.Second).Should(Equal(v1alpha1.EventVMNotVisible))
+	}).Should(Equal(v1alpha1.EventVMNotVisible))
 	w.Expect(admin.MoveToPool(t.Context(), in.VMID, "", pvesim.PoolID)).To(Succeed())
 	p.Delete(claim)
 }
@@ -247,5 +246,5 @@ func TestDeleteNewerMark(t *testing.T) {
 		"description": instance.Description(id, instance.Notes{Claim: claim.Name}, nil, nil),
 	}})).To(Succeed())
 	p.Delete(claim)
-	w.Eventually(w.VMs).WithTimeout(10 * time.Second).Should(BeEmpty())
+	w.Eventually(w.VMs).Should(BeEmpty())
 }

@@ -168,7 +168,7 @@ func TestDeleteUnreachableHost(t *testing.T) {
 	expectBlocked(w, p, claim, v1alpha1.EventHostUnreachable)
 	w.Expect(w.Sim.HostUp(host)).To(Succeed())
 	p.Delete(claim)
-	w.Eventually(w.VMs).WithTimeout(10 * time.Second).Should(BeEmpty())
+	w.Eventually(w.VMs).Should(BeEmpty())
 	w.ExpectNoBootDrives()
 }
 

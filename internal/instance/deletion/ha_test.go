@@ -6,7 +6,6 @@ package deletion_test
 import (
 	"slices"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -59,7 +58,7 @@ func TestDeleteOrphanInHA(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(slices.ContainsFunc(vms, func(vm instance.VM) bool { return !vm.UnderHA() })).To(BeFalse())
 	for _, vm := range vms {
-		w.Eventually(func() (bool, error) { return p.Instances.Deleter.DeleteOrphan(t.Context(), vm) }).WithTimeout(20 * time.Second).Should(BeTrue())
+		w.Eventually(func() (bool, error) { return p.Instances.Deleter.DeleteOrphan(t.Context(), vm) }).Should(BeTrue())
 	}
 	w.Expect(w.Sim.HAResources()).To(BeEmpty())
 	w.Expect(w.Sim.HARules()).To(BeEmpty())

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -54,10 +55,10 @@ func allocate(w *testenv.Env, host, storage string, vmid int) {
 	w.Expect(response.StatusCode).To(Equal(http.StatusOK))
 }
 
-// slowCopy makes a full clone take four minutes, which are five seconds of real time.
+// slowCopy makes a full clone take twelve minutes, which are 15 seconds of real time.
 func slowCopy(s *pvesim.Scenario) {
 	s.Latency = map[string]string{"lvmthin": "hdd-dir"}
-	s.Guests[0].Config["scsi0"] = "local-lvm:base-9000-disk-0,size=29G"
+	s.Guests[0].Config["scsi0"] = "local-lvm:base-9000-disk-0,size=87G"
 }
 
 // A launch failed after the clone, and the disk of its VM cannot be deleted at first.
@@ -95,7 +96,7 @@ func TestDeleteFailedCloneWithInactiveStorage(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t, testenv.Scenario(slowCopy))
 	w.NodeClass.Spec.BootDevice.FullClone = true
-	p := w.StartProcess(testenv.NoPolling())
+	p := w.StartProcess(testenv.NoPolling(), testenv.Settings(func(s *instance.Settings) { s.TaskTimeout = time.Minute }))
 	claim := p.Planned("pool-abc", w.NodeClass)
 	in := w.Intent(claim)
 	foreign := fmt.Sprintf("%s:vm-%d-disk-0", in.Storage, in.VMID)
@@ -124,7 +125,7 @@ func TestDeleteFailedCloneWithReusedVMID(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t, testenv.Scenario(slowCopy))
 	w.NodeClass.Spec.BootDevice.FullClone = true
-	p := w.StartProcess(testenv.NoPolling())
+	p := w.StartProcess(testenv.NoPolling(), testenv.Settings(func(s *instance.Settings) { s.TaskTimeout = time.Minute }))
 	claim := p.Planned("pool-abc", w.NodeClass)
 	in := w.Intent(claim)
 	launched := make(chan error, 1)

@@ -5,7 +5,6 @@ package deletion_test
 
 import (
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -21,7 +20,7 @@ func TestDeleteOrphan(t *testing.T) {
 	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
 	var vms []instance.VM
 	w.Eventually(func() []instance.VM { vms, _ = p.Instances.VMs.List(); return vms }).Should(HaveLen(1))
-	w.Eventually(func() (bool, error) { return p.Instances.Deleter.DeleteOrphan(t.Context(), vms[0]) }).WithTimeout(20 * time.Second).Should(BeTrue())
+	w.Eventually(func() (bool, error) { return p.Instances.Deleter.DeleteOrphan(t.Context(), vms[0]) }).Should(BeTrue())
 	w.ExpectNoOrphans()
 }
 
@@ -60,8 +59,10 @@ func TestDeleteOrphanWithoutBootDrive(t *testing.T) {
 	w.Expect(p.Inventory.RefreshAll(t.Context())).To(Succeed())
 	vms, err := p.Instances.VMs.List()
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Sim.ResetRequests()
-	w.Eventually(func() (bool, error) { return p.Instances.Deleter.DeleteOrphan(t.Context(), vms[0]) }).WithTimeout(20 * time.Second).Should(BeTrue())
+	w.Eventually(func() (bool, error) {
+		w.Sim.ResetRequests()
+		return p.Instances.Deleter.DeleteOrphan(t.Context(), vms[0])
+	}).Should(BeTrue())
 	w.Expect(w.Sim.CountRequests("GET", "/nodes/{node}/qemu/{vmid}/config")).To(Equal(1))
 	w.ExpectNoOrphans()
 }

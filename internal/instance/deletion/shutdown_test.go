@@ -61,7 +61,7 @@ func TestDeleteShutdown(t *testing.T) {
 				if call == test.call {
 					want = 1
 				}
-				w.Expect(w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/"+call)).To(Equal(want), call)
+				w.Expect(min(1, w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/"+call))).To(Equal(want), call)
 			}
 			w.ExpectNoOrphans()
 		})
@@ -74,8 +74,8 @@ func TestDeleteLongShutdown(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
 	p := w.StartProcess(testenv.Settings(func(s *instance.Settings) {
-		// The shutdown takes 4.8 seconds of real time. The first Delete must send it within its timeout.
-		s.ShutdownTimeout, s.OperationTimeout = 2*time.Minute, 3*time.Second
+		// The shutdown takes 12 seconds of real time. The first Delete must send it within its timeout.
+		s.ShutdownTimeout, s.OperationTimeout = 2*time.Minute, 8*time.Second
 	}))
 	claim := p.Launched("pool-abc", w.NodeClass)
 	node := createNode(w, claim, corev1.ConditionTrue)

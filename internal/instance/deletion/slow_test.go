@@ -25,7 +25,7 @@ func TestDeleteSlowCalls(t *testing.T) {
 	w := testenv.NewFake(t, testenv.Scenario(func(s *pvesim.Scenario) {
 		s.Hosts[0].Cores, s.Hosts[0].Memory = 64, 256*pvesim.GiB
 	}))
-	const limit = 200 * time.Millisecond
+	const limit = 500 * time.Millisecond
 	p := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.OperationTimeout = limit }))
 	var claims []*karpv1.NodeClaim
 	for n := range 10 {

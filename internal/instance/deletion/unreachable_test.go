@@ -22,7 +22,7 @@ func TestDeleteHangingCluster(t *testing.T) {
 	w := testenv.NewFake(t)
 	claim := w.StartProcess().Launched("pool-abc", w.NodeClass)
 	w.AddFault(pvesim.Fault{Path: "/cluster/resources", Delay: pvesim.Duration(time.Hour)})
-	p := w.StartProcess(testenv.NeverPolled(), testenv.Settings(func(s *instance.Settings) { s.OperationTimeout = 300 * time.Millisecond }))
+	p := w.StartProcess(testenv.NeverPolled(), testenv.Settings(func(s *instance.Settings) { s.OperationTimeout = 2 * time.Second }))
 	expectBlocked(w, p, claim, v1alpha1.EventHostUnreachable)
 }
 

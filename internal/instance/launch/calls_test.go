@@ -30,7 +30,7 @@ func TestLaunchBeforePlanReturns(t *testing.T) {
 			}
 			launched = true
 			w.Sim.ResetRequests()
-			w.Expect(p.Launch(w.Stored(claim), w.NodeClass)).To(Succeed())
+			p.MustLaunch(claim, w.NodeClass)
 			return nil
 		},
 	})))

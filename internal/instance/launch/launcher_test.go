@@ -135,7 +135,7 @@ func TestLaunchSlowResize(t *testing.T) {
 				w.Expect(err).To(MatchError(proxmox.ErrLocked))
 				w.Expect(err).NotTo(BeAssignableToTypeOf(&instance.LaunchError{}))
 			}
-			w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed())
+			p.MustLaunch(claim, w.NodeClass)
 			w.Expect(w.Sim.Faults()[0].Hits).To(Equal(1))
 			in := w.Intent(claim)
 			cfg, err := w.Client.VMConfig(t.Context(), in.Host, in.VMID)
@@ -155,7 +155,7 @@ func TestLaunchSlowClone(t *testing.T) {
 	w := testenv.NewFake(t)
 	p := w.StartProcess(testenv.Settings(func(s *instance.Settings) {
 		// The upload must end within the timeout, also on a busy machine.
-		s.TaskTimeout, s.CloneRefuseAfter = 3*time.Second, 300*time.Millisecond
+		s.TaskTimeout, s.CloneRefuseAfter = 10*time.Second, 300*time.Millisecond
 	}))
 	claim := p.Planned("pool-abc", w.NodeClass)
 	_, err := w.Sim.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})
@@ -191,7 +191,7 @@ func TestLaunchPollingCloneFails(t *testing.T) {
 			claim := p.Planned("pool-abc", w.NodeClass)
 			answer.Method, answer.Path, answer.Count = "GET", "/nodes/*/tasks/*qmclone*/status", 1
 			w.AddFault(answer)
-			w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed())
+			p.MustLaunch(claim, w.NodeClass)
 			w.Expect(w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/clone")).To(Equal(1))
 		})
 	}
@@ -211,7 +211,7 @@ func TestLaunchRetryTimeoutRestarts(t *testing.T) {
 	w.Expect(err).To(MatchError(proxmox.ErrLocked))
 	var final *instance.LaunchError
 	w.Expect(errors.As(err, &final)).To(BeFalse(), "the timeout restarted: %v", err)
-	w.Expect(p.Launch(w.Stored(claim), w.NodeClass)).To(Succeed())
+	p.MustLaunch(claim, w.NodeClass)
 }
 
 // A request in flight has an effect even if it is canceled: an attempt that fails must
@@ -251,7 +251,7 @@ func TestLaunchTransientErrors(t *testing.T) {
 					return StopTrying(fmt.Sprintf("final: %s", final.Reason)).Wrap(err)
 				}
 				return err
-			}).WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(Succeed())
+			}).WithPolling(50 * time.Millisecond).Should(Succeed())
 			w.Expect(w.VMs()).To(HaveLen(1))
 			p.Delete(w.Stored(claim))
 			w.ExpectNoOrphans()

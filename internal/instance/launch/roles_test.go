@@ -5,7 +5,6 @@ package launch_test
 
 import (
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -32,7 +31,7 @@ func TestDocumentedRoles(t *testing.T) {
 				w.Eventually(p.Instances.VMs.List).Should(HaveLen(1))
 				w.Expect(p.Instances.Deleter.CleanupBootDrive(t.Context(), claim)).To(Succeed())
 				w.Expect(w.Sim.PowerOffGuest(w.Intent(claim).VMID)).To(Succeed())
-				w.Eventually(func() (bool, error) { return p.Instances.Power.PowerOn(t.Context(), claim) }).WithTimeout(10 * time.Second).Should(BeTrue())
+				w.Eventually(func() (bool, error) { return p.Instances.Power.PowerOn(t.Context(), claim) }).Should(BeTrue())
 				p.Delete(w.Stored(claim))
 
 				// Delete is idempotent.
@@ -40,7 +39,7 @@ func TestDocumentedRoles(t *testing.T) {
 				// Another process resumes a launch.
 				second := p.Planned("pool-def", w.NodeClass)
 				next := w.StartProcess()
-				w.Eventually(func() error { return next.Launch(second, w.NodeClass) }).WithTimeout(20 * time.Second).Should(Succeed())
+				w.Eventually(func() error { return next.Launch(second, w.NodeClass) }).Should(Succeed())
 				next.Delete(w.Stored(second))
 				w.Expect(w.VMs()).To(BeEmpty())
 				w.ExpectNoTokens()

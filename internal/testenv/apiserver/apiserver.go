@@ -5,6 +5,7 @@
 package apiserver
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -17,6 +18,14 @@ import (
 // already runs. Tests that isolate their objects share it, because each start takes seconds.
 const KubeconfigVariable = "TEST_KUBECONFIG"
 
+const (
+	// timeout is the limit for the start, the stop and the CRDs of an API server.
+	timeout = 2 * time.Minute
+	// attempts is how often a start is tried: the default namespace must exist within five
+	// seconds, which cannot be configured.
+	attempts = 3
+)
+
 // Start starts an API server with the CRDs, from the binaries in KUBEBUILDER_ASSETS. The caller
 // stops it.
 func Start() (*envtest.Environment, error) {
@@ -24,12 +33,18 @@ func Start() (*envtest.Environment, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The default of 20 seconds is too short on a machine that compiles at the same time.
-	env := &envtest.Environment{CRDs: definitions, ErrorIfCRDPathMissing: true, ControlPlaneStartTimeout: 2 * time.Minute}
-	// Service accounts are created by a controller that does not run here.
-	env.ControlPlane.GetAPIServer().Configure().Append("disable-admission-plugins", "ServiceAccount")
-	if _, err := env.Start(); err != nil {
-		return nil, fmt.Errorf("starting the API server: %w", err)
+	for range attempts {
+		// The defaults are too short on a machine that compiles at the same time.
+		env := &envtest.Environment{
+			CRDs: definitions, ErrorIfCRDPathMissing: true, CRDInstallOptions: envtest.CRDInstallOptions{MaxTime: timeout},
+			ControlPlaneStartTimeout: timeout, ControlPlaneStopTimeout: timeout,
+		}
+		// Service accounts are created by a controller that does not run here.
+		env.ControlPlane.GetAPIServer().Configure().Append("disable-admission-plugins", "ServiceAccount")
+		if _, err = env.Start(); err == nil {
+			return env, nil
+		}
+		err = errors.Join(fmt.Errorf("starting the API server: %w", err), env.Stop())
 	}
-	return env, nil
+	return nil, err
 }

@@ -135,7 +135,7 @@ func (p *plane) bringUp(ctx context.Context) error {
 	if err := p.start(manager, binder); err != nil {
 		return err
 	}
-	if err := bindRoles(ctx, client); err != nil {
+	if err := poll(ctx, "the role bindings", func(ctx context.Context) error { return bindRoles(ctx, client) }); err != nil {
 		return err
 	}
 	for _, c := range []component{manager, binder} {

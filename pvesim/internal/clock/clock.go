@@ -39,7 +39,7 @@ func (c *Clock) Real(d time.Duration) time.Duration { return time.Duration(float
 
 // maxTimeoutSpeed limits how much faster timeouts pass than in reality. Work needs real CPU time: at a speed of 100 on
 // a busy machine, waits would exceed timeouts that a real host meets.
-const maxTimeoutSpeed = 25
+const maxTimeoutSpeed = 10
 
 // Timeout returns the real duration of a simulated timeout. Timeouts keep their order.
 func (c *Clock) Timeout(d time.Duration) time.Duration {

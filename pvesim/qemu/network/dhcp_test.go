@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -82,8 +83,9 @@ func exchange(t *testing.T, c *card, m *dhcpv4.DHCPv4) *dhcpv4.DHCPv4 {
 	ip.SetChecksum(^ip.CalculateChecksum())
 	header.UDP(f[udpOffset:]).Encode(&header.UDPFields{SrcPort: 68, DstPort: 67, Length: uint16(header.UDPMinimumSize + len(data))})
 	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	go func() { // clients repeat a message until there is a reply
+	var repeats sync.WaitGroup
+	defer func() { cancel(); repeats.Wait() }()
+	repeats.Go(func() { // clients repeat a message until there is a reply
 		for again := time.NewTicker(time.Second); ctx.Err() == nil; {
 			_ = c.send(f)
 			select {
@@ -91,7 +93,7 @@ func exchange(t *testing.T, c *card, m *dhcpv4.DHCPv4) *dhcpv4.DHCPv4 {
 			case <-again.C:
 			}
 		}
-	}()
+	})
 	_ = c.conn.SetReadDeadline(time.Now().Add(timeout))
 	for {
 		f, err := c.receive()

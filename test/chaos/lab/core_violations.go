@@ -18,7 +18,7 @@ import (
 
 // coreTimeout is how long it may take until all invariants hold: Karpenter's own intervals of
 // up to ten seconds pass in real time.
-const coreTimeout = 2 * time.Minute
+const coreTimeout = 6 * time.Minute
 
 // MustConvergeCore waits until all invariants hold with Karpenter's controllers: those of
 // Violations, one initialized Node for each NodeClaim, all pods on ready Nodes, and a ledger

@@ -313,4 +313,4 @@ func (e *Env) client(token string, timeout time.Duration) proxmox.Client {
 
 // ResponseTimeout is the minimum real time that a Process waits for a response. The
 // proportional timeout would be too short for a busy machine.
-const ResponseTimeout = 2 * time.Second
+const ResponseTimeout = 5 * time.Second

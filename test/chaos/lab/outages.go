@@ -66,10 +66,14 @@ func (e *Env) start(row proxmox.GuestRow) error {
 		return err
 	}
 	task, err := e.admin.StartVM(ctx, row.Host, row.VMID)
-	if err == nil {
-		_, err = proxmox.WaitTask(ctx, e.admin, task, proxmox.WaitOptions{Clock: e.Clock})
+	if err != nil {
+		return err
 	}
-	return err
+	ended, err := proxmox.WaitTask(ctx, e.admin, task, proxmox.WaitOptions{Clock: e.Clock})
+	if err != nil {
+		return err
+	}
+	return ended.Err()
 }
 
 // deleteReportedDisks does what the controller asks an admin to do if its token may not

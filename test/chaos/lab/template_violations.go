@@ -23,7 +23,8 @@ func (e *Env) templateViolations(p *Process) (violations []string) {
 	image := ""
 	for _, t := range e.templates() {
 		if !t.DeletionTimestamp.IsZero() {
-			return []string{fmt.Sprintf("template %s is still being deleted%s", t.Name, p.LastErrors(t.UID))}
+			waiting := p.templates.recorder.Messages(v1alpha1.EventWaitingOnTemplateDeletion)
+			return []string{fmt.Sprintf("template %s is still being deleted: %s%s", t.Name, strings.Join(waiting[max(0, len(waiting)-1):], ""), p.LastErrors(t.UID))}
 		}
 		if ok, message := isUpToDate(&t); !ok {
 			return []string{fmt.Sprintf("template %s is not up to date: %s%s", t.Name, message, p.LastErrors(t.UID))}

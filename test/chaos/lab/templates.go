@@ -178,6 +178,7 @@ func isUpToDate(t *v1alpha1.ProxmoxTemplate) (ok bool, message string) {
 
 // templateControllers are the controllers of ProxmoxTemplates.
 type templateControllers struct {
+	recorder    *testenv.Recorder
 	build       *build.Controller
 	status      *status.Controller
 	termination *termination.Controller[*v1alpha1.ProxmoxTemplate]
@@ -190,7 +191,8 @@ func (p *Process) newTemplateControllers(c proxmox.Client) {
 		Recorder: recorder, RenderBootData: p.Boot.PreparationImage,
 	}, orphanGrace)
 	p.templates = &templateControllers{
-		build: build.NewController(p.kube, provider), status: status.NewController(p.kube, provider, p.Boot.CheckPreparation),
+		recorder: recorder,
+		build:    build.NewController(p.kube, provider), status: status.NewController(p.kube, provider, p.Boot.CheckPreparation),
 		termination: termination.NewManaged(p.kube, provider, recorder),
 	}
 }

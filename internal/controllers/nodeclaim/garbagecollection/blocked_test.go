@@ -68,8 +68,8 @@ func TestBlockedOrphan(t *testing.T) {
 			w.Expect(w.VMs()).To(HaveLen(1))
 
 			w.Expect(test.unblock(w, w.Intent(orphan))).To(Succeed())
-			w.Eventually(func() int { c.run(); return len(w.VMs()) }).Should(BeZero())
-			w.Expect(w.Events.Reasons(orphan)).To(Equal([]string{test.reason, "OrphanedVMDeleted"}))
+			w.Eventually(func() []string { c.run(); return w.Events.Reasons(orphan) }).Should(Equal([]string{test.reason, "OrphanedVMDeleted"}))
+			w.Expect(w.VMs()).To(BeEmpty())
 		})
 	}
 }

@@ -93,9 +93,8 @@ func TestDeleteOrphanedVM(t *testing.T) {
 	w.Expect(w.VMs()).To(HaveLen(2), "within the grace period")
 
 	w.Clock.Advance(grace + time.Second)
-	w.Eventually(func() int { c.run(); return len(w.VMs()) }).Should(Equal(1))
+	w.Eventually(func() []string { c.run(); return w.Events.Reasons(orphan) }).Should(Equal([]string{"OrphanedVMDeleted"}))
 	w.Expect(w.VMs()).To(ConsistOf(HaveField("VMID", w.Intent(live).VMID)))
-	w.Expect(w.Events.Reasons(orphan)).To(Equal([]string{"OrphanedVMDeleted"}))
 	w.Expect(w.Tokens()).To(ConsistOf(live.Name))
 	w.Expect(w.BootDrives("pve1")).To(ConsistOf(ContainSubstring(string(live.UID))))
 	w.Expect(c.count("karpenter_proxmox_orphans_deleted_total", "vm")).To(BeEquivalentTo(1))

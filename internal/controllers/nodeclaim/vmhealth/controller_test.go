@@ -270,7 +270,7 @@ func TestVMUnderHA(t *testing.T) {
 	}
 
 	w.Expect(w.Sim.SetHA(vmid, "stopped")).To(Succeed())
-	w.Eventually(status).WithTimeout(20 * time.Second).Should(Equal("stopped"))
+	w.Eventually(status).Should(Equal("stopped"))
 	reconcile(w, c)
 	reconcile(w, c)
 	w.Expect(started()).To(Equal(before), "stopped by an administrator")
@@ -278,7 +278,7 @@ func TestVMUnderHA(t *testing.T) {
 	w.Expect(w.Events.Reasons(claim)).NotTo(ContainElement("VMRestarted"))
 
 	w.Expect(w.Sim.SetHA(vmid, "started")).To(Succeed())
-	w.Eventually(func() string { reconcile(w, c); return status() }).WithTimeout(20 * time.Second).Should(Equal("running"))
+	w.Eventually(func() string { reconcile(w, c); return status() }).Should(Equal("running"))
 	w.Expect(started()).To(Equal(before), "HA has started it")
 	w.Expect(w.IsDeleted(claim)).To(BeFalse())
 

@@ -180,7 +180,7 @@ func TestRestartHostOutOfService(t *testing.T) {
 
 			test.end(w)
 			w.Clock.Advance(10 * time.Minute)
-			w.Eventually(func() bool { w.Refresh(); reconcile(w, c); return w.Running(claim) }).WithTimeout(20 * time.Second).Should(BeTrue())
+			w.Eventually(func() bool { w.Refresh(); reconcile(w, c); return w.Running(claim) }).Should(BeTrue())
 		})
 	}
 }
@@ -207,11 +207,11 @@ func TestRestartDeletedClaim(t *testing.T) {
 	before := startRequests(w)
 	done := make(chan error, 1)
 	go func() { _, err := controller(w).Reconcile(t.Context()); done <- err }()
-	w.Eventually(func() int { return startRequests(w) }).WithTimeout(20 * time.Second).Should(Equal(before + 1))
+	w.Eventually(func() int { return startRequests(w) }).Should(Equal(before + 1))
 	ctx, cancel := context.WithCancel(t.Context())
 	deleted := make(chan error, 1)
 	go func() { _, err := w.Instances.Deleter.Delete(ctx, claim); deleted <- err }()
-	w.Eventually(done).WithTimeout(20 * time.Second).Should(Receive(BeNil()))
+	w.Eventually(done).Should(Receive(BeNil()))
 	cancel() // the start keeps running
 	<-deleted
 	w.Expect(w.Events.Reasons(claim)).To(BeEmpty())

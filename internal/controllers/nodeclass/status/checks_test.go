@@ -279,7 +279,7 @@ func TestChecksPassAfterFix(t *testing.T) {
 	})
 	class := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.ResourcePool = "later" })
 	ready := func() string { return conditionMessage(testenv.Reload(w, class), operatorstatus.ConditionReady) }
-	w.Eventually(ready).WithTimeout(15 * time.Second).Should(ContainSubstring(`spec.resourcePool "later" does not exist`))
+	w.Eventually(ready).Should(ContainSubstring(`spec.resourcePool "later" does not exist`))
 	w.Sim.RemoveFault(fault)
 	w.Clock.Advance(time.Minute) // invalidated facts are read after a delay
 	w.Eventually(func() bool { return testenv.Reload(w, class).StatusConditions().Root().IsTrue() }).

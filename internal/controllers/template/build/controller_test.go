@@ -94,7 +94,7 @@ func TestBuildFailureOnOneHost(t *testing.T) {
 	images := testenv.ServeImages(t, 64<<10)
 	_, err := w.Sim.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/pve2/qemu", Status: 500, Message: "unable to create VM 1000 - got error: No space left on device"})
 	w.Expect(err).NotTo(HaveOccurred())
-	_, err = w.Sim.AddFault(pvesim.Fault{Method: "GET", Path: "/nodes/pve3/storage/*/content", Delay: pvesim.Duration(10 * time.Minute)})
+	_, err = w.Sim.AddFault(pvesim.Fault{Method: "GET", Path: "/nodes/pve3/storage/*/content", Delay: pvesim.Duration(30 * time.Minute)})
 	w.Expect(err).NotTo(HaveOccurred())
 	manage(w)
 	object := w.ManagedTemplate(images.URL + "/noble.img")
