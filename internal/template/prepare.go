@@ -243,7 +243,7 @@ func (r *hostReconciler) interruption(ctx context.Context, existing Existing, el
 	for _, task := range tasks {
 		switch task.UPID.Kind() {
 		case "qmstop", "qmshutdown", "qmsuspend", "hastop":
-			// We stop builders only to destroy them.
+			// Before we stop one to destroy it, we record that it failed.
 			if task.Succeeded() && task.UPID.User() != r.client.User() {
 				return fmt.Sprintf("it was stopped by %s (task %s)", task.UPID.User(), task.UPID.Kind()), nil
 			}
@@ -258,23 +258,31 @@ func (r *hostReconciler) failBuilder(ctx context.Context, location Location, exi
 	now, prepare := truncate(r.clock.Now()), r.desired.Spec.Prepare
 	b := *existing.Mark.Builder
 	b.Failed, b.Failure = now, cause
-	if prepare.FailedRetention() > 0 {
-		err := r.writeBuilder(ctx, existing, proxmox.ConfigChange{}, func(stored *ownership.Builder) { stored.Failed, stored.Failure = now, cause })
-		if err != nil {
-			return 0, explain(err, location, fmt.Sprintf("recording the failure of builder VM %d", existing.VMID), "")
-		}
-	} else if err := r.destroyVM(ctx, existing); err != nil {
-		return 0, explain(err, location, fmt.Sprintf("deleting builder VM %d", existing.VMID), location.Storage)
+	// Recorded also if it is destroyed, which may fail after it was stopped.
+	if err := r.recordFailed(ctx, existing.VMID, now, cause); err != nil {
+		return 0, explain(err, location, fmt.Sprintf("recording the failure of builder VM %d", existing.VMID), "")
 	}
 	log.FromContext(ctx).Info("preparing template failed", "vmid", existing.VMID, "host", r.Host, "region", r.Region, "cause", cause)
 	message := r.failureMessage(existing.VMID, b)
 	r.publish(corev1.EventTypeWarning, v1alpha1.EventTemplatePreparationFailed, r.displayName(r.Region, r.Host)+": "+message)
-	return r.delayBuilder(b, message), nil
+	delay := r.delayBuilder(b, message)
+	if prepare.FailedRetention() > 0 {
+		return delay, nil
+	}
+	if err := r.destroyVM(ctx, existing); err != nil {
+		return 0, explain(err, location, fmt.Sprintf("deleting builder VM %d", existing.VMID), location.Storage)
+	}
+	return delay, nil
+}
+
+// recordFailed writes to the ownership mark that a builder VM must not become a Template.
+func (r *hostReconciler) recordFailed(ctx context.Context, vmid int, now time.Time, cause string) error {
+	return r.writeBuilder(ctx, Existing{VMID: vmid}, proxmox.ConfigChange{}, func(b *ownership.Builder) { b.Failed, b.Failure = now, cause })
 }
 
 // failureMessage describes a failed preparation and the next attempt.
 func (r *hostReconciler) failureMessage(vmid int, b ownership.Builder) string {
-	kept := "it was deleted"
+	kept := "it is deleted"
 	if retention := r.desired.Spec.Prepare.FailedRetention(); retention > 0 {
 		kept = fmt.Sprintf("it is kept for inspection until %s, delete it to retry earlier", b.Failed.Add(retention).UTC().Format(time.RFC3339))
 	}
@@ -341,6 +349,11 @@ func (r *hostReconciler) releaseBuilderVM(ctx context.Context, vmid int, b owner
 		return err
 	}
 	if status.Running {
+		if b.Failed.IsZero() {
+			if err := r.recordFailed(ctx, vmid, truncate(r.clock.Now()), "it was no longer needed"); err != nil {
+				return err
+			}
+		}
 		r.tracker.setStep(r.HostKey, fmt.Sprintf("stopping builder VM %d", vmid))
 		task, err := r.client.StopVM(ctx, r.Host, vmid)
 		if err == nil {

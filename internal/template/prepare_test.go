@@ -180,7 +180,7 @@ func TestPrepareFailureNotKept(t *testing.T) {
 	vmid := p.reconcileUntilRunning()
 	e.builders.clock.Advance(31 * time.Minute)
 	p.reconcileUntil(func(g Gomega) {
-		g.Expect(p.report().Message).To(ContainSubstring("; it was deleted; next attempt at "))
+		g.Expect(p.report().Message).To(ContainSubstring("; it is deleted; next attempt at "))
 	})
 	guests, _, _ := e.createdObjects()
 	e.Expect(guests).To(BeEmpty())
@@ -190,6 +190,51 @@ func TestPrepareFailureNotKept(t *testing.T) {
 	e.Expect(e.sim.Guests()).NotTo(ContainElement(HaveField("VMID", vmid)), "not before the backoff")
 	e.builders.clock.Advance(time.Minute)
 	p.reconcileUntilComplete()
+}
+
+// A builder VM that failed and was stopped does not become the template if it cannot be
+// destroyed at first.
+func TestPrepareFailureNotDestroyed(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 1)
+	prepareTemplates(e, func(p *v1alpha1.Preparation) { p.KeepFailed = &metav1.Duration{} })
+	e.builders.set(pvesim.Script{})
+	p := e.process()
+	p.reconcileUntilRunning()
+	e.builders.set(newBuilders().script)
+	testenv.AddFault(t, e.sim, pvesim.Fault{Method: "DELETE", Path: "/nodes/*/qemu/*", Status: 500, Message: "can't lock file - got timeout", Count: 1})
+	e.builders.clock.Advance(31 * time.Minute)
+	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
+	e.Expect(e.sim.Faults()[0].Hits).To(Equal(1))
+	e.Expect(p.events.Messages(v1alpha1.EventTemplatePreparationFailed)).To(ConsistOf(ContainSubstring("spec.prepare.timeout")))
+
+	p = e.process()
+	e.builders.clock.Advance(5 * time.Minute)
+	p.reconcileUntilComplete()
+	e.Expect(e.sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/start")).To(Equal(2), "another builder VM prepared it")
+	p.deleteUntilGone()
+	e.Expect(e.listObjects()).To(Equal(e.initial))
+}
+
+// An obsolete builder VM that was stopped to destroy it does not become the template if the
+// change of the spec is reverted.
+func TestPrepareObsoleteReverted(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 1)
+	prepareTemplates(e)
+	e.builders.set(pvesim.Script{})
+	p := e.process()
+	p.reconcileUntilRunning()
+	e.builders.set(newBuilders().script)
+	testenv.AddFault(t, e.sim, pvesim.Fault{Method: "DELETE", Path: "/nodes/*/qemu/*", Status: 500, Message: "can't lock file - got timeout", Count: 1})
+	before := e.object.Spec.SourceImage.URL
+	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.URL = e.images.URL + "/other.img" })
+	e.Eventually(func() int { _ = p.reconcile(t.Context(), "pve1"); return e.sim.Faults()[0].Hits }).Should(Equal(1))
+	starts := e.sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/start")
+	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.URL = before })
+	e.builders.clock.Advance(2 * time.Hour)
+	p.reconcileUntilComplete()
+	e.Expect(e.sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/start")).To(Equal(starts+1), "another builder VM prepared it")
 }
 
 func TestPrepareBuilderDestroyedByHand(t *testing.T) {
