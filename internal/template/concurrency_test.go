@@ -5,6 +5,7 @@ package template_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -109,6 +111,48 @@ func TestCancelSupersededDownload(t *testing.T) {
 		e.Expect(err).NotTo(HaveOccurred())
 		return tasks
 	}).Should(BeEmpty())
+}
+
+// The controller was restarted, and the first poll could not read the configuration of the
+// template.
+func TestUnreadConfig(t *testing.T) {
+	t.Parallel()
+	for name, deleted := range map[string]bool{"kept": false, "deleted": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t, 1)
+			zone := e.process().reconcileUntilComplete().Zones[0]
+			testenv.AddFault(t, e.sim, pvesim.Fault{Method: "GET", Path: fmt.Sprintf("/nodes/*/qemu/%d/config", zone.VMID), Status: 596, Message: "Connection timed out", Count: 1})
+			next := e.process()
+			e.Expect(e.sim.Faults()[0].Hits).To(Equal(1))
+			if !deleted {
+				e.Expect(next.reconcile(t.Context(), "pve1")).To(Succeed())
+				guests, _, _ := e.createdObjects()
+				e.Expect(guests).To(HaveLen(1), "no second template")
+				return
+			}
+			now := metav1.Now()
+			e.object.DeletionTimestamp = &now
+			e.Expect(next.Cleanup(t.Context(), e.desired(), e.usage)).NotTo(BeEmpty(), "the template remains")
+			e.Expect(next.PendingHosts(e.desired())).NotTo(BeEmpty())
+			next.deleteUntilGone()
+			e.Expect(e.listObjects()).To(Equal(e.initial))
+		})
+	}
+}
+
+// A template of an older generation that is in use is retained also if the poll could not read
+// its configuration.
+func TestUnreadConfigInUse(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 1)
+	zone := e.process().reconcileUntilComplete().Zones[0]
+	e.inUse[zone.VMID] = "a NodeClaim uses it"
+	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.URL = e.images.URL + "/other.img" })
+	testenv.AddFault(t, e.sim, pvesim.Fault{Method: "GET", Path: fmt.Sprintf("/nodes/*/qemu/%d/config", zone.VMID), Status: 596, Message: "Connection timed out", Count: 1})
+	next := e.process()
+	e.Expect(next.reconcile(t.Context(), "pve1")).To(Succeed())
+	e.Expect(e.config("pve1", zone.VMID).IsTemplate()).To(BeTrue())
 }
 
 // supersedingClient calls a function before a VM is destroyed.

@@ -33,8 +33,7 @@ func (r *hostReconciler) deleteUnneeded(ctx context.Context) (time.Duration, err
 		return 0, err
 	}
 	for _, existing := range r.obsolete(obs, usage) {
-		isUnfinished := !slices.ContainsFunc(obs.ready, func(e Existing) bool { return e.VMID == existing.VMID })
-		deleteAfter, err := r.deleteObsolete(ctx, existing, isUnfinished)
+		deleteAfter, err := r.deleteObsolete(ctx, existing)
 		if retained, ok := errors.AsType[*retainedError](err); ok {
 			warnings = append(warnings, retained.Error())
 			err = nil
@@ -85,8 +84,8 @@ func (e *retainedError) Error() string { return e.text }
 
 // deleteObsolete destroys a Template that is unneeded for the grace period, or an
 // unfinished VM. It returns the remaining time of the grace period.
-func (r *hostReconciler) deleteObsolete(ctx context.Context, existing Existing, unfinished bool) (time.Duration, error) {
-	if !unfinished {
+func (r *hostReconciler) deleteObsolete(ctx context.Context, existing Existing) (time.Duration, error) {
+	if existing.Config.IsTemplate() {
 		usage, err := r.usage(ctx)
 		if err != nil {
 			return 0, err

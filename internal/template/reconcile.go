@@ -150,8 +150,11 @@ const lockCreate = "create"
 // given name.
 func (p *Provider) mayBeUnfinished(guest inventory.Guest, name string, thorough bool) bool {
 	vmids := p.settings.VMIDs
-	if guest.Kind != proxmox.KindQEMU || guest.Template || guest.VMID < vmids.From || guest.VMID > vmids.To {
+	if guest.Kind != proxmox.KindQEMU || guest.VMID < vmids.From || guest.VMID > vmids.To {
 		return false
+	}
+	if guest.Template && guest.Config != nil && guest.Config.IsTemplate() {
+		return false // the view shows whose Template it is
 	}
 	return thorough || guest.Name == name || !guest.HasResources() || guest.Lock == lockCreate
 }
