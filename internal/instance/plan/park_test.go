@@ -4,6 +4,7 @@
 package plan_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -11,6 +12,8 @@ import (
 
 	. "github.com/onsi/gomega"
 	"github.com/onsi/gomega/types"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -100,6 +103,52 @@ func TestUnparkReserve(t *testing.T) {
 	w.Expect(err).To(MatchError(ContainSubstring("insufficient reserve")))
 	p.Delete(full[0])
 	p.MustLaunch(waiting, w.NodeClass)
+}
+
+// lossyKube fails the next patch with an error, before or after it is applied.
+type lossyKube struct {
+	client.Client
+	err     error
+	applied bool
+}
+
+func (k *lossyKube) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+	err := k.err
+	k.err = nil
+	if err != nil && !k.applied {
+		return err
+	}
+	return errors.Join(err, k.Client.Patch(ctx, object, patch, options...))
+}
+
+// The new intent of a parked claim could not be written, or the response was lost.
+func TestUnparkFailedWrite(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		err     error
+		applied bool
+	}{
+		"not_sent":      {errors.New("connection refused"), false},
+		"lost_response": {errors.New("connection reset by peer"), true},
+		"timeout":       {apierrors.NewTimeoutError("request timed out", 1), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := testenv.NewFake(t)
+			kube := &lossyKube{Client: w.Kube}
+			p := w.StartProcess(testenv.Kube(kube))
+			waiting, _ := parked(w, p, w.Claim("pool-waiting", w.NodeClass))
+			kube.err, kube.applied = test.err, test.applied
+			err := p.Launch(waiting, w.NodeClass)
+			if !test.applied {
+				w.Expect(err).To(MatchError(test.err))
+				w.Expect(w.VMs()).To(BeEmpty(), "no VM of the parked intent")
+			}
+			p.MustLaunch(waiting, w.NodeClass)
+			w.Expect(w.Intent(w.Stored(waiting)).ISOStorage).NotTo(BeEmpty())
+			w.Expect(w.VMs()).To(HaveLen(1))
+		})
+	}
 }
 
 func TestUnparkTimeout(t *testing.T) {

@@ -172,14 +172,16 @@ func (p *Planner) record(ctx context.Context, claim *karpv1.NodeClaim, decide de
 	if in.VMID == 0 {
 		// The ledger already has a reservation of this Claim: an earlier call decided,
 		// and it is unknown whether its intent was written.
-		return p.confirmRecord(ctx, claim, fmt.Errorf("recording the plan of NodeClaim %s: it has a reservation without an intent", claim.Name))
+		return p.confirmRecord(ctx, claim, "", fmt.Errorf("recording the plan of NodeClaim %s: it has a reservation without an intent", claim.Name))
 	}
 	// Before the write, which starts the launch in another goroutine.
 	p.deps.Launches.RecordPlanned(string(claim.UID))
-	if err := instance.Annotate(ctx, p.deps.Kube, claim, map[string]string{v1alpha1.AnnotationLaunchIntent: in.Encode()}); err != nil {
-		if apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
+	encoded := in.Encode()
+	if err := instance.Annotate(ctx, p.deps.Kube, claim, map[string]string{v1alpha1.AnnotationLaunchIntent: encoded}); err != nil {
+		switch apierrors.ReasonForError(err) {
+		case metav1.StatusReasonUnknown, metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout, metav1.StatusReasonInternalError:
 			// The API server did not reject it, so it may have been written.
-			return p.confirmRecord(ctx, claim, err)
+			return p.confirmRecord(ctx, claim, encoded, err)
 		}
 		p.Release(string(claim.UID))
 		return instance.Intent{}, err
@@ -188,16 +190,17 @@ func (p *Planner) record(ctx context.Context, claim *karpv1.NodeClaim, decide de
 	return in, nil
 }
 
-// confirmRecord reads whether an intent was written. If that is unknown, the
-// reservation stays: its address is recorded nowhere else.
-func (p *Planner) confirmRecord(ctx context.Context, claim *karpv1.NodeClaim, failure error) (instance.Intent, error) {
+// confirmRecord reads whether an intent was written: the given one, or any if it is empty. A
+// parked Claim still has the intent of before. If it is unknown, the reservation stays: its
+// address is recorded nowhere else.
+func (p *Planner) confirmRecord(ctx context.Context, claim *karpv1.NodeClaim, written string, failure error) (instance.Intent, error) {
 	stored := &karpv1.NodeClaim{}
 	err := p.reader.Get(ctx, client.ObjectKeyFromObject(claim), stored)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return instance.Intent{}, failure
 	}
 	in, ok, err := instance.ReadIntent(stored)
-	if err == nil && ok && stored.UID == claim.UID {
+	if err == nil && ok && stored.UID == claim.UID && (written == "" || stored.Annotations[v1alpha1.AnnotationLaunchIntent] == written) {
 		return in, nil
 	}
 	p.Release(string(claim.UID))
