@@ -26,17 +26,34 @@ func NewSemaphore[K comparable](limit int) *Semaphore[K] {
 // Acquire waits until less work than the limit runs for the key, and returns the
 // function that releases it. It returns the cause when ctx ends first.
 func (s *Semaphore[K]) Acquire(ctx context.Context, key K) (release func(), err error) {
-	s.mu.Lock()
-	slots, ok := s.byKey[key]
-	if !ok {
-		slots = make(chan struct{}, s.limit)
-		s.byKey[key] = slots
-	}
-	s.mu.Unlock()
+	slots := s.slots(key)
 	select {
 	case slots <- struct{}{}:
 		return func() { <-slots }, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+}
+
+// TryAcquire is like Acquire, but returns false if it would have to wait.
+func (s *Semaphore[K]) TryAcquire(key K) (release func(), ok bool) {
+	slots := s.slots(key)
+	select {
+	case slots <- struct{}{}:
+		return func() { <-slots }, true
+	default:
+		return nil, false
+	}
+}
+
+// slots returns the channel of a key, whose capacity is the limit.
+func (s *Semaphore[K]) slots(key K) chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slots, ok := s.byKey[key]
+	if !ok {
+		slots = make(chan struct{}, s.limit)
+		s.byKey[key] = slots
+	}
+	return slots
 }

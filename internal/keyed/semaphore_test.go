@@ -32,6 +32,11 @@ func TestSemaphore(t *testing.T) {
 	if _, err := s.Acquire(ended, "a"); !errors.Is(err, cause) {
 		t.Errorf("a third acquisition returned %v, want the cause of the context's end", err)
 	}
+	if _, ok := s.TryAcquire("a"); ok {
+		t.Error("a third acquisition succeeded")
+	}
 	release()
-	acquire(t.Context(), "a")
+	if _, ok := s.TryAcquire("a"); !ok {
+		t.Error("an acquisition after a release failed")
+	}
 }

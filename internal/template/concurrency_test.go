@@ -155,6 +155,22 @@ func TestUnreadConfigInUse(t *testing.T) {
 	e.Expect(e.config("pve1", zone.VMID).IsTemplate()).To(BeTrue())
 }
 
+// A host that needs an image which another one downloads does not hold a build slot meanwhile.
+func TestWaitForDownload(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 2, sharedStorage("nfs", "import"), func(s *pvesim.Scenario) { s.Hosts[0].DownloadRate = 16 }) // an hour
+	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.StorageIDs = []string{"shared", "local-lvm"} })
+	p := e.process()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.reconcile(ctx, "pve1") }()
+	e.Eventually(func() string { return p.report().Message }).Should(ContainSubstring("pve1: downloading"))
+	e.Expect(p.reconcile(t.Context(), "pve2")).To(Succeed())
+	e.Expect(p.report().Message).To(ContainSubstring("pve2: waiting for the image, which is already being downloaded"))
+	cancel()
+	e.Eventually(done).Should(Receive())
+}
+
 // supersedingClient calls a function before a VM is destroyed.
 type supersedingClient struct {
 	proxmox.Client

@@ -27,10 +27,11 @@ func (r *hostReconciler) ensureImage(ctx context.Context, location Location) (st
 		return r.ensureVolume(ctx, location, image.volume)
 	}
 	hosts := r.hostsSharing(location.Images)
-	r.tracker.setStep(r.HostKey, "waiting for the image")
-	release, err := r.images.Acquire(ctx, fmt.Sprintf("%s/%s/%s/%s", r.Region, hosts[0], location.Images, image.Key))
-	if err != nil {
-		return "", err
+	release, ok := r.images.TryAcquire(fmt.Sprintf("%s/%s/%s/%s", r.Region, hosts[0], location.Images, image.Key))
+	if !ok {
+		// Without waiting: a download may take an hour, and the run holds a build slot.
+		r.tracker.setWaiting(r.HostKey, "waiting for the image, which is already being downloaded")
+		return "", errStillRunning
 	}
 	defer release()
 	volume, ok, err := r.findImage(ctx, location, image)
