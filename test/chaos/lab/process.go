@@ -122,7 +122,7 @@ func (p *Process) addComponents(o ProcessOptions, defaults *operator.Options, po
 		p.work.Go(func() { _ = p.Inventory.Start(p.ctx) })
 	}
 	// A process that starts while Proxmox is unreachable continues without a snapshot.
-	_ = retry(p.Refresh)
+	_ = p.Refresh()
 	p.newControllers(defaults, s.OperationTimeout)
 	if e.builders != nil {
 		p.newTemplateControllers(c)
