@@ -209,9 +209,12 @@ func TestBuildConcurrentlyOnOneHost(t *testing.T) {
 	all := []template.Desired{e.desired(), template.NewDesired(second, nil)}
 	for _, desired := range all {
 		go func() {
-			_, _ = p.ReconcileHost(t.Context(), desired, region, "pve1", func(context.Context) (template.Usage, error) {
-				return template.Usage{Desired: all, InUse: func(string, int) string { return "" }}, nil
-			})
+			// One of them waits for the image that the other one downloads.
+			for t.Context().Err() == nil {
+				_, _ = p.ReconcileHost(t.Context(), desired, region, "pve1", func(context.Context) (template.Usage, error) {
+					return template.Usage{Desired: all, InUse: func(string, int) string { return "" }}, nil
+				})
+			}
 		}()
 	}
 	e.Eventually(func() int {
