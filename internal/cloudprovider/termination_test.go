@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -342,7 +341,7 @@ func TestTerminateShutdown(t *testing.T) {
 			})
 			n.Expect(n.powerOffs()).To(BeEmpty(), "pods are evicted first")
 			n.until("deleted", n.deleted)
-			n.Expect(slices.Compact(n.powerOffs())).To(Equal([]string{test.call}))
+			n.Expect(n.powerOffs()).To(Equal([]string{test.call}))
 			n.ExpectNoOrphans()
 		})
 	}

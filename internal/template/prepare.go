@@ -275,7 +275,8 @@ func (r *hostReconciler) failBuilder(ctx context.Context, location Location, exi
 	return delay, nil
 }
 
-// recordFailed writes to the ownership mark that a builder VM must not become a Template.
+// recordFailed writes to the ownership mark that a builder VM must not become a Template. The
+// cause is empty if it is only obsolete.
 func (r *hostReconciler) recordFailed(ctx context.Context, vmid int, now time.Time, cause string) error {
 	return r.writeBuilder(ctx, Existing{VMID: vmid}, proxmox.ConfigChange{}, func(b *ownership.Builder) { b.Failed, b.Failure = now, cause })
 }
@@ -302,13 +303,15 @@ func (r *hostReconciler) delayBuilder(b ownership.Builder, message string) time.
 	return max(next.Sub(r.clock.Now()), time.Millisecond)
 }
 
-// retryBuilder destroys a failed builder VM after its retention. The next run creates
-// another one.
+// retryBuilder destroys a failed builder VM after its retention, and at once one that was
+// obsolete and is required again. The next run creates another one.
 func (r *hostReconciler) retryBuilder(ctx context.Context, location Location, existing Existing) (time.Duration, error) {
-	b := *existing.Mark.Builder
-	delay := r.delayBuilder(b, r.failureMessage(existing.VMID, b))
-	if left := b.Failed.Add(r.desired.Spec.Prepare.FailedRetention()).Sub(r.clock.Now()); left > 0 {
-		return left, nil
+	b, delay := *existing.Mark.Builder, time.Millisecond
+	if b.Failure != "" {
+		delay = r.delayBuilder(b, r.failureMessage(existing.VMID, b))
+		if left := b.Failed.Add(r.desired.Spec.Prepare.FailedRetention()).Sub(r.clock.Now()); left > 0 {
+			return left, nil
+		}
 	}
 	if err := r.destroyVM(ctx, existing); err != nil {
 		return 0, explain(err, location, fmt.Sprintf("deleting builder VM %d", existing.VMID), location.Storage)
@@ -350,7 +353,7 @@ func (r *hostReconciler) releaseBuilderVM(ctx context.Context, vmid int, b owner
 	}
 	if status.Running {
 		if b.Failed.IsZero() {
-			if err := r.recordFailed(ctx, vmid, truncate(r.clock.Now()), "it was no longer needed"); err != nil {
+			if err := r.recordFailed(ctx, vmid, truncate(r.clock.Now()), ""); err != nil {
 				return err
 			}
 		}

@@ -30,7 +30,7 @@ func TestLaunchBeforePlanReturns(t *testing.T) {
 			}
 			launched = true
 			w.Sim.ResetRequests()
-			p.MustLaunch(claim, w.NodeClass)
+			w.Expect(p.Launch(w.Stored(claim), w.NodeClass)).To(Succeed())
 			return nil
 		},
 	})))

@@ -41,7 +41,7 @@ func TestLaunchInterfaces(t *testing.T) {
 	changed := w.NodeClass.DeepCopy()
 	changed.Spec.Network.Interfaces[0].Bridge = "vmbr0"
 	p := w.StartProcess()
-	p.MustLaunch(claim, changed)
+	w.Expect(p.Launch(claim, changed)).To(Succeed())
 
 	cfg := w.VMConfig(in)
 	w.Expect(cfg.Options).To(HaveKeyWithValue("ipconfig1", "ip=10.1.0.7/24"))

@@ -38,7 +38,7 @@ func TestLaunchOlderIntent(t *testing.T) {
 			planned, err := p.Instances.Planner.Plan(t.Context(), claim, w.NodeClass, plan.Options{})
 			w.Expect(err).NotTo(HaveOccurred())
 			w.Expect(planned.VMID).To(Equal(20123), "an existing plan is kept")
-			p.MustLaunch(claim, w.NodeClass)
+			w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed())
 			w.Expect(w.VMs()).To(ConsistOf(HaveField("VMID", 20123)))
 			p.Delete(w.Stored(claim))
 			w.ExpectNoOrphans()

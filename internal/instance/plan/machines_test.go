@@ -101,7 +101,7 @@ func TestReplaceMachine(t *testing.T) {
 	w.Expect(p.Launch(claim, w.NodeClass)).To(MatchError(instance.ErrParked), "the NodeClaim and its Node still exist")
 	w.Expect(w.Kube.Delete(t.Context(), first)).To(Succeed())
 	p = w.StartProcess()
-	p.MustLaunch(claim, w.NodeClass)
+	w.Expect(p.Launch(w.Stored(claim), w.NodeClass)).To(Succeed())
 	after := w.Intent(w.Stored(claim))
 	w.Expect(after.Machine).To(Equal("db-1"))
 	w.Expect(after.Host).To(Equal(before.Host))

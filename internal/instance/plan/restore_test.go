@@ -29,7 +29,7 @@ func TestPlanAfterRestart(t *testing.T) {
 	var insufficient *instance.InsufficientCapacityError
 	w.Expect(err).To(BeAssignableToTypeOf(insufficient), "the capacity of the first VM was planned twice")
 
-	p.MustLaunch(claim, w.NodeClass)
+	w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed())
 	p.Delete(w.Stored(claim))
 	w.ExpectNoOrphans()
 }
