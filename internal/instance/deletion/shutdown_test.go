@@ -61,7 +61,7 @@ func TestDeleteShutdown(t *testing.T) {
 				if call == test.call {
 					want = 1
 				}
-				w.Expect(min(1, w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/"+call))).To(Equal(want), call)
+				w.Expect(w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/"+call)).To(Equal(want), call)
 			}
 			w.ExpectNoOrphans()
 		})

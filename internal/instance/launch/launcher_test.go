@@ -135,7 +135,7 @@ func TestLaunchSlowResize(t *testing.T) {
 				w.Expect(err).To(MatchError(proxmox.ErrLocked))
 				w.Expect(err).NotTo(BeAssignableToTypeOf(&instance.LaunchError{}))
 			}
-			p.MustLaunch(claim, w.NodeClass)
+			w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed())
 			w.Expect(w.Sim.Faults()[0].Hits).To(Equal(1))
 			in := w.Intent(claim)
 			cfg, err := w.Client.VMConfig(t.Context(), in.Host, in.VMID)
@@ -191,7 +191,7 @@ func TestLaunchPollingCloneFails(t *testing.T) {
 			claim := p.Planned("pool-abc", w.NodeClass)
 			answer.Method, answer.Path, answer.Count = "GET", "/nodes/*/tasks/*qmclone*/status", 1
 			w.AddFault(answer)
-			p.MustLaunch(claim, w.NodeClass)
+			w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed())
 			w.Expect(w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/clone")).To(Equal(1))
 		})
 	}
@@ -211,7 +211,7 @@ func TestLaunchRetryTimeoutRestarts(t *testing.T) {
 	w.Expect(err).To(MatchError(proxmox.ErrLocked))
 	var final *instance.LaunchError
 	w.Expect(errors.As(err, &final)).To(BeFalse(), "the timeout restarted: %v", err)
-	p.MustLaunch(claim, w.NodeClass)
+	w.Expect(p.Launch(w.Stored(claim), w.NodeClass)).To(Succeed())
 }
 
 // A request in flight has an effect even if it is canceled: an attempt that fails must

@@ -102,7 +102,7 @@ func TestUnparkReserve(t *testing.T) {
 	w.Expect(err).To(MatchError(instance.ErrParked))
 	w.Expect(err).To(MatchError(ContainSubstring("insufficient reserve")))
 	p.Delete(full[0])
-	p.MustLaunch(waiting, w.NodeClass)
+	w.Expect(p.Launch(waiting, w.NodeClass)).To(Succeed())
 }
 
 // lossyKube fails the next patch with an error, before or after it is applied.
@@ -185,7 +185,7 @@ func TestParkOnUnusableHost(t *testing.T) {
 	w.Expect(err).To(MatchError(ContainSubstring("bridge vmbr7")), "the reason in the status of the class")
 
 	w.NodeClass.Status.SelectedZones, w.NodeClass.Status.UnusableZones = selected, nil
-	p.MustLaunch(waiting, w.NodeClass)
+	w.Expect(p.Launch(waiting, w.NodeClass)).To(Succeed())
 	launched := w.Stored(waiting)
 	w.Expect(w.Intent(launched)).To(And(HaveField("VMID", in.VMID), HaveField("TemplateID", 9000), HaveField("Storage", Not(BeEmpty()))))
 	p.Delete(launched)
@@ -229,7 +229,7 @@ func TestUnparkWaits(t *testing.T) {
 			late := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.StaticCapacityTimeout = time.Nanosecond }))
 			w.Expect(late.Launch(waiting, w.NodeClass)).To(haveReason(v1alpha1.EventInsufficientCapacity))
 
-			p.MustLaunch(waiting, original)
+			w.Expect(p.Launch(waiting, original)).To(Succeed())
 			p.Delete(w.Stored(waiting))
 		})
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -57,8 +58,14 @@ func TestExitWithComponent(t *testing.T) {
 		t.Errorf("the exit code is %d; want 1", code)
 	}
 	r.expectNothingLeft(t)
-	expectContains(t, r.stderr.String(), "kube-scheduler ended by itself (signal: killed); the end of "+
-		filepath.Join(r.Dir, "logs", "kube-scheduler.log")+":\n")
+	path := filepath.Join(r.Dir, "logs", "kube-scheduler.log")
+	expectContains(t, r.stderr.String(), "kube-scheduler ended by itself (signal: killed); the end of "+path+":\n")
+	log, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(log)), "\n")
+	expectContains(t, r.stderr.String(), lines[len(lines)-1])
 	expectNoFile(t, r.readyFile)
 	if _, err := os.Stat(filepath.Join(r.Dir, "logs", "kube-apiserver.log")); err != nil {
 		t.Errorf("the logs that would explain it are gone: %v", err)
