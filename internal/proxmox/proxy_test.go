@@ -44,16 +44,19 @@ func (p *connectProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.targets = append(p.targets, r.Host)
 	p.mu.Unlock()
 	w.WriteHeader(http.StatusOK)
-	client, _, err := http.NewResponseController(w).Hijack()
+	client, received, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return
 	}
-	for from, to := range map[net.Conn]net.Conn{client: target, target: client} {
-		go func() {
-			_, _ = io.Copy(to, from) // ends when either side closes its connection
-			_ = to.Close()
-		}()
-	}
+	// Both end when either side closes its connection. The server may have received the beginning of the handshake.
+	go func() {
+		_, _ = io.Copy(target, received)
+		_ = target.Close()
+	}()
+	go func() {
+		_, _ = io.Copy(client, target)
+		_ = client.Close()
+	}()
 }
 
 func (p *connectProxy) seen() []string {
