@@ -176,25 +176,34 @@ func (c *cluster) readConfigs(ctx context.Context, resources proxmox.Resources, 
 func (c *cluster) fetchConfigs(ctx context.Context, vmids []int, now time.Time) bool {
 	configs := make([]proxmox.VMConfig, len(vmids))
 	errs := make([]error, len(vmids))
-	var group errgroup.Group
-	group.SetLimit(maxParallelReads)
-	for n, vmid := range vmids {
-		host := c.configs.entries[vmid].host
-		group.Go(func() error {
-			if errs[n] = ctx.Err(); errs[n] == nil {
-				configs[n], errs[n] = c.client.VMConfig(ctx, host, vmid)
-			}
-			return nil
-		})
-	}
-	_ = group.Wait() // errors are in errs
+	started := readParallel(ctx, len(vmids), func(n int) {
+		configs[n], errs[n] = c.client.VMConfig(ctx, c.configs.entries[vmids[n]].host, vmids[n])
+	})
 	changed := false
 	for n, vmid := range vmids {
-		if c.configs.entries[vmid].store(configs[n], errs[n], now) {
+		if started[n] && c.configs.entries[vmid].store(configs[n], errs[n], now) {
 			changed = true
 		}
 	}
 	return changed
+}
+
+// readParallel calls read for each number below count until the context ends, and returns
+// which calls it started. The others are still due with the next poll.
+func readParallel(ctx context.Context, count int, read func(n int)) []bool {
+	started := make([]bool, count)
+	var group errgroup.Group
+	group.SetLimit(maxParallelReads)
+	for n := range count {
+		group.Go(func() error {
+			if started[n] = ctx.Err() == nil; started[n] {
+				read(n)
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // no call returns an error
+	return started
 }
 
 // store records the outcome of a read and reports whether the cached configuration changed.

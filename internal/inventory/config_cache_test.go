@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -215,6 +216,42 @@ func TestConfigReadOursFirst(t *testing.T) {
 			t.Errorf("%q is read number %d of %d", ours, n+1, len(reads))
 		}
 	}
+}
+
+// A poll that has no time for all configurations and facts continues with the next one: they
+// are neither known nor failed.
+func TestPollContinuesReads(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hosts := make([]proxmox.HostRow, 10)
+		guests := make([]proxmox.GuestRow, len(hosts))
+		for n := range hosts {
+			hosts[n] = host(fmt.Sprintf("pve%d", n), 16, 64)
+			guests[n] = vm(100+n, hosts[n].Name, "running", 1, 1)
+		}
+		c := newCluster("r", hosts...)
+		c.setGuests(guests...)
+		for _, guest := range guests {
+			c.configs[guest.VMID] = config("name", "other")
+		}
+		c.onConfig = func() { time.Sleep(7 * time.Second) }
+		c.onBridges = func() { time.Sleep(2 * time.Second) }
+		i, clock := newInventory(t, c)
+		i.WatchAddresses()
+		refresh(t, i)
+		snapshot := i.View().Snapshots["r"]
+		if count := len(configCalls(c.takeCalls())); count != 9 || snapshot.AddressesKnown {
+			t.Errorf("the first poll read %d configs, want 9; addresses are known: %v", count, snapshot.AddressesKnown)
+		}
+		pollFor(t, i, clock, 10*time.Second)
+		if snapshot := i.View().Snapshots["r"]; !snapshot.AddressesKnown {
+			t.Error("addresses are not known after the second poll")
+		}
+		pollFor(t, i, clock, 20*time.Second) // less than the backoff of a failed read
+		if known := i.View().Snapshots["r"].Facts.Bridges; len(known) != len(hosts) {
+			t.Errorf("bridges of %d hosts are known, want %d", len(known), len(hosts))
+		}
+	})
 }
 
 func TestConfigNotReadForBackup(t *testing.T) {

@@ -10,8 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -289,18 +287,13 @@ func (c *cluster) readFacts(ctx context.Context, resources proxmox.Resources, ti
 	defer cancel()
 	changes := make([]func(*Facts), len(due))
 	errs := make([]error, len(due))
-	var group errgroup.Group
-	group.SetLimit(maxParallelReads)
-	for n, fact := range due {
-		group.Go(func() error {
-			changes[n], errs[n] = c.readFact(ctx, fact)
-			return nil
-		})
-	}
-	_ = group.Wait() // errors are in errs
+	started := readParallel(ctx, len(due), func(n int) { changes[n], errs[n] = c.readFact(ctx, due[n]) })
 	before := c.facts.known
 	options := c.info.options
 	for n, fact := range due {
+		if !started[n] {
+			continue
+		}
 		c.facts.record(fact, c.inventory.options.Clock.Now(), errs[n])
 		if errs[n] != nil {
 			c.inventory.options.Log.V(1).Info("reading a fact of the Proxmox cluster failed", "region", c.region, "fact", fact, "error", errs[n].Error())

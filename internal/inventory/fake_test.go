@@ -55,6 +55,7 @@ type cluster struct {
 	before       func() // called at the start of Resources, without the lock
 	during       func() // called after Resources read its response
 	onConfig     func() // called with each config read; set before the first poll
+	onBridges    func() // called with each read of bridges; set before the first poll
 	onAgent      func() // called with each agent read; set before the first poll
 }
 
@@ -129,8 +130,14 @@ func (c *cluster) VNets(context.Context) ([]proxmox.VNet, error) {
 	return nil, c.noSDN
 }
 
-func (c *cluster) Bridges(_ context.Context, host string) ([]proxmox.Bridge, error) {
+func (c *cluster) Bridges(ctx context.Context, host string) ([]proxmox.Bridge, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	c.record("bridges " + host)
+	if c.onBridges != nil {
+		c.onBridges()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	bridge := c.bridge

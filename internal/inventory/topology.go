@@ -10,7 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"k8s.io/utils/cpuset"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/hosttopology"
@@ -214,20 +213,17 @@ func (c *cluster) readHardware(ctx context.Context, rows []proxmox.HostRow) bool
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	infos := make([]proxmox.HostInfo, len(due))
-	var group errgroup.Group
-	group.SetLimit(maxParallelReads)
-	for n, row := range due {
-		group.Go(func() error {
-			var err error
-			if infos[n], err = c.client.HostInfo(ctx, row.Name); err != nil {
-				c.inventory.options.Log.V(1).Info("reading the hardware failed", "region", c.region, "host", row.Name, "error", err.Error())
-			}
-			return nil // only VMs bound to cells need it
-		})
-	}
-	_ = group.Wait()
+	started := readParallel(ctx, len(due), func(n int) {
+		var err error // only VMs bound to cells need it
+		if infos[n], err = c.client.HostInfo(ctx, due[n].Name); err != nil {
+			c.inventory.options.Log.V(1).Info("reading the hardware failed", "region", c.region, "host", due[n].Name, "error", err.Error())
+		}
+	})
 	changed := false
 	for n, row := range due {
+		if !started[n] {
+			continue
+		}
 		changed = changed || infos[n] != c.hardware[row.Name].info
 		c.hardware[row.Name] = hardwareEntry{info: infos[n], cpus: row.CPUs, tried: now}
 	}
