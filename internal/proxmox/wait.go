@@ -137,7 +137,7 @@ func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 		case !status.Running:
 			return status, nil
 		}
-		w.polled = true
+		w.polled, pollErr = true, nil
 		delay, step = w.nextDelay(expected, elapsed, step), min(step*3/2, maxInterval)
 	}
 }

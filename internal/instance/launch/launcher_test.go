@@ -175,6 +175,27 @@ func TestLaunchSlowClone(t *testing.T) {
 	w.Expect(refusal+warning).To(BeEmpty(), "not measured")
 }
 
+// While the Host of a clone is unreachable, it is unknown how long the clone takes.
+func TestLaunchCloneDuringOutage(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess(testenv.Settings(func(s *instance.Settings) {
+		s.TaskTimeout, s.CloneRefuseAfter = 2*time.Second, 300*time.Millisecond
+	}))
+	claim := p.Planned("pool-abc", w.NodeClass)
+	w.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})
+	outage := pvesim.Fault{Status: 595, Message: "No route to host"}
+	for _, outage.Path = range []string{"/nodes/*/tasks", "/nodes/*/tasks/*/status"} {
+		w.AddFault(outage)
+	}
+	err := p.Launch(claim, w.NodeClass)
+	w.Expect(err).To(MatchError(proxmox.ErrHostUnreachable))
+	_, final := errors.AsType[*instance.LaunchError](err)
+	w.Expect(final).To(BeFalse(), "%v", err)
+	refusal, warning := p.Instances.CloneTimes.Evaluate(testenv.Region, "pve1", "local-lvm")
+	w.Expect(refusal + warning).To(BeEmpty())
+}
+
 // If the status of the task cannot be read, the clone continues.
 func TestLaunchPollingCloneFails(t *testing.T) {
 	t.Parallel()
