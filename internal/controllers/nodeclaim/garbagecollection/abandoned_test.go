@@ -57,6 +57,26 @@ func TestDeleteFencedVMs(t *testing.T) {
 	w.ExpectNoTokens()
 }
 
+// A claim of a fenced host was restored from a list that was older than its end. Proxmox still
+// lists its VM.
+func TestReleaseAbandonedReservation(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
+	claim := w.Launched("a", w.Class())
+	host := w.Intent(claim).Host
+	w.Expect(w.Sim.HostDown(host, "noroute")).To(Succeed())
+	w.Refresh()
+	listed := *claim.DeepCopy()
+	abandon(w, claim, host)
+	w.Instances.Planner.RestoreReservation(listed)
+	w.Expect(w.Inventory.View().Reservations).To(HaveKey(string(claim.UID)))
+	c := newCollector(w, garbagecollection.PolicyDelete)
+	w.Clock.Advance(grace + time.Second)
+	c.run()
+	w.Expect(w.VMs()).To(HaveLen(1))
+	w.Expect(w.Inventory.View().Reservations).To(BeEmpty())
+}
+
 // The region of a claim was renamed in the cloud config. Its VM is not an orphan, until an
 // administrator gives it up.
 func TestDeleteVMOfRenamedRegion(t *testing.T) {

@@ -234,11 +234,12 @@ func (c *Controller) unlistedOrphans(vms []instance.VM, claims map[string]*karpv
 	})
 }
 
-// releaseReservations releases the reservations of Claims that do not exist.
+// releaseReservations releases the reservations of Claims that do not exist, unless they have
+// a VM that will be deleted.
 func (c *Controller) releaseReservations(vms []instance.VM, claims map[string]*karpv1.NodeClaim) {
 	withVM, view := claimUIDs(vms), c.deps.Inventory.View()
 	for uid, reservation := range view.Reservations {
-		if claims[uid] == nil && !withVM[uid] && view.Snapshots[reservation.Region] != nil && c.deps.Clock.Since(reservation.CreatedAt) > c.deps.Rules.GracePeriod {
+		if claims[uid] == nil && (!withVM[uid] || c.deps.Deleter.HasAbandoned(uid)) && view.Snapshots[reservation.Region] != nil && c.deps.Clock.Since(reservation.CreatedAt) > c.deps.Rules.GracePeriod {
 			c.deps.Planner.Release(uid)
 		}
 	}
