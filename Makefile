@@ -282,7 +282,7 @@ verify: $(HELM_DOCS) ## Check that go.mod and generated files are up to date, wi
 
 .PHONY: lint
 lint: ## Run the linters, including the import rules
-	$(call log,"linting (first time: 2-5 minutes to build golangci-lint and its cache; then seconds)")
+	$(call log,"linting (first time: 5 to 12 minutes to build golangci-lint and its cache; then seconds)")
 	$(TOOL) golangci-lint run --allow-serial-runners ./...
 	cd kubeplane && $(TOOL) golangci-lint run --allow-serial-runners ./internal/...
 	for module in test/conformance test/clients; do (cd $$module && go vet ./...) || exit 1; done
