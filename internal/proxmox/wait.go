@@ -54,7 +54,8 @@ type WaitOptions struct {
 
 // WaitTask waits until a task has ended. See TaskStatus.Err for its result. WaitTask
 // returns an error if the context ends or the task cannot be read. It keeps waiting
-// while the Host is unreachable, since the Host's tasks continue.
+// while the Host is unreachable, since the Host's tasks continue. If the context ends, the
+// status is that of the last poll, and empty if that failed.
 //
 // An empty UPID is that of a call that needed no task and has succeeded.
 //
@@ -105,11 +106,12 @@ func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 	step := max(firstStep, expected/30)
 	delay := min(expected, maxInterval)
 	confirmed := false
+	var last TaskStatus
 	var pollErr error
 	for {
 		status, ended, err := w.sleep(ctx, delay)
 		if err != nil {
-			return TaskStatus{}, contextError(err, pollErr)
+			return last, contextError(err, pollErr)
 		}
 		sent := w.Clock.Now()
 		if ended {
@@ -121,11 +123,11 @@ func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 		switch {
 		case err != nil && ctx.Err() != nil:
 			if w.Clock.Since(sent) >= hangTime { // otherwise the context ended the poll
-				pollErr = err
+				last, pollErr = TaskStatus{}, err
 			}
-			return TaskStatus{}, contextError(ctx.Err(), pollErr)
+			return last, contextError(ctx.Err(), pollErr)
 		case IsTransient(err) || errors.Is(err, ErrFailed): // not about the task itself
-			pollErr, delay = err, failedPollDelay
+			last, pollErr, delay = TaskStatus{}, err, failedPollDelay
 			continue
 		case err != nil:
 			return TaskStatus{}, err
@@ -137,7 +139,7 @@ func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 		case !status.Running:
 			return status, nil
 		}
-		w.polled, pollErr = true, nil
+		w.polled, last, pollErr = true, status, nil
 		delay, step = w.nextDelay(expected, elapsed, step), min(step*3/2, maxInterval)
 	}
 }

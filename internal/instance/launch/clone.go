@@ -192,9 +192,8 @@ func (a *attempt) waitCloned(ctx context.Context, task proxmox.UPID) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, proxmox.ErrHostUnreachable) && !errors.Is(err, proxmox.ErrUnreachable) {
-		// The last poll found the task running. It continues; the deletion of the Claim
-		// cancels it.
+	if errors.Is(err, context.DeadlineExceeded) && status.Running {
+		// The task continues; the deletion of the Claim cancels it.
 		took := a.deps.Settings.TaskTimeout
 		a.deps.Tasks.Durations.Observe(instance.TaskClone, a.durationKey(), proxmox.Observation{Took: took * 3 / 2})
 		return failf(v1alpha1.EventCloneTooSlow, "cloning template %d on host %s takes longer than %s", a.intent.TemplateID, a.intent.TemplateHost, took)

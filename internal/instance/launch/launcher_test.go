@@ -180,7 +180,8 @@ func TestLaunchCloneDuringOutage(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
 	p := w.StartProcess(testenv.Settings(func(s *instance.Settings) {
-		s.TaskTimeout, s.CloneRefuseAfter = 2*time.Second, 300*time.Millisecond
+		// There must be a poll within the timeout, also on a busy machine.
+		s.TaskTimeout, s.CloneRefuseAfter = 10*time.Second, 300*time.Millisecond
 	}))
 	claim := p.Planned("pool-abc", w.NodeClass)
 	w.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})

@@ -239,7 +239,8 @@ func (c *Controller) unlistedOrphans(vms []instance.VM, claims map[string]*karpv
 func (c *Controller) releaseReservations(vms []instance.VM, claims map[string]*karpv1.NodeClaim) {
 	withVM, view := claimUIDs(vms), c.deps.Inventory.View()
 	for uid, reservation := range view.Reservations {
-		if claims[uid] == nil && (!withVM[uid] || c.deps.Deleter.HasAbandoned(uid)) && view.Snapshots[reservation.Region] != nil && c.deps.Clock.Since(reservation.CreatedAt) > c.deps.Rules.GracePeriod {
+		hasVM := withVM[uid] && !c.deps.Deleter.HasAbandoned(uid)
+		if claims[uid] == nil && !hasVM && view.Snapshots[reservation.Region] != nil && c.deps.Clock.Since(reservation.CreatedAt) > c.deps.Rules.GracePeriod {
 			c.deps.Planner.Release(uid)
 		}
 	}
