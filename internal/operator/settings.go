@@ -81,7 +81,8 @@ func parse(args []string) (*Options, error) {
 		injectable.AddFlags(fs)
 	}
 	version := fs.Bool("version", false, "Print the version and exit.")
-	if err := fs.FlagSet.Parse(args); errors.Is(err, flag.ErrHelp) {
+	err := fs.FlagSet.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
 		fs.SetOutput(os.Stdout)
 		fs.Usage()
 		os.Exit(0)
@@ -90,13 +91,13 @@ func parse(args []string) (*Options, error) {
 		fmt.Println(Version())
 		os.Exit(0)
 	}
+	if rest := fs.Args(); err == nil && len(rest) > 0 { // what follows it was not parsed
+		return nil, fmt.Errorf("reading flags: %q is not a flag; --help lists them", rest[0])
+	}
 	for _, injectable := range injectables {
 		if err := injectable.Parse(fs, args...); err != nil {
 			return nil, fmt.Errorf("reading flags and environment: %w; --help lists them", err)
 		}
-	}
-	if rest := fs.Args(); len(rest) > 0 {
-		return nil, fmt.Errorf("reading flags: %q is not a flag; --help lists them", rest[0])
 	}
 	return options, nil
 }

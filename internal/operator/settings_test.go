@@ -265,6 +265,7 @@ func TestLoadInvalidSettings(t *testing.T) {
 		"max_backoff_below_initial": {args: []string{"--cloud-config", config, "--launch-failure-backoff-max", "1m"}, want: []string{"LAUNCH_FAILURE_BACKOFF_MAX", "1m0s", "3m0s"}},
 		"unknown_flag":              {args: []string{"--cloud-config", config, "--no-such-flag"}, want: []string{"no-such-flag", "--help"}},
 		"extra_argument":            {args: []string{"--cloud-config", config, "start"}, want: []string{`"start"`, "--help"}},
+		"flags_after_argument":      {args: []string{"start", "--cloud-config", config}, want: []string{`"start"`, "--help"}},
 		"two_invalid_variables":     {args: []string{"--cloud-config", config}, env: map[string]string{"PROXMOX_VMID": "x", "ORPHAN_GRACE_PERIOD": "y"}, want: []string{"PROXMOX_VMID", "ORPHAN_GRACE_PERIOD"}},
 		"invalid_feature_gate":      {args: []string{"--cloud-config", config, "--feature-gates", "NodeRepair=maybe"}, want: []string{"NodeRepair"}},
 	} {

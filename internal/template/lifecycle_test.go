@@ -164,16 +164,22 @@ func TestReplaceImage(t *testing.T) {
 	}).Should(Succeed())
 }
 
+// processWithGracePeriod returns a process that keeps unneeded Templates and images, and its
+// clock.
+func (e *env) processWithGracePeriod(period time.Duration) (*process, *testenv.Clock) {
+	p, clock := e.process(), testenv.NewSteppedClock(testenv.Speed)
+	p.Provider = testenv.NewTemplates(template.Deps{
+		Clients: map[string]proxmox.Client{region: e.client()}, Inventory: p.Inventory(), Clock: clock, KubeCluster: kubeCluster,
+	}, period)
+	return p, clock
+}
+
 // An image is kept for the grace period after it became unused, except the image of a
 // deleted ProxmoxTemplate.
 func TestImageGracePeriod(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, 1)
-	p := e.process()
-	clock := testenv.NewSteppedClock(testenv.Speed)
-	p.Provider = testenv.NewTemplates(template.Deps{
-		Clients: map[string]proxmox.Client{region: e.client()}, Inventory: p.Inventory(), Clock: clock, KubeCluster: kubeCluster,
-	}, time.Hour)
+	p, clock := e.processWithGracePeriod(time.Hour)
 	images := func() []string {
 		_, images, _ := e.createdObjects()
 		return images
@@ -191,6 +197,35 @@ func TestImageGracePeriod(t *testing.T) {
 	e.Expect(images()).To(ConsistOf(ContainSubstring("plucky-")))
 	p.deleteUntilGone()
 	e.Expect(images()).To(BeEmpty())
+}
+
+// The grace period of a Template begins when it became obsolete last.
+func TestTemplateGracePeriod(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 1)
+	p, clock := e.processWithGracePeriod(time.Hour)
+	require := func(image string) int {
+		e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.URL = e.images.URL + image })
+		report := p.reconcileUntilComplete()
+		e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
+		return report.Zones[0].VMID
+	}
+	guests := func() []string {
+		guests, _, _ := e.createdObjects()
+		return guests
+	}
+	noble := require("/noble.img")
+	plucky := require("/plucky.img")
+	clock.Advance(40 * time.Minute)
+	e.Expect(require("/noble.img")).To(Equal(noble))
+	clock.Advance(10 * time.Minute)
+	e.Expect(require("/plucky.img")).To(Equal(plucky))
+	clock.Advance(15 * time.Minute)
+	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
+	e.Expect(guests()).To(HaveLen(2))
+	clock.Advance(45 * time.Minute)
+	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
+	e.Expect(guests()).To(ConsistOf(ContainSubstring("/%d", plucky)))
 }
 
 func TestDownloadOncePerStorage(t *testing.T) {

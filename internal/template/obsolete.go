@@ -72,6 +72,8 @@ func (r *hostReconciler) obsolete(obs observation, usage Usage) []Existing {
 	for _, existing := range all {
 		if existing.VMID != keep {
 			out = append(out, existing)
+		} else {
+			r.tracker.evictUnneeded(existing.Zone()) // it may become obsolete again
 		}
 	}
 	return out

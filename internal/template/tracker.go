@@ -235,7 +235,8 @@ func (t *tracker) unneededSince(object any, needed bool, now time.Time) (time.Ti
 	return t.unneeded[object], true
 }
 
-// evictUnneeded removes a deleted object. Its VMID or name may be used again.
+// evictUnneeded removes an object that is needed again, or was deleted: its VMID or name may be
+// used again.
 func (t *tracker) evictUnneeded(object any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
