@@ -64,8 +64,8 @@ type Preparation struct {
 	// +optional
 	RefreshAfter *metav1.Duration `json:"refreshAfter,omitempty" hash:"ignore"`
 
-	// maxConcurrent is on how many hosts builder VMs of this template run at the same time. Set it to 1 if network-config
-	// contains a static address. The default is 2.
+	// maxConcurrent is on how many hosts builder VMs of this template run at the same time. Failed ones that are kept do not
+	// count. Set it to 1 if network-config contains a static address: a failed one is then stopped. The default is 2.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	// +optional

@@ -33,6 +33,7 @@ func renderPreparation(t *testing.T, name string) []byte {
 	g.Expect(secret.Name).To(Equal(name + "-prepare"))
 	data := bootdata.Data{Metadata: bootdata.Metadata{Hostname: "ubuntu-prepared"}, Values: secret.StringData}
 	data.Values["sshAuthorizedKeys"] = "ssh-ed25519 AAAA a@b"
+	data.Values["images"], data.Values["airgapImages"] = "registry.k8s.io/pause:3.8\nregistry.k8s.io/kube-proxy:v1.36.3\n", "core canal"
 	files, err := bootdata.Render(bootdata.Templates{UserData: secret.StringData["user-data"]}, data)
 	g.Expect(err).NotTo(HaveOccurred())
 	return files.UserData
@@ -54,7 +55,7 @@ func runPreparation(t *testing.T, m machine, name, failing string) (calls []stri
 	g.Expect(text).NotTo(BeEmpty())
 	log := filepath.Join(m.root, "calls")
 	for _, program := range []string{
-		"apt-get", "apt-mark", "cloud-init", "curl", "find", "fstrim", "journalctl", "rm", "sh", "systemctl",
+		"apt-get", "apt-mark", "cloud-init", "ctr", "curl", "dpkg", "find", "fstrim", "journalctl", "rm", "sh", "systemctl",
 	} {
 		script := "#!/bin/bash\necho " + program + " \"$@\" >> " + log + "\n"
 		if program == failing {
@@ -80,16 +81,27 @@ func runPreparation(t *testing.T, m machine, name, failing string) (calls []stri
 // file that Nodes check, and powers itself off.
 func TestPreparationRecipes(t *testing.T) {
 	t.Parallel()
-	for name, install := range map[string]string{
-		"kubeadm": "apt-get install -y -o DPkg::Lock::Timeout=300 containerd kubelet kubeadm qemu-guest-agent",
-		"k3s":     "curl -fsSL https://get.k3s.io", "rke2": "curl -fsSL https://get.rke2.io",
+	for name, install := range map[string][]string{
+		"kubeadm": {
+			"apt-get install -y -o DPkg::Lock::Timeout=300 containerd kubelet kubeadm qemu-guest-agent",
+			"ctr --namespace k8s.io images pull registry.k8s.io/pause:3.8", "ctr --namespace k8s.io images pull registry.k8s.io/kube-proxy:v1.36.3",
+		},
+		"k3s": {"curl -fsSL https://get.k3s.io", "curl -fsSL https://github.com/k3s-io/k3s/releases/download/v1.36.3%2Bk3s1/k3s-airgap-images-"},
+		"rke2": {
+			"curl -fsSL https://get.rke2.io",
+			"curl -fsSL https://github.com/rancher/rke2/releases/download/v1.36.3%2Brke2r1/rke2-images-core.linux-",
+			"curl -fsSL https://github.com/rancher/rke2/releases/download/v1.36.3%2Brke2r1/rke2-images-canal.linux-",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g, m := NewWithT(t), machine{root: t.TempDir()}
 			calls, err := runPreparation(t, m, name, "")
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(calls).To(ContainElements(HavePrefix(install), Equal("cloud-init clean --logs"), ContainSubstring("/etc/ssh/ssh_host_")))
+			g.Expect(calls).To(ContainElements(Equal("cloud-init clean --logs"), ContainSubstring("/etc/ssh/ssh_host_")))
+			for _, call := range install {
+				g.Expect(calls).To(ContainElement(HavePrefix(call)))
+			}
 			g.Expect(calls[len(calls)-1]).To(Equal("systemctl poweroff"))
 			g.Expect(m.read(t, "/etc/machine-id")).To(BeEmpty())
 			g.Expect(m.read(t, "/etc/karpenter-prepared")).To(HavePrefix("v1.36"))

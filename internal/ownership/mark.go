@@ -63,6 +63,8 @@ type Mark struct {
 type Builder struct {
 	// BootDrive is the volume with its boot data.
 	BootDrive string `json:"bootDrive"`
+	// Settings are those of the spec that the VM was created with.
+	Settings string `json:"settings,omitempty"`
 	// Attempt counts the attempts, from 1.
 	Attempt int `json:"attempt,omitempty"`
 	// Started is when the VM was started, Prepared when it was found powered off.

@@ -33,6 +33,9 @@ func (r *hostReconciler) build(ctx context.Context, obs observation, creating bo
 		r.tracker.setStep(r.HostKey, "waiting for a VM creation on the host that may be this template")
 		return recheckInterval, nil
 	}
+	if err := r.deleteObsoleteBuilders(ctx, obs); err != nil {
+		return 0, err
+	}
 	r.reportMissingBuilder()
 	if obs.staleLock != 0 {
 		r.setWarning(staleLockMessage(obs.staleLock))
@@ -137,8 +140,8 @@ func (r *hostReconciler) finishTemplate(ctx context.Context, location Location, 
 		r.tracker.setStep(r.HostKey, fmt.Sprintf("VM %d is locked (%s)", existing.VMID, lock))
 		return recheckInterval, nil
 	}
-	if err := r.updateInPlace(ctx, location, existing); err != nil {
-		return 0, err
+	if owned, err := r.updateInPlace(ctx, location, existing); !owned || err != nil {
+		return recheckInterval, err
 	}
 	r.tracker.setStep(r.HostKey, "converting to a template")
 	task, err := r.client.ConvertToTemplate(ctx, r.Host, existing.VMID)
@@ -156,26 +159,26 @@ func (r *hostReconciler) finishTemplate(ctx context.Context, location Location, 
 }
 
 // updateInPlace writes the settings that are updated in place, after verifying that the
-// VM is still ours.
-func (r *hostReconciler) updateInPlace(ctx context.Context, location Location, existing Existing) error {
+// VM is still ours. If it is not, as the next view shows, it returns false.
+func (r *hostReconciler) updateInPlace(ctx context.Context, location Location, existing Existing) (owned bool, err error) {
 	if r.isWritten(r.desired, existing) {
-		return nil
+		return true, nil
 	}
 	config, err := r.client.VMConfig(ctx, r.Host, existing.VMID)
 	if err != nil {
-		return explain(err, location, fmt.Sprintf("reading template %d", existing.VMID), "")
+		return false, explain(err, location, fmt.Sprintf("reading template %d", existing.VMID), "")
 	}
 	mark, owned := readOwnedMark(r.kubeCluster, r.UID, existing.VMID, config)
 	if !owned {
-		return nil // no longer ours, as the next view shows
+		return false, nil
 	}
 	if mark.Settings != r.desired.Settings || mark.Hash != r.desired.Hash {
 		if err := r.writeSettings(ctx, location, existing, config, mark); err != nil {
-			return explain(err, location, fmt.Sprintf("writing the settings of template %d", existing.VMID), "")
+			return true, explain(err, location, fmt.Sprintf("writing the settings of template %d", existing.VMID), "")
 		}
 	}
 	r.tracker.recordWritten(existing.Zone(), r.desired.Settings+"/"+r.desired.Hash)
-	return nil
+	return true, nil
 }
 
 func (r *hostReconciler) writeSettings(ctx context.Context, location Location, existing Existing, config proxmox.VMConfig, mark ownership.Mark) error {

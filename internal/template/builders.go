@@ -5,6 +5,7 @@ package template
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,9 +13,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
+
+// statusRunning is the status of a running VM in the inventory.
+const statusRunning = "running"
 
 // builderReservation makes a builder VM count for the limit of its ProxmoxTemplate before
 // the inventory shows it.
@@ -30,18 +35,19 @@ func (r *hostReconciler) tryAcquireBuilder() bool {
 	r.tracker.mu.Lock()
 	defer r.tracker.mu.Unlock()
 	now := r.clock.Now()
+	for key := range busy {
+		// The inventory reads notes late, and with them that a builder VM failed.
+		if s := r.tracker.hosts[key]; s != nil && s.failures > 0 {
+			delete(busy, key)
+		}
+	}
 	for key, reservation := range r.tracker.builders {
 		// The Host of an older one went offline.
 		if key.UID == r.UID && now.Sub(reservation.at) < r.desired.Spec.Prepare.TimeLimit() {
 			busy[key] = true
 		}
 	}
-	for key := range busy {
-		// The inventory reads notes late, and with them that a builder VM failed.
-		if s := r.tracker.hosts[key]; key == r.HostKey || (s != nil && s.failures > 0) {
-			delete(busy, key)
-		}
-	}
+	delete(busy, r.HostKey)
 	if len(busy) >= r.desired.Spec.Prepare.HostLimit() {
 		return false
 	}
@@ -49,8 +55,9 @@ func (r *hostReconciler) tryAcquireBuilder() bool {
 	return true
 }
 
-// hostsWithBuilders returns the Hosts with a builder VM of the desired Template, according
-// to the inventory.
+// hostsWithBuilders returns the Hosts with a builder VM of the ProxmoxTemplate that has not
+// failed, according to the inventory. If only one may run, those that failed count until they
+// are stopped.
 func (r *hostReconciler) hostsWithBuilders() map[HostKey]bool {
 	busy := map[HostKey]bool{}
 	for region, snapshot := range r.inventory.View().Snapshots {
@@ -59,7 +66,8 @@ func (r *hostReconciler) hostsWithBuilders() map[HostKey]bool {
 				continue
 			}
 			mark, owned := readOwnedMark(r.kubeCluster, r.UID, guest.VMID, *guest.Config)
-			if owned && mark.Builder != nil && mark.Builder.Failed.IsZero() && r.desired.matches(mark) {
+			running := r.desired.Spec.Prepare.HostLimit() == 1 && guest.Status == statusRunning
+			if owned && mark.Builder != nil && (mark.Builder.Failed.IsZero() || running) {
 				busy[HostKey{UID: r.UID, Region: region, Host: guest.Host}] = true
 			}
 		}
@@ -109,7 +117,21 @@ func (r *hostReconciler) reportMissingBuilder() {
 func (r *hostReconciler) newBuilder(location Location, vmid int) *ownership.Builder {
 	return &ownership.Builder{
 		BootDrive: location.BootDrives + ":iso/" + bootDriveName(r.kubeCluster, vmid), Attempt: r.tracker.get(r.HostKey).attempts + 1,
+		Settings: r.builderSettings(),
 	}
+}
+
+// builderSettings returns the settings of a builder VM that the hash of its generation does
+// not cover.
+func (r *hostReconciler) builderSettings() string {
+	p := r.desired.Spec.Prepare
+	return fmt.Sprintf("%s/%d/%d/%s/%s/%s", r.desired.Settings, p.CPUs(), p.MemoryMiB(), p.DiskSize, p.TimeLimit(), p.Storage)
+}
+
+// isOutdated reports whether a builder VM was created with other settings, for example with
+// those that made it fail.
+func (r *hostReconciler) isOutdated(b ownership.Builder) bool {
+	return b.Settings != "" && b.Settings != r.builderSettings()
 }
 
 // findBuilder returns the builder VM for the desired Template, if there is one.
@@ -145,8 +167,13 @@ func (p *Provider) RefreshDue(desired Desired) (due bool, after time.Duration) {
 	if desired.Spec.Prepare == nil || desired.Spec.Prepare.RefreshAfter == nil {
 		return false, 0
 	}
+	view := p.inventory.View()
+	owned := ListOwned(view, p.kubeCluster, desired.UID)
+	if p.isBuilding(view, desired, owned) {
+		return false, 0 // otherwise a rollout that takes longer than this never ends
+	}
 	oldest := 0
-	for _, e := range ListOwned(p.inventory.View(), p.kubeCluster, desired.UID) {
+	for _, e := range owned {
 		if created := CreationTime(e.Config); e.Mark.Hash == desired.Hash && created > 0 && (oldest == 0 || created < oldest) {
 			oldest = created
 		}
@@ -160,6 +187,15 @@ func (p *Provider) RefreshDue(desired Desired) (due bool, after time.Duration) {
 	}
 	after = since.Add(desired.Spec.Prepare.RefreshAfter.Duration).Sub(p.clock.Now())
 	return after <= 0, max(after, 0)
+}
+
+// isBuilding reports whether the Template of the desired generation is in progress on a Host.
+func (p *Provider) isBuilding(view inventory.View, desired Desired, owned []Existing) bool {
+	return slices.ContainsFunc(Locations(view, desired, owned), func(l Location) bool {
+		ready := slices.ContainsFunc(owned, func(e Existing) bool { return l.matches(desired, e) })
+		s := p.tracker.get(HostKey{UID: desired.UID, Region: l.Region, Host: l.Host})
+		return !ready && l.Blocker() == "" && (s.failure == "" || s.hash != desired.Hash)
+	})
 }
 
 // Now returns the time of the Provider's clock.

@@ -104,7 +104,7 @@ func (b *builders) render(_ context.Context, _ *v1alpha1.Preparation, data bootd
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.data = data
-	return []byte(b.content), b.content, b.err
+	return []byte(b.content), hashOf(b.content), b.err
 }
 
 // setContent changes the content of the Secrets, as the status controller reports it.
@@ -113,8 +113,10 @@ func (e *env) setContent(content string) {
 	e.builders.content = content
 	e.builders.mu.Unlock()
 	e.object = e.object.DeepCopy()
-	e.object.Status.Preparation = &v1alpha1.PreparationStatus{BootDataHash: content}
+	e.object.Status.Preparation = &v1alpha1.PreparationStatus{BootDataHash: hashOf(content)}
 }
+
+func hashOf(content string) string { return v1alpha1.BootDataHashPrefix + content }
 
 // prepareTemplates adds a preparation to the ProxmoxTemplate.
 func prepareTemplates(e *env, changes ...func(*v1alpha1.Preparation)) {
@@ -151,6 +153,12 @@ func withAdmin(s *pvesim.Scenario) {
 // asAdmin waits for a task that an administrator starts.
 func (e *env) asAdmin(start func(c proxmox.Client) (proxmox.UPID, error)) {
 	e.t.Helper()
+	e.Expect(e.runAsAdmin(start).Err()).To(Succeed())
+}
+
+// runAsAdmin returns how a task ended that an administrator started.
+func (e *env) runAsAdmin(start func(c proxmox.Client) (proxmox.UPID, error)) proxmox.TaskStatus {
+	e.t.Helper()
 	config := testenv.ClusterConfig(e.sim, region)
 	config.TokenID, config.TokenSecret = "root@pam!admin", "secret"
 	c := testenv.NewClient(e.t, config, proxmox.Options{})
@@ -158,7 +166,7 @@ func (e *env) asAdmin(start func(c proxmox.Client) (proxmox.UPID, error)) {
 	e.Expect(err).NotTo(HaveOccurred())
 	status, err := proxmox.WaitTask(e.t.Context(), c, task, proxmox.WaitOptions{Clock: e.builders.clock})
 	e.Expect(err).NotTo(HaveOccurred())
-	e.Expect(status.Err()).NotTo(HaveOccurred())
+	return status
 }
 
 func (e *env) stopByHand(vmid int) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,7 +56,10 @@ func NewDesired(template *v1alpha1.ProxmoxTemplate, classes []v1alpha1.ProxmoxNo
 		}
 	}
 	if template.Spec.Prepare != nil && template.Status.Preparation != nil {
-		desired.BootDataHash = template.Status.Preparation.BootDataHash
+		// One of another release is read again.
+		if hash := template.Status.Preparation.BootDataHash; strings.HasPrefix(hash, v1alpha1.BootDataHashPrefix) {
+			desired.BootDataHash = hash
+		}
 		if refreshed := template.Status.Preparation.RefreshedAt; refreshed != nil {
 			desired.RefreshedAt = refreshed.Time
 		}
@@ -77,6 +81,9 @@ func NewDesired(template *v1alpha1.ProxmoxTemplate, classes []v1alpha1.ProxmoxNo
 func (d Desired) appliesTo(region string) bool {
 	return !d.Deleted && (d.Spec.Region == "" || d.Spec.Region == region)
 }
+
+// isUnread reports whether the Secrets of the preparation have not been read yet.
+func (d Desired) isUnread() bool { return d.Spec.Prepare != nil && d.BootDataHash == "" }
 
 // matches reports whether a Template has the desired generation. Hashes of another
 // version cannot be compared and match: a new release must not rebuild every Template.

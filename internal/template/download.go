@@ -31,7 +31,7 @@ func (r *hostReconciler) ensureImage(ctx context.Context, location Location) (st
 	if !ok {
 		// Without waiting: a download may take an hour, and the run holds a build slot.
 		r.tracker.setWaiting(r.HostKey, "waiting for the image, which is already being downloaded")
-		return "", errStillRunning
+		return "", errImageBusy
 	}
 	defer release()
 	volume, ok, err := r.findImage(ctx, location, image)

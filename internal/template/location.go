@@ -12,6 +12,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -53,17 +54,22 @@ func Locations(view inventory.View, desired Desired, existing []Existing) []Loca
 	var locations []Location
 	for _, region := range slices.Sorted(maps.Keys(view.Snapshots)) {
 		if desired.appliesTo(region) {
-			locations = append(locations, locationsInRegion(view.Snapshots[region], desired, existing)...)
+			locations = append(locations, locationsInRegion(view, region, desired, existing)...)
 		}
 	}
 	return locations
 }
 
-func locationsInRegion(snapshot *inventory.Snapshot, desired Desired, existing []Existing) []Location {
+func locationsInRegion(view inventory.View, region string, desired Desired, existing []Existing) []Location {
 	var locations []Location
+	snapshot := view.Snapshots[region]
+	builders := hostsBuilding(snapshot, desired)
 	shared := map[string]int{} // index in locations by storage
 	for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
 		location := locationOnHost(snapshot, host, desired)
+		if state, _ := view.Host(region, host); state.Maintenance != "" && desired.Spec.Prepare != nil {
+			location.Problem = cmp.Or(location.Problem, fmt.Sprintf("the host is in maintenance (%s); its template is prepared afterwards", state.Maintenance))
+		}
 		if !location.Shared {
 			locations = append(locations, location)
 			continue
@@ -74,7 +80,8 @@ func locationsInRegion(snapshot *inventory.Snapshot, desired Desired, existing [
 			locations = append(locations, location)
 			continue
 		}
-		if isPreferred(snapshot, desired, existing, location, locations[n]) {
+		rank := func(l Location) int { return rankShared(snapshot, desired, existing, builders, l) }
+		if rank(location) > rank(locations[n]) {
 			locations[n] = location
 		}
 	}
@@ -82,22 +89,40 @@ func locationsInRegion(snapshot *inventory.Snapshot, desired Desired, existing [
 	return locations
 }
 
-// isPreferred reports whether a shared Template belongs to location rather than to
-// other: where it already exists, otherwise where it can be built.
-func isPreferred(snapshot *inventory.Snapshot, desired Desired, existing []Existing, location, other Location) bool {
-	rank := func(l Location) int {
-		exists := slices.ContainsFunc(existing, func(e Existing) bool {
-			return l.matches(desired, e) && storageOf(e) == l.Storage
-		})
-		switch {
-		case exists && snapshot.Hosts[l.Host].Online:
-			return 2
-		case l.Blocker() == "":
-			return 1
-		}
-		return 0
+// rankShared returns how well a shared Template belongs to a Location: best where it already
+// exists, then where it is being prepared, then where it can be built.
+func rankShared(snapshot *inventory.Snapshot, desired Desired, existing []Existing, builders map[string]string, l Location) int {
+	exists := slices.ContainsFunc(existing, func(e Existing) bool {
+		return l.matches(desired, e) && storageOf(e) == l.Storage
+	})
+	online, buildable := snapshot.Hosts[l.Host].Online, l.Blocker() == ""
+	switch status := builders[l.Host]; {
+	case exists && online:
+		return 3
+	case online && (status == statusRunning || status != "" && buildable):
+		return 2 // moving it would destroy the builder VM
+	case buildable:
+		return 1
 	}
-	return rank(location) > rank(other)
+	return 0
+}
+
+// hostsBuilding returns the status of the builder VM of the desired Template by Host.
+func hostsBuilding(snapshot *inventory.Snapshot, desired Desired) map[string]string {
+	builders := map[string]string{}
+	if desired.Spec.Prepare == nil {
+		return builders
+	}
+	for _, guest := range snapshot.Guests {
+		if guest.Config == nil || guest.Template {
+			continue
+		}
+		mark, ok := ownership.Read(guest.Config.Description())
+		if ok && mark.Builder != nil && mark.TemplateUID == desired.UID && mark.VMID == guest.VMID && desired.matches(mark) {
+			builders[guest.Host] = guest.Status
+		}
+	}
+	return builders
 }
 
 func storageOf(e Existing) string {

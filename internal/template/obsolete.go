@@ -79,6 +79,21 @@ func (r *hostReconciler) obsolete(obs observation, usage Usage) []Existing {
 	return out
 }
 
+// deleteObsoleteBuilders deletes the builder VMs on the Host that do not become the required
+// Template. A new one may have the same address.
+func (r *hostReconciler) deleteObsoleteBuilders(ctx context.Context, obs observation) error {
+	for _, existing := range obs.unfinished {
+		if existing.Mark.Builder == nil || existing.Config.IsTemplate() {
+			continue
+		}
+		err := r.destroyVM(ctx, existing)
+		if _, retained := errors.AsType[*retainedError](err); err != nil && !retained {
+			return explain(err, obs.location, fmt.Sprintf("deleting builder VM %d", existing.VMID), storageOf(existing))
+		}
+	}
+	return nil
+}
+
 // retainedError describes why an obsolete Template was not deleted.
 type retainedError struct{ text string }
 

@@ -4,6 +4,7 @@
 package template
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,7 +41,7 @@ func (r *hostReconciler) prepare(ctx context.Context, location Location, existin
 		return recheckInterval, nil
 	}
 	switch b := existing.Mark.Builder; {
-	case !b.Failed.IsZero():
+	case !b.Failed.IsZero(), b.Started.IsZero() && r.isOutdated(*b):
 		return r.retryBuilder(ctx, location, existing)
 	case !b.Prepared.IsZero():
 		return r.convertBuilder(ctx, location, existing)
@@ -76,10 +77,14 @@ func (r *hostReconciler) bootBuilder(ctx context.Context, location Location, exi
 	if err == nil {
 		err = r.wait(ctx, r.client, task, r.durationKey(location.Storage))
 	}
-	if err != nil && !errors.Is(err, proxmox.ErrRunning) {
-		return 0, explain(err, location, fmt.Sprintf("starting builder VM %d", existing.VMID), "")
+	switch step := fmt.Sprintf("starting builder VM %d", existing.VMID); {
+	case err == nil, errors.Is(err, proxmox.ErrRunning):
+		return r.recordStarted(ctx, location, existing, r.clock.Now())
+	case errors.Is(err, proxmox.ErrFailed) && task != "":
+		return 0, &stepError{text: step + ": " + cmp.Or(proxmox.StartFailure(ctx, r.client, task), rootMessage(err)), err: err}
+	default:
+		return 0, explain(err, location, step, "")
 	}
-	return r.recordStarted(ctx, location, existing, r.clock.Now())
 }
 
 const taskStart = "qmstart"
@@ -157,7 +162,8 @@ func (r *hostReconciler) recordStarted(ctx context.Context, location Location, e
 	r.publish(corev1.EventTypeNormal, v1alpha1.EventTemplatePreparing, fmt.Sprintf(
 		"started builder VM %d on host %s; it must power itself off within %s", existing.VMID, r.displayName(r.Region, r.Host), r.desired.Spec.Prepare.TimeLimit()))
 	r.waitForBuilder(existing.VMID, started, "")
-	return builderInterval, nil
+	// The first check is early enough to find one that powered off too early.
+	return max(min(builderInterval, r.settings.BuilderMinRuntime-2*time.Second), recheckInterval), nil
 }
 
 // waitForBuilder reports since when a builder VM runs, and what its guest reports.
@@ -243,8 +249,9 @@ func (r *hostReconciler) interruption(ctx context.Context, existing Existing, el
 	for _, task := range tasks {
 		switch task.UPID.Kind() {
 		case "qmstop", "qmshutdown", "qmsuspend", "hastop":
-			// Before we stop one to destroy it, we record that it failed.
-			if task.Succeeded() && task.UPID.User() != r.client.User() {
+			// Before we stop one, we record that it failed. A task that failed or still runs
+			// may have powered the guest off, too.
+			if task.UPID.User() != r.client.User() {
 				return fmt.Sprintf("it was stopped by %s (task %s)", task.UPID.User(), task.UPID.Kind()), nil
 			}
 		}
@@ -265,6 +272,9 @@ func (r *hostReconciler) failBuilder(ctx context.Context, location Location, exi
 	log.FromContext(ctx).Info("preparing template failed", "vmid", existing.VMID, "host", r.Host, "region", r.Region, "cause", cause)
 	message := r.failureMessage(existing.VMID, b)
 	r.publish(corev1.EventTypeWarning, v1alpha1.EventTemplatePreparationFailed, r.displayName(r.Region, r.Host)+": "+message)
+	if err := r.freeAddress(ctx, location, existing); err != nil {
+		return 0, err
+	}
 	delay := r.delayBuilder(b, message)
 	if prepare.FailedRetention() > 0 {
 		return delay, nil
@@ -304,10 +314,14 @@ func (r *hostReconciler) delayBuilder(b ownership.Builder, message string) time.
 }
 
 // retryBuilder destroys a failed builder VM after its retention, and at once one that was
-// obsolete and is required again. The next run creates another one.
+// obsolete and is required again, or has other settings than the spec. The next run creates
+// another one.
 func (r *hostReconciler) retryBuilder(ctx context.Context, location Location, existing Existing) (time.Duration, error) {
 	b, delay := *existing.Mark.Builder, time.Millisecond
-	if b.Failure != "" {
+	if b.Failure != "" && !r.isOutdated(b) {
+		if err := r.freeAddress(ctx, location, existing); err != nil {
+			return 0, err
+		}
 		delay = r.delayBuilder(b, r.failureMessage(existing.VMID, b))
 		if left := b.Failed.Add(r.desired.Spec.Prepare.FailedRetention()).Sub(r.clock.Now()); left > 0 {
 			return left, nil
@@ -317,6 +331,28 @@ func (r *hostReconciler) retryBuilder(ctx context.Context, location Location, ex
 		return 0, explain(err, location, fmt.Sprintf("deleting builder VM %d", existing.VMID), location.Storage)
 	}
 	return delay, r.inventory.Refresh(ctx, r.Region)
+}
+
+// freeAddress stops a failed builder VM if only one may run: another one may have the same
+// address.
+func (r *hostReconciler) freeAddress(ctx context.Context, location Location, existing Existing) error {
+	if r.desired.Spec.Prepare.HostLimit() > 1 {
+		return nil
+	}
+	status, err := r.client.VMStatus(ctx, r.Host, existing.VMID)
+	if err == nil && status.Running {
+		err = r.stopBuilder(ctx, existing.VMID)
+	}
+	return explain(err, location, fmt.Sprintf("stopping builder VM %d", existing.VMID), "")
+}
+
+func (r *hostReconciler) stopBuilder(ctx context.Context, vmid int) error {
+	r.tracker.setStep(r.HostKey, fmt.Sprintf("stopping builder VM %d", vmid))
+	task, err := r.client.StopVM(ctx, r.Host, vmid)
+	if err != nil {
+		return err
+	}
+	return r.wait(ctx, r.client, task, r.durationKey(""))
 }
 
 // completeBuilder removes what only the builder VM needs from its configuration.
@@ -357,12 +393,7 @@ func (r *hostReconciler) releaseBuilderVM(ctx context.Context, vmid int, b owner
 				return err
 			}
 		}
-		r.tracker.setStep(r.HostKey, fmt.Sprintf("stopping builder VM %d", vmid))
-		task, err := r.client.StopVM(ctx, r.Host, vmid)
-		if err == nil {
-			err = r.wait(ctx, r.client, task, r.durationKey(""))
-		}
-		if err != nil {
+		if err := r.stopBuilder(ctx, vmid); err != nil {
 			return err
 		}
 	}

@@ -36,6 +36,13 @@ func TestPrepareFailure(t *testing.T) {
 			fail: func(e *env, vmid int) { e.stopByHand(vmid) },
 			want: "it was stopped by root@pam!admin (task qmstop)",
 		},
+		"stopped_by_a_task_that_fails": {
+			fail: func(e *env, vmid int) {
+				testenv.AddFault(e.t, e.sim, pvesim.Fault{Task: "qmstop", FailAfter: "got timeout", Count: 1})
+				e.Expect(e.runAsAdmin(func(c proxmox.Client) (proxmox.UPID, error) { return c.StopVM(e.t.Context(), "pve1", vmid) }).Exit).To(Equal("got timeout"))
+			},
+			want: "it was stopped by root@pam!admin (task qmstop)",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

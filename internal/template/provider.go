@@ -91,6 +91,9 @@ func (p *Provider) client(region string) (proxmox.Client, error) {
 // resumes the wait.
 var errStillRunning = errors.New("still running")
 
+// errImageBusy reports that another run downloads the image.
+var errImageBusy = fmt.Errorf("downloading the image: %w", errStillRunning)
+
 // wait waits until a task ends and returns the task's error. It returns
 // errStillRunning after the task timeout.
 func (p *Provider) wait(ctx context.Context, c proxmox.Client, task proxmox.UPID, key string) error {

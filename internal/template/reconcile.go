@@ -65,7 +65,10 @@ type hostReconciler struct {
 
 func (r *hostReconciler) reconcile(ctx context.Context) (time.Duration, error) {
 	after, err := r.ensureTemplate(ctx)
-	if errors.Is(err, errStillRunning) {
+	switch {
+	case errors.Is(err, errImageBusy):
+		return progressInterval, nil // a download may take an hour
+	case errors.Is(err, errStillRunning):
 		return recheckInterval, nil
 	}
 	if err != nil {
@@ -170,6 +173,9 @@ func (r *hostReconciler) ensureTemplate(ctx context.Context) (time.Duration, err
 		return 0, nil
 	}
 	if i := slices.IndexFunc(obs.ready, func(e Existing) bool { return obs.location.matches(r.desired, e) }); i >= 0 {
+		if r.desired.isUnread() {
+			return 0, nil // its hash is not known, so it must not be written
+		}
 		return 0, r.updateExisting(ctx, obs.location, obs.ready[i])
 	}
 	if obs.location.Blocker() != "" {
@@ -180,7 +186,7 @@ func (r *hostReconciler) ensureTemplate(ctx context.Context) (time.Duration, err
 
 // buildMissing builds the Template of the Host, unless it must wait.
 func (r *hostReconciler) buildMissing(ctx context.Context, obs observation) (time.Duration, error) {
-	if r.desired.Spec.Prepare != nil && r.desired.BootDataHash == "" {
+	if r.desired.isUnread() {
 		r.tracker.setWaiting(r.HostKey, "waiting until the Secrets of spec.prepare are read")
 		return recheckInterval, nil
 	}
@@ -211,7 +217,7 @@ func (r *hostReconciler) buildMissing(ctx context.Context, obs observation) (tim
 
 // updateExisting writes the settings of the Template that the Host has.
 func (r *hostReconciler) updateExisting(ctx context.Context, location Location, existing Existing) error {
-	if err := r.updateInPlace(ctx, location, existing); err != nil {
+	if _, err := r.updateInPlace(ctx, location, existing); err != nil {
 		return err
 	}
 	r.tracker.recordSuccess(r.HostKey)

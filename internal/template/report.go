@@ -206,5 +206,28 @@ func (p *Provider) Remaining(desired Desired) (remains []string) {
 		}
 		remains = append(remains, text)
 	}
+	return append(remains, p.remainingOffline(view, desired)...)
+}
+
+// remainingOffline lists the VMs on offline Hosts that are, or may be, unfinished Templates of
+// a ProxmoxTemplate.
+func (p *Provider) remainingOffline(view inventory.View, desired Desired) (remains []string) {
+	for _, region := range slices.Sorted(maps.Keys(view.Snapshots)) {
+		snapshot := view.Snapshots[region]
+		for _, vmid := range slices.Sorted(maps.Keys(snapshot.Guests)) {
+			guest := snapshot.Guests[vmid]
+			if host, member := snapshot.Hosts[guest.Host]; !member || host.Online || !p.mayBeUnfinished(guest, desired.Name, false) {
+				continue
+			}
+			text := "may belong to it and"
+			if guest.Config != nil {
+				if _, owned := readOwnedMark(p.kubeCluster, desired.UID, vmid, *guest.Config); !owned {
+					continue
+				}
+				text = "belongs to it and"
+			}
+			remains = append(remains, fmt.Sprintf("%s: VM %d %s is on an offline host", p.displayName(region, guest.Host), vmid, text))
+		}
+	}
 	return remains
 }

@@ -4,11 +4,10 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
@@ -39,7 +38,7 @@ func (a *attempt) ensureStarted(ctx context.Context) error {
 	if proxmox.IsTransient(err) {
 		return fmt.Errorf("starting VM %d on host %s: %w", a.intent.VMID, a.intent.Host, err)
 	}
-	return failf(v1alpha1.EventStartFailed, "starting VM %d on host %s: %s", a.intent.VMID, a.intent.Host, a.startFailure(ctx, task, err))
+	return failf(v1alpha1.EventStartFailed, "starting VM %d on host %s: %s", a.intent.VMID, a.intent.Host, cmp.Or(proxmox.StartFailure(ctx, a.client, task), err.Error()))
 }
 
 // ensureHA adds the VM to HA. HA starts VMs as well, but only after a while, and does not
@@ -61,39 +60,4 @@ func (a *attempt) checkAddressConflict() error {
 		}
 	}
 	return nil
-}
-
-// startFailure returns why a start failed. Up to PVE 8.4 the task's status is only
-// "QEMU exited with code 1", and the cause is in its log.
-func (a *attempt) startFailure(ctx context.Context, task proxmox.UPID, err error) string {
-	lines, logErr := a.client.TaskLog(ctx, task)
-	if logErr != nil {
-		return err.Error()
-	}
-	if cause := causeFromLog(lines); cause != "" {
-		return cause
-	}
-	return err.Error()
-}
-
-// causeFromLog returns the first error in the log of a failed start; those after it are
-// usually its consequences.
-func causeFromLog(lines []string) string {
-	var causes []string
-	for _, line := range lines {
-		line = strings.TrimSpace(line)
-		switch {
-		case line == "", strings.HasPrefix(line, "TASK "), strings.HasPrefix(line, "trying to acquire lock"), line == "OK":
-		case strings.HasPrefix(line, "kvm: ") && strings.Contains(line, "warning"):
-		default:
-			causes = append(causes, strings.TrimPrefix(line, "kvm: "))
-		}
-	}
-	if i := slices.IndexFunc(causes, func(line string) bool { return strings.HasPrefix(line, "start failed: QEMU exited") }); i >= 0 {
-		causes = slices.Delete(causes, i, i+1)
-	}
-	if len(causes) == 0 {
-		return ""
-	}
-	return causes[0]
 }
