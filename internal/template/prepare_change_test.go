@@ -41,7 +41,9 @@ func TestPrepareFixed(t *testing.T) {
 			fix:     func(s *v1alpha1.ProxmoxTemplateSpec) { s.Prepare.DiskSize = "" },
 		},
 		"timeout_too_short": {
-			invalid: func(s *v1alpha1.ProxmoxTemplateSpec) { s.Prepare.Timeout = &metav1.Duration{Duration: 10 * time.Minute} },
+			invalid: func(s *v1alpha1.ProxmoxTemplateSpec) {
+				s.Prepare.Timeout = &metav1.Duration{Duration: 10 * time.Minute}
+			},
 			fail: func(e *env, p *process) {
 				p.reconcileUntilRunning()
 				e.builders.clock.Advance(11 * time.Minute)
