@@ -117,7 +117,7 @@ timed-%:
 unit: $(ENVTEST)/kube-apiserver $(HELM) ## Run the unit tests with the race detector and a real API server
 	$(call log,"testing the packages with the race detector (about 20 minutes on 2 cores; first time: several minutes more of compiling)")
 	KUBEBUILDER_ASSETS=$(ENVTEST) KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) \
-		go run ./hack/testserver env $(RACE) -shuffle=on -timeout 15m $$(go list ./... | grep -v /test/e2e)
+		go run ./hack/testserver env $(RACE) -p 4 -shuffle=on -timeout 15m $$(go list ./... | grep -v /test/e2e)
 
 .PHONY: recipes
 recipes: ## Check the rendered recipes with cloud-init's schemas, the loader of Talos, and Ignition
