@@ -138,7 +138,8 @@ func (r *hostReconciler) listBootDrives(ctx context.Context, obs observation) (f
 			continue
 		}
 		volumes, err := r.client.Volumes(ctx, r.Host, key.Storage, "iso")
-		if _, hidden := errors.AsType[*proxmox.ForbiddenError](err); hidden {
+		prepare := r.desired.Spec.Prepare
+		if _, hidden := errors.AsType[*proxmox.ForbiddenError](err); hidden && (prepare == nil || prepare.Storage != "" && prepare.Storage != key.Storage) {
 			continue // without access we cannot have uploaded one there
 		}
 		if err != nil {

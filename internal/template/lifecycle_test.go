@@ -9,11 +9,13 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 func TestBuildAndDelete(t *testing.T) {
@@ -197,6 +199,26 @@ func TestImageGracePeriod(t *testing.T) {
 	e.Expect(images()).To(ConsistOf(ContainSubstring("plucky-")))
 	p.deleteUntilGone()
 	e.Expect(images()).To(BeEmpty())
+}
+
+// A ProxmoxTemplate whose images cannot be listed is not deleted.
+func TestDeleteWithHiddenImages(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 1)
+	p := e.process()
+	p.reconcileUntilComplete()
+	testenv.AddFault(t, e.sim, pvesim.Fault{
+		Method: "GET", Path: "/nodes/*/storage/local/content", Status: 403, Message: "Permission check failed (/storage/local, Datastore.Audit|Datastore.AllocateSpace)",
+	})
+	e.object = e.object.DeepCopy()
+	e.object.DeletionTimestamp = new(metav1.Now())
+	p.reconcileUntil(func(g Gomega) {
+		_, err := p.Cleanup(t.Context(), e.desired(), e.usage)
+		g.Expect(err).To(MatchError(ContainSubstring("privilege Datastore.Audit|Datastore.AllocateSpace is missing on /storage/local")))
+	})
+	e.sim.ClearFaults()
+	p.deleteUntilGone()
+	e.Expect(e.listObjects()).To(Equal(e.initial))
 }
 
 // The grace period of a Template begins when it became obsolete last.

@@ -29,7 +29,7 @@ func (r *hostReconciler) deleteUnusedImages(ctx context.Context, obs observation
 			continue
 		}
 		volumes, err := r.client.Volumes(ctx, r.Host, storage.Storage, "import")
-		if _, hidden := errors.AsType[*proxmox.ForbiddenError](err); hidden {
+		if _, hidden := errors.AsType[*proxmox.ForbiddenError](err); hidden && !slices.Contains(r.desired.Spec.StorageIDs, storage.Storage) {
 			continue // without access we cannot have downloaded images there
 		}
 		if err != nil {
