@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -125,14 +126,19 @@ func (f *Facts) endpoints(snapshot *inventory.Snapshot) []string {
 
 // isNameOf reports whether a name is that of a Host, with or without a domain.
 func isNameOf(name, host string) bool {
-	return name == host || (len(name) > len(host) && name[:len(host)+1] == host+".")
+	label, _, _ := strings.Cut(name, ".")
+	return strings.EqualFold(name, host) || strings.EqualFold(label, host)
 }
 
-// tasksOn returns the running tasks of a Host.
+// migrations are the types of tasks that move a guest to another Host.
+var migrations = []string{"qmigrate", "vzmigrate", "hamigrate"}
+
+// tasksOn returns the running tasks of a Host, and the migrations from other Hosts: each may
+// be the target.
 func (f *Facts) tasksOn(host string) []string {
 	var out []string
 	for _, task := range f.Tasks {
-		if task.UPID.Host() == host {
+		if task.UPID.Host() == host || slices.Contains(migrations, task.Type) {
 			out = append(out, fmt.Sprintf("%s %s", task.Type, task.ID))
 		}
 	}

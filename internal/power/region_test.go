@@ -28,6 +28,12 @@ func idleScenario() *pvesim.Scenario {
 // decide returns the decision about pve2 in a simulated Cluster.
 func decide(t *testing.T, s *pvesim.Scenario, reservations ...inventory.Reservation) power.Decision {
 	t.Helper()
+	return decideWith(t, s, func(*power.Facts) {}, reservations...)
+}
+
+// decideWith returns the decision about pve2 with changed Facts.
+func decideWith(t *testing.T, s *pvesim.Scenario, change func(*power.Facts), reservations ...inventory.Reservation) power.Decision {
+	t.Helper()
 	sim, err := pvesim.New(s, pvesim.Options{Speed: 50})
 	if err != nil {
 		t.Fatal(err)
@@ -60,6 +66,7 @@ func decide(t *testing.T, s *pvesim.Scenario, reservations ...inventory.Reservat
 	}
 	view := inv.View().WithReservations(reservations...)
 	facts := power.ReadFacts(t.Context(), client, view.Snapshots["home"].Version, power.EnrolledHosts(view, "home"))
+	change(&facts)
 	decisions := power.Decide(power.NewRegion(power.Source{
 		View: view, Region: "home", Facts: facts, KubeCluster: kubeCluster, Now: time.Now(),
 		IdleSince: func(string) time.Time { return time.Now().Add(-time.Hour) },
@@ -73,6 +80,17 @@ func decide(t *testing.T, s *pvesim.Scenario, reservations ...inventory.Reservat
 func marked(vmid int, cluster string) pvesim.Guest {
 	mark := ownership.Mark{VMID: vmid, KubeCluster: cluster, ClaimUID: "a"}
 	return pvesim.Guest{VMID: vmid, Host: "pve2", Config: map[string]string{"memory": "1024", "description": mark.Notes("")}}
+}
+
+// Each host may be the target of a migration.
+func TestNewRegionMigration(t *testing.T) {
+	t.Parallel()
+	decision := decideWith(t, idleScenario(), func(f *power.Facts) {
+		f.Tasks = append(f.Tasks, proxmox.TaskStatus{UPID: "UPID:pve1:00003921:00053CD7:6AF90394:qmigrate:101:root@pam:", Type: "qmigrate", ID: "101", Running: true})
+	})
+	if len(decision.Reasons) != 1 || decision.Reasons[0] != (power.Reason{Type: power.TaskRunning, Message: "running tasks: qmigrate 101"}) {
+		t.Errorf("got %+v", decision)
+	}
 }
 
 func TestNewRegion(t *testing.T) {

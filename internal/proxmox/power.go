@@ -4,9 +4,11 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -289,14 +291,18 @@ func (c powerClient) AllRunningTasks(ctx context.Context) ([]TaskStatus, error) 
 }
 
 func (c powerClient) StorageServers(ctx context.Context) (map[string]string, error) {
-	var rows []struct{ Storage, Server string }
+	var rows []struct{ Storage, Server, Portal string }
 	if err := c.get(ctx, at("/storage"), &rows); err != nil {
 		return nil, fmt.Errorf("reading the definitions of storages: %w", err)
 	}
 	servers := map[string]string{}
 	for _, row := range rows {
-		if row.Server != "" {
-			servers[row.Storage] = row.Server
+		portal := row.Portal // of iSCSI, with or without a port
+		if host, _, err := net.SplitHostPort(portal); err == nil {
+			portal = host
+		}
+		if server := cmp.Or(row.Server, portal); server != "" {
+			servers[row.Storage] = server
 		}
 	}
 	return servers, nil

@@ -21,6 +21,15 @@ func withPower(s *pvesim.Scenario) {
 	s.Hosts[1].ShutdownTime, s.Hosts[1].BootTime = pvesim.Duration(time.Second), pvesim.Duration(time.Second)
 }
 
+// The server of an iSCSI storage is its portal.
+func TestStorageServersPortal(t *testing.T) {
+	t.Parallel()
+	c, _ := clientOf(t, func(request) reply {
+		return data(`[{"storage":"a","type":"iscsi","portal":"10.0.0.1:3260"},{"storage":"b","type":"zfs","portal":"pve2"},{"storage":"c","type":"iscsi","portal":"[fd00::1]:3260"},{"storage":"d","type":"dir"}]`)
+	})
+	NewWithT(t).Expect(c.StorageServers(t.Context())).To(Equal(map[string]string{"a": "10.0.0.1", "b": "pve2", "c": "fd00::1"}))
+}
+
 func TestShutdownAndWake(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), testContext(t)

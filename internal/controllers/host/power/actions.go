@@ -153,7 +153,13 @@ func (c *Controller) event(ctx context.Context, name inventory.HostName, kind, r
 // act carries out the decisions about Hosts of a region whose mode is Enabled: it wakes all that
 // are needed, and shuts one down at a time.
 func (c *Controller) act(ctx context.Context, view inventory.View, region string, decisions []power.Decision) {
-	if !c.loaded || view.Unavailable(region) != nil || view.Failures[region] != nil {
+	switch failure := view.Failures[region]; {
+	case !c.loaded:
+		return
+	case errors.Is(failure, proxmox.ErrNoQuorum):
+		c.wakeWithoutQuorum(ctx, region)
+		return
+	case view.Unavailable(region) != nil || failure != nil:
 		return
 	}
 	for _, decision := range decisions {
@@ -162,15 +168,17 @@ func (c *Controller) act(ctx context.Context, view inventory.View, region string
 			logError(ctx, name, "waking a host failed, retrying", c.wake(ctx, name, decision.Message()))
 		}
 	}
+	shuttingDown := false
 	for _, name := range c.namesIn(region) {
-		switch record := c.records[name]; record.State {
+		switch c.records[name].State {
 		case inventory.ShuttingDown:
-			return
+			shuttingDown = true
 		case inventory.Waking:
-			if c.deps.Clock.Since(record.WakeSent) >= wakeInterval {
-				logError(ctx, name, "waking a host failed, retrying", c.wake(ctx, name, record.WakeReason))
-			}
+			c.wakeAgain(ctx, name)
 		}
+	}
+	if shuttingDown {
+		return
 	}
 	for _, decision := range decisions {
 		name := inventory.HostName{Region: region, Host: decision.Host}
@@ -180,6 +188,25 @@ func (c *Controller) act(ctx context.Context, view inventory.View, region string
 		}
 		logError(ctx, name, "shutting a host down failed", c.shutDown(ctx, view, name))
 		return
+	}
+}
+
+// wakeAgain repeats the packet for a Host that is not up yet.
+func (c *Controller) wakeAgain(ctx context.Context, name inventory.HostName) {
+	if record := c.records[name]; c.deps.Clock.Since(record.WakeSent) >= wakeInterval {
+		logError(ctx, name, "waking a host failed, retrying", c.wake(ctx, name, record.WakeReason))
+	}
+}
+
+// wakeWithoutQuorum wakes all Hosts of a region that were shut down. The Cluster accepts no
+// changes until enough of them vote again; which ones are on is not known.
+func (c *Controller) wakeWithoutQuorum(ctx context.Context, region string) {
+	for _, name := range c.namesIn(region) {
+		if c.records[name].State == inventory.Waking {
+			c.wakeAgain(ctx, name)
+		} else {
+			logError(ctx, name, "waking a host failed, retrying", c.wake(ctx, name, "the Proxmox cluster has no quorum"))
+		}
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -193,6 +194,37 @@ func TestWakeReasons(t *testing.T) {
 			e.evaluateUntil(map[string]inventory.SleepState{})
 		})
 	}
+}
+
+// Hosts that sleep return when the others have no quorum.
+func TestWakeWithoutQuorum(t *testing.T) {
+	t.Parallel()
+	e := startEnv(t, enabledScenario(), enabled)
+	e.sleepOne()
+	e.Expect(e.sim.HostDown("pve2", "noroute")).To(Succeed())
+	e.Expect(e.sim.HostDown("pve3", "noroute")).To(Succeed())
+	e.Expect(e.inventory.RefreshAll(e.ctx)).To(MatchError(proxmox.ErrNoQuorum))
+	e.controller.Evaluate(e.ctx)
+	e.Expect(e.events.Messages("HostWoken")).To(ConsistOf("Waking host home/pve4: the Proxmox cluster has no quorum"))
+	e.Eventually(func() error { return e.inventory.RefreshAll(e.ctx) }).WithTimeout(time.Minute).Should(Succeed())
+	e.evaluateUntil(map[string]inventory.SleepState{})
+}
+
+// A host that wakes gets another packet while another one shuts down.
+func TestWakeDuringShutdown(t *testing.T) {
+	t.Parallel()
+	e := startEnv(t, enabledScenario(), enabled)
+	e.sleepOne()
+	e.reserve()
+	wakes := func() int { return e.sim.CountRequests("POST", "/nodes/{node}/wakeonlan") }
+	_, err := e.sim.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/*/wakeonlan", Status: 500, Message: "lost"})
+	e.Expect(err).NotTo(HaveOccurred())
+	e.evaluate(0)
+	e.Expect(wakes()).To(Equal(1))
+	e.Expect(e.store(kubeCluster).Put(e.ctx, inventory.HostName{Region: "home", Host: "pve3"}, &inventory.Sleep{State: inventory.ShuttingDown, Since: e.clock.Now()})).To(Succeed())
+	e.start(kubeCluster)
+	e.evaluate(31 * time.Second)
+	e.Expect(wakes()).To(Equal(2))
 }
 
 // onWrite calls a function when the record is written, which is after the first decision and

@@ -75,7 +75,7 @@ func newActionMetric() *prometheus.CounterVec {
 	}, []string{"region", "host", "action", "result"})
 }
 
-// isAsleep reports whether a Host is off, or about to be.
+// isAsleep reports whether a Host is off to save energy, about to be, or boots again.
 func isAsleep(state inventory.SleepState) bool {
-	return state == inventory.ShuttingDown || state == inventory.Asleep
+	return state == inventory.ShuttingDown || state == inventory.Asleep || state == inventory.Waking
 }
