@@ -5,6 +5,8 @@ package instance
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -15,6 +17,8 @@ type Notes struct {
 	Claim, NodePool, NodeClass, InstanceType, CapacityType string
 	// Machine of the NodeClass; empty if it has none.
 	Machine string
+	// Retained are the names of the Disks that are kept for the machine.
+	Retained []string
 	// Description is the text of the NodeClass.
 	Description string
 
@@ -29,7 +33,7 @@ type Notes struct {
 func NewNotes(claim, nodePool, nodeClass string, in Intent) Notes {
 	return Notes{
 		Claim: claim, NodePool: nodePool, NodeClass: nodeClass, InstanceType: in.InstanceType, CapacityType: in.CapacityType,
-		Machine: in.Machine, CPUs: in.Cores, MemoryMiB: in.MemoryMiB, DiskBytes: in.DiskBytes, Price: in.Price,
+		Machine: in.Machine, Retained: slices.Sorted(maps.Keys(in.Retained)), CPUs: in.Cores, MemoryMiB: in.MemoryMiB, DiskBytes: in.DiskBytes, Price: in.Price,
 	}
 }
 
@@ -37,7 +41,7 @@ func NewNotes(claim, nodePool, nodeClass string, in Intent) Notes {
 // line is also that of the upstream provider.
 func Description(id Identity, n Notes, b *Binding, hookScripts []string) string {
 	mark := id.newMark(n.Claim)
-	mark.Hooks, mark.Machine = hookScripts, n.Machine
+	mark.Hooks, mark.Machine, mark.Retained = hookScripts, n.Machine, n.Retained
 	if b != nil {
 		mark.CPUs, mark.Pin = b.CPUs, b.Pin
 	}

@@ -100,6 +100,9 @@ func (p *Provider) read(ctx context.Context, id v1alpha1.ProviderID) (VM, error)
 	if !ok {
 		return VM{}, fmt.Errorf("VM %d in region %s: %w", id.VMID, id.Region, ConfirmAbsent(ctx, client, snapshot, id.VMID))
 	}
+	if guest.Kind != proxmox.KindQEMU {
+		return VM{}, fmt.Errorf("VM %d in region %s: a container has its VMID: %w", id.VMID, id.Region, proxmox.ErrNotFound)
+	}
 	if host, member := snapshot.Hosts[guest.Host]; member && !host.Online {
 		// A request would fail as well, after up to 30 s.
 		return VM{}, fmt.Errorf("reading VM %d: %w: host %s is offline", id.VMID, proxmox.ErrHostUnreachable, guest.Host)
@@ -165,6 +168,7 @@ func (p *Provider) MayExist(claim *karpv1.NodeClaim) bool {
 	}
 	view := p.deps.Inventory.View()
 	guest, listed := view.Guest(id.Region, id.VMID)
+	listed = listed && guest.Kind == proxmox.KindQEMU
 	snapshot := view.Snapshots[id.Region]
 	completed, launched := claim.Annotations[v1alpha1.AnnotationLaunchCompleted]
 	switch {

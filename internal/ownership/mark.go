@@ -33,6 +33,8 @@ type Mark struct {
 	UUID string `json:"uuid,omitempty"`
 	// Machine of the NodeClass that the VM is; empty if it is none.
 	Machine string `json:"machine,omitempty"`
+	// Retained are the names of the Disks that are kept for the machine.
+	Retained []string `json:"retained,omitempty"`
 	// CPUs of the Host dedicated to the VM, as a list ("2-3,34-35"), and the CPU of each
 	// vCPU, in order ([2,34,3]). The hookscript pins vCPUs accordingly, after it has
 	// verified that VMID is the VM's, that Pin has as many entries as the VM has vCPUs,

@@ -54,7 +54,9 @@ func (a *attempt) confirmAbsent(ctx context.Context) (bool, error) {
 			return false, err
 		}
 	}
-	if guest, ok := a.deps.Inventory.View().Guest(a.id.Region, a.id.VMID); ok {
+	if guest, ok := a.deps.Inventory.View().Guest(a.id.Region, a.id.VMID); ok && guest.Kind != proxmox.KindQEMU {
+		return true, nil // a container has the VMID, so ours was deleted
+	} else if ok {
 		cfg, err := a.client.VMConfig(ctx, guest.Host, a.id.VMID)
 		if errors.Is(err, proxmox.ErrNotFound) {
 			return false, nil
@@ -103,6 +105,9 @@ func (a *attempt) ensureCloneEnded(ctx context.Context) (bool, error) {
 	}
 	own := a.deps.Launches.CloneTask(a.claim)
 	for _, host := range a.cloneHosts() {
+		if a.isCloneHostDown(host) {
+			continue
+		}
 		tasks, err := a.client.RunningTasks(ctx, host, instance.TaskClone)
 		if err != nil {
 			return false, blocked(err, unreachable(host))
@@ -119,6 +124,16 @@ func (a *attempt) ensureCloneEnded(ctx context.Context) (bool, error) {
 		}
 	}
 	return true, nil
+}
+
+// isCloneHostDown reports whether the Host of the Template is offline or was removed, while the
+// VM is not listed and would be on another Host. Then no clone runs there: its VM is listed as
+// soon as it begins.
+func (a *attempt) isCloneHostDown(host string) bool {
+	view := a.deps.Inventory.View()
+	_, listed := view.Guest(a.id.Region, a.id.VMID)
+	snapshot := view.Snapshots[a.id.Region]
+	return !listed && snapshot != nil && !snapshot.Hosts[host].Online && host != instance.RecordedHost(a.claim)
 }
 
 // cloneHosts returns the Hosts on which the clone could run: that of the Template, or all

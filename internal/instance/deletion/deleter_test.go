@@ -12,6 +12,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -240,6 +241,47 @@ func TestDeleteRemovedHost(t *testing.T) {
 	in.Host, in.TemplateHost = "pve7", "pve7"
 	claim.Annotations[v1alpha1.AnnotationLaunchIntent] = in.Encode()
 	p.Delete(claim)
+}
+
+// A Claim whose clone never began is deleted although the host of its template is down.
+func TestDeleteTemplateHostDown(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t, testenv.Hosts(3))
+	p := w.StartProcess()
+	claim := p.Launched("pool-abc", w.NodeClass)
+	in := w.Intent(claim)
+	p.Delete(claim)
+	in.TemplateHost = "pve3"
+	if in.Host == "pve3" {
+		in.TemplateHost = "pve2"
+	}
+	claim.Annotations[v1alpha1.AnnotationLaunchIntent] = in.Encode()
+	delete(claim.Annotations, v1alpha1.AnnotationLaunchCompleted)
+	claim.DeletionTimestamp = new(metav1.Now())
+	w.Expect(w.Sim.HostDown(in.TemplateHost, "refused")).To(Succeed())
+	w.StartProcess().Delete(claim)
+}
+
+// A container with the VMID of a Claim is not its VM.
+func TestDeleteVMIDOfContainer(t *testing.T) {
+	t.Parallel()
+	const container = 20150
+	w := testenv.NewFake(t, testenv.Scenario(func(s *pvesim.Scenario) {
+		s.Guests = append(s.Guests, pvesim.Guest{VMID: container, Host: "pve1", Type: "lxc", Config: map[string]string{"memory": "512"}})
+	}))
+	p := w.StartProcess()
+	claim := p.Launched("pool-abc", w.NodeClass)
+	in := w.Intent(claim)
+	p.Delete(claim)
+	in.VMID = container
+	claim.Annotations[v1alpha1.AnnotationLaunchIntent] = in.Encode()
+	claim.Annotations[v1alpha1.AnnotationLaunchCompleted] = time.Now().Add(-time.Hour).Format(time.RFC3339)
+	claim.Status.ProviderID = v1alpha1.ProviderID{Region: in.Region, VMID: container}.String()
+	_, err := p.Instances.VMs.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: container})
+	w.Expect(err).To(MatchError(proxmox.ErrNotFound))
+	w.Expect(p.Instances.VMs.MayExist(claim)).To(BeFalse())
+	p.Delete(claim)
+	w.Expect(w.Sim.Guests()).To(ContainElement(HaveField("VMID", container)))
 }
 
 // A clone or destroy that was killed leaves a lock that only root can remove. The error

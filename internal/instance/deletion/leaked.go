@@ -71,8 +71,9 @@ func (d *Deleter) deleteDisks(ctx context.Context, c proxmox.Client, id instance
 	if len(volumes) == 0 {
 		return nil
 	}
+	guest, listed := d.deps.Inventory.View().Guest(id.Region, id.VMID)
 	switch _, err := c.VMConfig(ctx, host, id.VMID); {
-	case err == nil || instance.IsNotVisible(err):
+	case err == nil || instance.IsNotVisible(err) || listed && guest.Kind != proxmox.KindQEMU:
 		log.FromContext(ctx).Info("keeping disks because another guest has the VMID", "vmid", id.VMID, "host", host, "region", id.Region, "volumes", volumes)
 		return nil
 	case !errors.Is(err, proxmox.ErrNotFound):
@@ -142,6 +143,10 @@ func (a *attempt) deleteEarlierLeaks(ctx context.Context) error {
 	tasks, err := a.deleteDestroyedDisks(ctx, a.client, a.id, host, since)
 	if err != nil || !launching {
 		return err
+	}
+	if a.isCloneHostDown(a.intent.TemplateHost) {
+		log.FromContext(ctx).Info("not searching for disks of a failed clone, because the host of the template is down", "host", a.intent.TemplateHost, "vmid", a.id.VMID)
+		return nil
 	}
 	if a.intent.TemplateHost != host {
 		if tasks, err = recentTasks(ctx, a.client, a.intent.TemplateHost, since); err != nil {

@@ -103,7 +103,7 @@ func (d *Deleter) releaseOrphan(ctx context.Context, client proxmox.Client, vm i
 
 // deleteOrphanedDisks deletes the disks that an earlier destroy of an orphan left.
 func (d *Deleter) deleteOrphanedDisks(ctx context.Context, client proxmox.Client, vm instance.VM, begun time.Time) error {
-	if guest, listed := d.deps.Inventory.View().Guest(vm.Region, vm.VMID); listed && guest.Host != vm.Host {
+	if guest, listed := d.deps.Inventory.View().Guest(vm.Region, vm.VMID); listed && (guest.Host != vm.Host || guest.Kind != proxmox.KindQEMU) {
 		return nil // it was migrated, or the VMID has another owner
 	}
 	_, err := d.deleteDestroyedDisks(ctx, client, vm.Identity, vm.Host, begun)

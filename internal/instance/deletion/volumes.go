@@ -16,6 +16,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -42,6 +43,9 @@ func isDiskOf(volume string, vmid int) bool {
 // To detach such a volume does not help: Proxmox keeps it in the configuration as
 // unusedN, and deletes it if that entry is deleted.
 func checkVolumes(ctx context.Context, id instance.Identity, host string, cfg proxmox.VMConfig) error {
+	if err := checkMovedDisks(id, host, cfg); err != nil {
+		return err
+	}
 	var kept []string
 	for _, slot := range slices.Sorted(maps.Keys(cfg.Options)) {
 		if !volumeSlot.MatchString(slot) {
@@ -65,6 +69,21 @@ func checkVolumes(ctx context.Context, id instance.Identity, host string, cfg pr
 	}
 	if len(kept) > 0 {
 		log.FromContext(ctx).Info("keeping attached volumes of other owners", "vmid", id.VMID, "host", host, "volumes", kept)
+	}
+	return nil
+}
+
+// checkMovedDisks returns a BlockedError if a disk that is kept for the machine was moved in
+// Proxmox: it then has the VMID in its name, and would be deleted with the VM.
+func checkMovedDisks(id instance.Identity, host string, cfg proxmox.VMConfig) error {
+	mark, _ := ownership.Read(cfg.Description())
+	for _, drive := range cfg.Drives().All() {
+		name := drive.Properties.Value("serial")
+		if isDiskOf(drive.VolumeID, id.VMID) && slices.Contains(mark.Retained, name) {
+			return &instance.BlockedError{Reason: v1alpha1.EventVolumeAttached, Message: fmt.Sprintf(
+				"disk %s of machine %s was moved to volume %s of VM %d on host %s (%s), and Proxmox would delete it with the VM; the deletion waits: copy its data to a volume of another VM, then remove the disk from this one",
+				name, mark.Machine, drive.VolumeID, id.VMID, host, drive.Slot)}
+		}
 	}
 	return nil
 }

@@ -107,7 +107,7 @@ func (a *attempt) configure(ctx context.Context) (proxmox.VMConfig, error) {
 	if err != nil {
 		return cfg, failf(v1alpha1.EventTemplateUnusable, "configuring the clone of template %d on host %s: %w", a.intent.TemplateID, a.intent.TemplateHost, err)
 	}
-	if err := a.checkRetainedDisks(); err != nil {
+	if err := a.checkRetainedDisks(ctx); err != nil {
 		return cfg, err
 	}
 	return cfg, a.client.UpdateVM(ctx, a.intent.Host, a.intent.VMID, change)

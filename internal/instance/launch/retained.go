@@ -9,8 +9,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -52,25 +56,61 @@ func (a *attempt) ensureRetainedDisks(ctx context.Context) error {
 	return nil
 }
 
+// retainedReads is how many configurations are read concurrently.
+const retainedReads = 8
+
 // checkRetainedDisks returns an error if another VM has a disk of the machine: two guests
 // that write to it would destroy its data. The machine has one VM, so it is a VM of an
 // administrator, or one that the next poll does not show any more. The launch is retried.
-func (a *attempt) checkRetainedDisks() error {
+//
+// It reads the configurations of all VMs that could have the disk: those in the inventory may
+// be hours old.
+func (a *attempt) checkRetainedDisks(ctx context.Context) error {
 	snapshot := a.deps.Inventory.View().Snapshots[a.intent.Region]
 	if len(a.intent.Retained) == 0 || snapshot == nil {
 		return nil
 	}
-	volumes := slices.Collect(maps.Values(a.intent.Retained))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(retainedReads)
 	for vmid, guest := range snapshot.Guests {
-		if guest.Config == nil || vmid == a.intent.VMID {
+		volumes := a.retainedOn(snapshot, guest.Host)
+		if len(volumes) == 0 || vmid == a.intent.VMID || guest.Kind != proxmox.KindQEMU {
 			continue
 		}
-		for _, drive := range guest.Config.Drives().All() {
-			// Volumes of local storages on two Hosts can have the same name.
-			storage := snapshot.Storages[inventory.StorageKey{Host: guest.Host, Storage: drive.Storage}]
-			if slices.Contains(volumes, drive.VolumeID) && (guest.Host == a.intent.Host || storage.Shared) {
-				return fmt.Errorf("disk %s of machine %s is attached to VM %d on host %s (%s): detach it there", drive.VolumeID, a.intent.Machine, vmid, guest.Host, drive.Slot)
-			}
+		group.Go(func() error { return a.checkAttached(ctx, snapshot, guest, volumes) })
+	}
+	return group.Wait()
+}
+
+// retainedOn returns the volumes of the machine that a VM on a Host could have. Those of local
+// storages on two Hosts can have the same name.
+func (a *attempt) retainedOn(snapshot *inventory.Snapshot, host string) []string {
+	return slices.DeleteFunc(slices.Collect(maps.Values(a.intent.Retained)), func(volume string) bool {
+		storage, _, _ := strings.Cut(volume, ":")
+		return host != a.intent.Host && !snapshot.Storages[inventory.StorageKey{Host: a.intent.Host, Storage: storage}].Shared
+	})
+}
+
+// checkAttached returns an error if a guest has one of the volumes. The configuration of one on
+// an offline Host is the last known one.
+func (a *attempt) checkAttached(ctx context.Context, snapshot *inventory.Snapshot, guest inventory.Guest, volumes []string) error {
+	config := guest.Config
+	if snapshot.Hosts[guest.Host].Online {
+		read, err := a.client.VMConfig(ctx, guest.Host, guest.VMID)
+		if errors.Is(err, proxmox.ErrNotFound) {
+			return nil
+		}
+		if err != nil && !instance.IsNotVisible(err) {
+			return err
+		}
+		config = &read
+	}
+	if config == nil {
+		return nil
+	}
+	for _, drive := range config.Drives().All() {
+		if slices.Contains(volumes, drive.VolumeID) {
+			return fmt.Errorf("disk %s of machine %s is attached to VM %d on host %s (%s): detach it there", drive.VolumeID, a.intent.Machine, guest.VMID, guest.Host, drive.Slot)
 		}
 	}
 	return nil

@@ -4,6 +4,8 @@
 package launch_test
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -119,11 +121,35 @@ func TestLaunchRetainedDiskAttached(t *testing.T) {
 	volume := w.Intent(claim).Retained["data"]
 	finish(w, p, claim)
 	w.CloneByHand("pve1", testenv.LastVMID, "rescue")
+	w.Eventually(func(g Gomega) {
+		g.Expect(p.Inventory.RefreshAll(t.Context())).To(Succeed())
+		guest, _ := p.Inventory.View().Guest(testenv.Region, testenv.LastVMID)
+		g.Expect(guest.Config).NotTo(BeNil())
+	}).Should(Succeed())
 	attach := proxmox.ConfigChange{Set: map[string]string{"scsi5": volume}}
-	w.Expect(w.Client.UpdateVM(t.Context(), "pve1", testenv.LastVMID, attach)).To(Succeed())
-	p = w.StartProcess()
+	w.Expect(w.Client.UpdateVM(t.Context(), "pve1", testenv.LastVMID, attach)).To(Succeed()) // which no list shows
 	claim = p.Planned("pool-b", w.NodeClass)
 	w.Expect(p.Launch(claim, w.NodeClass)).To(MatchError(And(ContainSubstring("disk "+volume+" of machine db-1 is attached to VM"), ContainSubstring("detach it there"))))
+}
+
+// A retained disk that was moved in Proxmox has the VMID in its name. It is not deleted with the
+// VM.
+func TestDeleteMovedRetainedDisk(t *testing.T) {
+	t.Parallel()
+	w := newRetained(t, withStorage("fast", 100*pvesim.GiB))
+	p := w.StartProcess()
+	claim := p.Launched("pool-a", w.NodeClass)
+	in := w.Intent(claim)
+	config, err := w.Client.VMConfig(t.Context(), in.Host, in.VMID)
+	w.Expect(err).NotTo(HaveOccurred())
+	drives := config.Drives().All()
+	drive := drives[slices.IndexFunc(drives, func(d proxmox.Drive) bool { return d.VolumeID == in.Retained["data"] })]
+	drive.VolumeID = fmt.Sprintf("fast:vm-%d-disk-7", in.VMID)
+	w.Expect(w.Client.CreateVolume(t.Context(), in.Host, proxmox.NewVolume{ID: drive.VolumeID, VMID: in.VMID, GiB: 10})).To(Succeed())
+	w.Expect(w.Client.UpdateVM(t.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{drive.Slot: drive.Encode()}})).To(Succeed())
+	_, err = p.Instances.Deleter.Delete(t.Context(), claim)
+	w.Expect(err).To(MatchError(ContainSubstring("disk data of machine db-1 was moved to volume " + drive.VolumeID)))
+	w.Expect(w.Client.VMStatus(t.Context(), in.Host, in.VMID)).To(HaveField("Running", true), "it was not stopped")
 }
 
 // Whenever the controller is killed while it launches or deletes the VM of a machine, the

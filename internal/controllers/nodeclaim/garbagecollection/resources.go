@@ -8,6 +8,7 @@ import (
 	"errors"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -128,7 +129,13 @@ func (c *Controller) orphanNodes(ctx context.Context, unready []*corev1.Node, cl
 		if _, err := c.deps.VMs.Get(ctx, id); !errors.Is(err, proxmox.ErrNotFound) {
 			continue
 		}
-		out = append(out, nodeOrphan(node.Name, func() error { return client.IgnoreNotFound(c.deps.Kube.Delete(ctx, node)) }))
+		out = append(out, nodeOrphan(node.Name, func() error {
+			err := c.deps.Kube.Delete(ctx, node, client.Preconditions{UID: &node.UID})
+			if apierrors.IsConflict(err) {
+				return nil // another Node has the name now
+			}
+			return client.IgnoreNotFound(err)
+		}))
 	}
 	return out
 }
