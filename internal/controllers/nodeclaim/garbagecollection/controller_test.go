@@ -5,6 +5,7 @@ package garbagecollection_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -241,6 +242,43 @@ func TestDeleteOrphanedNode(t *testing.T) {
 	for why, n := range kept {
 		w.Expect(w.IsDeleted(n)).To(BeFalse(), why)
 	}
+}
+
+// replacedNode is a client of which a Node is replaced by another one of its name right before it
+// is deleted.
+type replacedNode struct {
+	client.Client
+	node *corev1.Node
+}
+
+func (c replacedNode) Delete(ctx context.Context, object client.Object, options ...client.DeleteOption) error {
+	if object.GetName() == c.node.Name {
+		replacement := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.node.Name}}
+		if err := errors.Join(c.Client.Delete(ctx, c.node), c.Create(ctx, replacement)); err != nil {
+			return err
+		}
+	}
+	return c.Client.Delete(ctx, object, options...)
+}
+
+// The Nodes of a machine have the same name.
+func TestKeepReplacedNode(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling())
+	w.Class()
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: w.Named("machine"), Labels: map[string]string{karpv1.NodePoolLabelKey: "pool"}},
+		Spec:       corev1.NodeSpec{ProviderID: "proxmox://region-1/20001"},
+	}
+	w.Create(node)
+	c := newCollector(w, garbagecollection.PolicyDelete, func(d *garbagecollection.Deps) { d.Kube = replacedNode{d.Kube, node.DeepCopy()} })
+	c.run()
+	w.Clock.Advance(2 * time.Minute)
+	c.run()
+	found := &corev1.Node{}
+	w.Expect(w.Kube.Get(t.Context(), client.ObjectKeyFromObject(node), found)).To(Succeed())
+	w.Expect(found.UID).NotTo(Equal(node.UID))
+	w.Expect(w.Kube.Delete(t.Context(), found)).To(Succeed())
 }
 
 // A region that was never polled does not delay the deletion of orphans of other regions.
