@@ -115,7 +115,7 @@ timed-%:
 
 .PHONY: unit
 unit: $(ENVTEST)/kube-apiserver $(HELM) ## Run the unit tests with the race detector and a real API server
-	$(call log,"testing the packages with the race detector (about 20 minutes on 2 cores; first time: several minutes more of compiling)")
+	$(call log,"testing the packages with the race detector (about 15 minutes on 2 cores; first time: several minutes more of compiling)")
 	KUBEBUILDER_ASSETS=$(ENVTEST) KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) \
 		go run ./hack/testserver env $(RACE) -p 4 -shuffle=on -timeout 15m $$(go list ./... | grep -v /test/e2e)
 
