@@ -35,15 +35,19 @@ func (r *hostReconciler) tryAcquireBuilder() bool {
 	r.tracker.mu.Lock()
 	defer r.tracker.mu.Unlock()
 	now := r.clock.Now()
-	for key := range busy {
+	hasFailed := func(key HostKey) bool {
+		s := r.tracker.hosts[key]
+		return s != nil && s.failures > 0
+	}
+	for key, failed := range busy {
 		// The inventory reads notes late, and with them that a builder VM failed.
-		if s := r.tracker.hosts[key]; s != nil && s.failures > 0 {
+		if !failed && hasFailed(key) {
 			delete(busy, key)
 		}
 	}
 	for key, reservation := range r.tracker.builders {
-		// The Host of an older one went offline.
-		if key.UID == r.UID && now.Sub(reservation.at) < r.desired.Spec.Prepare.TimeLimit() {
+		// The Host of an older one went offline. One that could not be started does not count.
+		if key.UID == r.UID && now.Sub(reservation.at) < r.desired.Spec.Prepare.TimeLimit() && (reservation.vmid != 0 || !hasFailed(key)) {
 			busy[key] = true
 		}
 	}
@@ -55,20 +59,23 @@ func (r *hostReconciler) tryAcquireBuilder() bool {
 	return true
 }
 
-// hostsWithBuilders returns the Hosts with a builder VM of the ProxmoxTemplate that has not
-// failed, according to the inventory. If only one may run, those that failed count until they
-// are stopped.
+// hostsWithBuilders returns the online Hosts with a builder VM of the ProxmoxTemplate that has
+// not failed, according to the inventory. If only one may run, those that failed count until
+// they are stopped; their value is true.
 func (r *hostReconciler) hostsWithBuilders() map[HostKey]bool {
 	busy := map[HostKey]bool{}
 	for region, snapshot := range r.inventory.View().Snapshots {
 		for _, guest := range snapshot.Guests {
-			if guest.Config == nil || guest.Template {
+			if guest.Config == nil || guest.Template || !snapshot.Hosts[guest.Host].Online {
 				continue
 			}
 			mark, owned := readOwnedMark(r.kubeCluster, r.UID, guest.VMID, *guest.Config)
-			running := r.desired.Spec.Prepare.HostLimit() == 1 && guest.Status == statusRunning
-			if owned && mark.Builder != nil && (mark.Builder.Failed.IsZero() || running) {
-				busy[HostKey{UID: r.UID, Region: region, Host: guest.Host}] = true
+			if !owned || mark.Builder == nil {
+				continue
+			}
+			failed := !mark.Builder.Failed.IsZero()
+			if !failed || r.desired.Spec.Prepare.HostLimit() == 1 && guest.Status == statusRunning {
+				busy[HostKey{UID: r.UID, Region: region, Host: guest.Host}] = failed
 			}
 		}
 	}

@@ -32,6 +32,8 @@ type Location struct {
 	// SpecProblem is why the Template cannot be built on any Host, NetworkProblem why its
 	// VMs could not start on this one.
 	Problem, SpecProblem, NetworkProblem string
+	// Maintenance is why no builder VM is started on the Host now.
+	Maintenance string
 	// Required are the privileges for building the Template. MissingPrivileges describes
 	// those that are missing.
 	Required          []privileges.Required
@@ -41,7 +43,7 @@ type Location struct {
 // Blocker returns why the Template cannot be built now, and what to do about it; empty if
 // it can.
 func (l Location) Blocker() string {
-	return cmp.Or(l.MissingPrivileges, l.Problem, l.SpecProblem, l.NetworkProblem)
+	return cmp.Or(l.MissingPrivileges, l.Problem, l.SpecProblem, l.NetworkProblem, l.Maintenance)
 }
 
 // baseStorages are the storage types that support template disks: thick LVM and iSCSI do
@@ -68,7 +70,7 @@ func locationsInRegion(view inventory.View, region string, desired Desired, exis
 	for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
 		location := locationOnHost(snapshot, host, desired)
 		if state, _ := view.Host(region, host); state.Maintenance != "" && desired.Spec.Prepare != nil {
-			location.Problem = cmp.Or(location.Problem, fmt.Sprintf("the host is in maintenance (%s); its template is prepared afterwards", state.Maintenance))
+			location.Maintenance = fmt.Sprintf("the host is in maintenance (%s); its template is prepared afterwards", state.Maintenance)
 		}
 		if !location.Shared {
 			locations = append(locations, location)
@@ -91,15 +93,15 @@ func locationsInRegion(view inventory.View, region string, desired Desired, exis
 
 // rankShared returns how well a shared Template belongs to a Location: best where it already
 // exists, then where it is being prepared, then where it can be built.
-func rankShared(snapshot *inventory.Snapshot, desired Desired, existing []Existing, builders map[string]string, l Location) int {
+func rankShared(snapshot *inventory.Snapshot, desired Desired, existing []Existing, builders map[string]builderState, l Location) int {
 	exists := slices.ContainsFunc(existing, func(e Existing) bool {
 		return l.matches(desired, e) && storageOf(e) == l.Storage
 	})
 	online, buildable := snapshot.Hosts[l.Host].Online, l.Blocker() == ""
-	switch status := builders[l.Host]; {
+	switch builder := builders[l.Host]; {
 	case exists && online:
 		return 3
-	case online && (status == statusRunning || status != "" && buildable):
+	case online && (builder == builderRunning || builder != "" && buildable):
 		return 2 // moving it would destroy the builder VM
 	case buildable:
 		return 1
@@ -107,9 +109,18 @@ func rankShared(snapshot *inventory.Snapshot, desired Desired, existing []Existi
 	return 0
 }
 
-// hostsBuilding returns the status of the builder VM of the desired Template by Host.
-func hostsBuilding(snapshot *inventory.Snapshot, desired Desired) map[string]string {
-	builders := map[string]string{}
+// builderState is the state of a builder VM; empty if there is none.
+type builderState string
+
+const (
+	builderRunning builderState = "Running"
+	// builderEnded is off, or has failed.
+	builderEnded builderState = "Ended"
+)
+
+// hostsBuilding returns the state of the builder VM of the desired Template by Host.
+func hostsBuilding(snapshot *inventory.Snapshot, desired Desired) map[string]builderState {
+	builders := map[string]builderState{}
 	if desired.Spec.Prepare == nil {
 		return builders
 	}
@@ -118,8 +129,12 @@ func hostsBuilding(snapshot *inventory.Snapshot, desired Desired) map[string]str
 			continue
 		}
 		mark, ok := ownership.Read(guest.Config.Description())
-		if ok && mark.Builder != nil && mark.TemplateUID == desired.UID && mark.VMID == guest.VMID && desired.matches(mark) {
-			builders[guest.Host] = guest.Status
+		if !ok || mark.Builder == nil || mark.TemplateUID != desired.UID || mark.VMID != guest.VMID || !desired.matches(mark) {
+			continue
+		}
+		builders[guest.Host] = builderEnded
+		if guest.Status == statusRunning && mark.Builder.Failed.IsZero() {
+			builders[guest.Host] = builderRunning
 		}
 	}
 	return builders

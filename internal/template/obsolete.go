@@ -87,7 +87,11 @@ func (r *hostReconciler) deleteObsoleteBuilders(ctx context.Context, obs observa
 			continue
 		}
 		err := r.destroyVM(ctx, existing)
-		if _, retained := errors.AsType[*retainedError](err); err != nil && !retained {
+		if _, retained := errors.AsType[*retainedError](err); err == nil || retained {
+			continue
+		}
+		// One that is off does no harm. It is deleted with what else is unneeded.
+		if status, statusErr := r.client.VMStatus(ctx, r.Host, existing.VMID); statusErr != nil || status.Running {
 			return explain(err, obs.location, fmt.Sprintf("deleting builder VM %d", existing.VMID), storageOf(existing))
 		}
 	}

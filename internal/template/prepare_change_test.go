@@ -108,6 +108,19 @@ func TestPrepareOneAtATime(t *testing.T) {
 	e.Expect(e.listObjects()).To(Equal(e.initial))
 }
 
+// A host that cannot create its builder VM does not block the others.
+func TestPrepareCreationFails(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 2)
+	prepareTemplates(e, func(p *v1alpha1.Preparation) { p.MaxConcurrent = 1 })
+	_, err := e.sim.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/pve1/qemu", Status: 500, Message: "no space left"})
+	e.Expect(err).NotTo(HaveOccurred())
+	p := e.process()
+	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
+	e.Expect(p.report().Message).To(ContainSubstring("no space left"))
+	p.reconcileUntil(func(g Gomega) { g.Expect(p.report().Zones).To(ConsistOf(HaveField("Host", "pve2"))) })
+}
+
 // A builder VM on an offline host blocks the deletion of its ProxmoxTemplate.
 func TestDeleteWithBuilderOnOfflineHost(t *testing.T) {
 	t.Parallel()
@@ -240,6 +253,19 @@ func TestPrepareInMaintenance(t *testing.T) {
 	e.Expect(guests).To(BeEmpty())
 	p.Inventory().SetMaintenance(nil)
 	p.reconcileUntilComplete()
+}
+
+// A builder VM that was started before the maintenance is completed.
+func TestPrepareBeforeMaintenance(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 1)
+	prepareTemplates(e)
+	e.builders.set(pvesim.Script{})
+	p := e.process()
+	vmid := p.reconcileUntilRunning()
+	p.Inventory().SetMaintenance(inventory.Maintenance{{Region: region, Host: "pve1"}: ""})
+	e.Expect(e.sim.PowerOffGuest(vmid)).To(Succeed())
+	e.Expect(p.reconcileUntilComplete().Zones).To(ConsistOf(HaveField("VMID", vmid)))
 }
 
 // withoutMarks is a client of which the ownership marks were removed.

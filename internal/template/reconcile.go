@@ -178,8 +178,12 @@ func (r *hostReconciler) ensureTemplate(ctx context.Context) (time.Duration, err
 		}
 		return 0, r.updateExisting(ctx, obs.location, obs.ready[i])
 	}
-	if obs.location.Blocker() != "" {
-		return 0, nil
+	if blocker := obs.location.Blocker(); blocker != "" {
+		// During maintenance no builder VM is started, but one that was is completed.
+		builder, ok := obs.findBuilder(r.desired)
+		if blocker != obs.location.Maintenance || !ok || builder.Mark.Builder.Started.IsZero() {
+			return 0, nil
+		}
 	}
 	return r.buildMissing(ctx, obs)
 }

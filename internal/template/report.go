@@ -130,7 +130,7 @@ func (p *Provider) reportBlockers(r *Report, view inventory.View, desired Desire
 			continue
 		}
 		r.Failing = true
-		if reason != location.Problem && reason != desired.Problem {
+		if reason != location.Problem && reason != location.Maintenance && reason != desired.Problem {
 			r.FailedFacts[location.Region] = append(r.FailedFacts[location.Region], Facts(desired, location.Host)...)
 		}
 		if hosts[reason] == nil {

@@ -202,9 +202,10 @@ func (c *Controller) wakeAgain(ctx context.Context, name inventory.HostName) {
 // changes until enough of them vote again; which ones are on is not known.
 func (c *Controller) wakeWithoutQuorum(ctx context.Context, region string) {
 	for _, name := range c.namesIn(region) {
-		if c.records[name].State == inventory.Waking {
+		switch c.records[name].State {
+		case inventory.Waking, inventory.ShuttingDown: // which ignores the packet until it is off
 			c.wakeAgain(ctx, name)
-		} else {
+		default:
 			logError(ctx, name, "waking a host failed, retrying", c.wake(ctx, name, "the Proxmox cluster has no quorum"))
 		}
 	}
@@ -217,10 +218,11 @@ func logError(ctx context.Context, name inventory.HostName, message string, err 
 }
 
 // wake records that a Host is woken, and wakes it. If that fails, the time continues: after the
-// wake timeout other Hosts are used.
+// wake timeout other Hosts are used. The state of a Host that shuts down is kept: otherwise the
+// record would be deleted while it is still on.
 func (c *Controller) wake(ctx context.Context, name inventory.HostName, reason string) error {
 	record, now := c.records[name], c.deps.Clock.Now()
-	if record.State != inventory.Waking {
+	if record.State != inventory.Waking && record.State != inventory.ShuttingDown {
 		record.State, record.WakeSince, record.WakeReason = inventory.Waking, now, reason
 		log.FromContext(ctx).Info("waking host", "region", name.Region, "host", name.Host, "reason", reason)
 		c.event(ctx, name, corev1.EventTypeNormal, v1alpha1.EventHostWoken, fmt.Sprintf("Waking host %s: %s", name, reason))

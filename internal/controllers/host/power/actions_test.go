@@ -210,6 +210,23 @@ func TestWakeWithoutQuorum(t *testing.T) {
 	e.evaluateUntil(map[string]inventory.SleepState{})
 }
 
+// A host that shuts down while quorum is lost for a moment stays recorded.
+func TestShutDownWithoutQuorum(t *testing.T) {
+	t.Parallel()
+	e := startEnv(t, enabledScenario(), enabled)
+	e.Expect(e.store(kubeCluster).Put(e.ctx, inventory.HostName{Region: "home", Host: "pve4"}, &inventory.Sleep{State: inventory.ShuttingDown, KubeCluster: kubeCluster, Since: e.clock.Now()})).To(Succeed())
+	e.start(kubeCluster)
+	e.evaluate(0)
+	e.sim.SetQuorum(false)
+	e.Expect(e.inventory.RefreshAll(e.ctx)).To(MatchError(proxmox.ErrNoQuorum))
+	e.controller.Evaluate(e.ctx)
+	e.Expect(e.sim.CountRequests("POST", "/nodes/{node}/wakeonlan")).To(Equal(1))
+	e.sim.SetQuorum(true)
+	e.Eventually(func() error { return e.inventory.RefreshAll(e.ctx) }).WithTimeout(time.Minute).Should(Succeed())
+	e.evaluate(0)
+	e.Expect(e.states()).To(Equal(map[string]inventory.SleepState{"pve4": inventory.ShuttingDown}))
+}
+
 // A host that wakes gets another packet while another one shuts down.
 func TestWakeDuringShutdown(t *testing.T) {
 	t.Parallel()
@@ -221,7 +238,7 @@ func TestWakeDuringShutdown(t *testing.T) {
 	e.Expect(err).NotTo(HaveOccurred())
 	e.evaluate(0)
 	e.Expect(wakes()).To(Equal(1))
-	e.Expect(e.store(kubeCluster).Put(e.ctx, inventory.HostName{Region: "home", Host: "pve3"}, &inventory.Sleep{State: inventory.ShuttingDown, Since: e.clock.Now()})).To(Succeed())
+	e.Expect(e.store(kubeCluster).Put(e.ctx, inventory.HostName{Region: "home", Host: "pve3"}, &inventory.Sleep{State: inventory.ShuttingDown, KubeCluster: kubeCluster, Since: e.clock.Now()})).To(Succeed())
 	e.start(kubeCluster)
 	e.evaluate(31 * time.Second)
 	e.Expect(wakes()).To(Equal(2))
