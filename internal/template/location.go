@@ -12,7 +12,6 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -65,7 +64,6 @@ func Locations(view inventory.View, desired Desired, existing []Existing) []Loca
 func locationsInRegion(view inventory.View, region string, desired Desired, existing []Existing) []Location {
 	var locations []Location
 	snapshot := view.Snapshots[region]
-	builders := hostsBuilding(snapshot, desired)
 	shared := map[string]int{} // index in locations by storage
 	for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
 		location := locationOnHost(snapshot, host, desired)
@@ -82,8 +80,7 @@ func locationsInRegion(view inventory.View, region string, desired Desired, exis
 			locations = append(locations, location)
 			continue
 		}
-		rank := func(l Location) int { return rankShared(snapshot, desired, existing, builders, l) }
-		if rank(location) > rank(locations[n]) {
+		if isPreferred(snapshot, desired, existing, location, locations[n]) {
 			locations[n] = location
 		}
 	}
@@ -91,53 +88,22 @@ func locationsInRegion(view inventory.View, region string, desired Desired, exis
 	return locations
 }
 
-// rankShared returns how well a shared Template belongs to a Location: best where it already
-// exists, then where it is being prepared, then where it can be built.
-func rankShared(snapshot *inventory.Snapshot, desired Desired, existing []Existing, builders map[string]builderState, l Location) int {
-	exists := slices.ContainsFunc(existing, func(e Existing) bool {
-		return l.matches(desired, e) && storageOf(e) == l.Storage
-	})
-	online, buildable := snapshot.Hosts[l.Host].Online, l.Blocker() == ""
-	switch builder := builders[l.Host]; {
-	case exists && online:
-		return 3
-	case online && (builder == builderRunning || builder != "" && buildable):
-		return 2 // moving it would destroy the builder VM
-	case buildable:
-		return 1
-	}
-	return 0
-}
-
-// builderState is the state of a builder VM; empty if there is none.
-type builderState string
-
-const (
-	builderRunning builderState = "Running"
-	// builderEnded is off, or has failed.
-	builderEnded builderState = "Ended"
-)
-
-// hostsBuilding returns the state of the builder VM of the desired Template by Host.
-func hostsBuilding(snapshot *inventory.Snapshot, desired Desired) map[string]builderState {
-	builders := map[string]builderState{}
-	if desired.Spec.Prepare == nil {
-		return builders
-	}
-	for _, guest := range snapshot.Guests {
-		if guest.Config == nil || guest.Template {
-			continue
+// isPreferred reports whether a shared Template belongs to location rather than to
+// other: where it already exists, otherwise where it can be built.
+func isPreferred(snapshot *inventory.Snapshot, desired Desired, existing []Existing, location, other Location) bool {
+	rank := func(l Location) int {
+		exists := slices.ContainsFunc(existing, func(e Existing) bool {
+			return l.matches(desired, e) && storageOf(e) == l.Storage
+		})
+		switch {
+		case exists && snapshot.Hosts[l.Host].Online:
+			return 2
+		case l.Blocker() == "":
+			return 1
 		}
-		mark, ok := ownership.Read(guest.Config.Description())
-		if !ok || mark.Builder == nil || mark.TemplateUID != desired.UID || mark.VMID != guest.VMID || !desired.matches(mark) {
-			continue
-		}
-		builders[guest.Host] = builderEnded
-		if guest.Status == statusRunning && mark.Builder.Failed.IsZero() {
-			builders[guest.Host] = builderRunning
-		}
+		return 0
 	}
-	return builders
+	return rank(location) > rank(other)
 }
 
 func storageOf(e Existing) string {
