@@ -82,10 +82,14 @@ func (r *hostReconciler) hostsWithBuilders() map[HostKey]bool {
 	return busy
 }
 
-// setBuilder records the VMID of the builder VM on a Host.
+// setBuilder records the VMID of the builder VM that was started on a Host. From then on it
+// counts, although earlier attempts failed.
 func (t *tracker) setBuilder(key HostKey, vmid int, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if s := t.hosts[key]; s != nil {
+		s.failures = 0
+	}
 	t.builders[key] = builderReservation{vmid: vmid, at: now}
 }
 

@@ -37,9 +37,11 @@ type builders struct {
 	script pvesim.Script
 	// files are those that the guest agent of guests with one can read.
 	files map[string]string
-	// running counts the builders that run, most is how many ran at once, booted all.
-	running, most, booted int
-	data                  bootdata.Data
+	// most is how many builders ran at once, booted how many were started.
+	most, booted int
+	data         bootdata.Data
+	// sim runs the guests.
+	sim *pvesim.Simulator
 }
 
 func newBuilders() *builders {
@@ -64,17 +66,21 @@ func newBuilders() *builders {
 // Boot counts the builders that run.
 func (b *builders) Boot(ctx context.Context, m *pvesim.Machine) {
 	if len(m.CDROMs()) > 0 {
-		b.count(1)
-		defer b.count(-1)
+		b.count()
 	}
 	b.ScriptedGuests.Boot(ctx, m)
 }
 
-func (b *builders) count(n int) {
+func (b *builders) count() {
+	running := 0
+	for _, guest := range b.sim.Guests() {
+		if guest.Name == templateName && guest.Status == "running" {
+			running++
+		}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.running += n
-	b.most = max(b.most, b.running)
+	b.most = max(b.most, running)
 }
 
 func (b *builders) set(script pvesim.Script) {

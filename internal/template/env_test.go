@@ -29,6 +29,8 @@ const (
 	region      = testenv.Region
 	kubeCluster = "0f0f0f0f-0000-4000-8000-000000000001"
 	uid         = "5f1d4d7a-3f0a-4e0c-9d83-9f0c1f7a0b11"
+	// templateName is also the name of builder VMs.
+	templateName = "ubuntu"
 )
 
 // env is a simulated Proxmox cluster without Kubernetes.
@@ -55,8 +57,9 @@ func newEnv(t *testing.T, hosts int, changes ...func(*pvesim.Scenario)) *env {
 	}
 	e := &env{WithT: NewWithT(t), t: t, images: testenv.ServeImages(t, 64<<10), inUse: map[int]string{}, builders: newBuilders()}
 	e.sim = testenv.StartSimulator(t, scenario, pvesim.Options{Speed: testenv.Speed, Guests: e.builders})
+	e.builders.sim = e.sim
 	e.object = &v1alpha1.ProxmoxTemplate{
-		ObjectMeta: metav1.ObjectMeta{Name: "ubuntu", UID: types.UID(uid), Generation: 1},
+		ObjectMeta: metav1.ObjectMeta{Name: templateName, UID: types.UID(uid), Generation: 1},
 		Spec: v1alpha1.ProxmoxTemplateSpec{
 			SourceImage: v1alpha1.SourceImage{URL: e.images.URL + "/noble.img"},
 			StorageIDs:  []string{"local", "local-lvm"},

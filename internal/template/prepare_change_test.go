@@ -99,6 +99,10 @@ func TestPrepareOneAtATime(t *testing.T) {
 	failures := p.events.Messages(v1alpha1.EventTemplatePreparationFailed)
 	e.setContent("install more")
 	p.reconcileUntil(func(g Gomega) { g.Expect(starts()).To(Equal(6)) })
+	e.builders.mu.Lock()
+	most := e.builders.most
+	e.builders.mu.Unlock()
+	e.Expect(most).To(Equal(1))
 	e.Expect(p.events.Messages(v1alpha1.EventTemplatePreparationFailed)).To(Equal(failures), "an obsolete builder VM has not failed")
 	p.deleteUntilGone()
 	e.Expect(e.listObjects()).To(Equal(e.initial))
