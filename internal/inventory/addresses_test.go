@@ -163,6 +163,46 @@ func TestAgentReadOncePerStart(t *testing.T) {
 	}
 }
 
+// A guest keeps its addresses while its agent or its status cannot be read.
+func TestAgentAddressesKept(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func(*cluster){
+		"agent_fails":    func(c *cluster) { c.agents, c.agentFailure = nil, errors.New("QEMU guest agent is not running") },
+		"status_unknown": func(c *cluster) { c.resources.Guests[0] = rowWithoutResources(100) },
+		"host_offline":   func(c *cluster) { c.resources.Hosts[0].Online = false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := clusterWithAddresses()
+			i, clock := newInventory(t, c)
+			i.WatchAddresses()
+			refresh(t, i)
+			c.takeCalls()
+			c.change(func() { fail(c) })
+			pollFor(t, i, clock, 2*time.Hour)
+			if name == "agent_fails" && !slices.Contains(c.takeCalls(), "agent pve1/100") {
+				t.Error("the agent was not read again")
+			}
+			if got := owners(i.View(), "10.0.0.10"); got[0] != "VM 100 in region r" {
+				t.Errorf("the owner of its address is %q", got)
+			}
+		})
+	}
+}
+
+func TestContainerAddressChanged(t *testing.T) {
+	t.Parallel()
+	c := clusterWithAddresses()
+	i, clock := newInventory(t, c)
+	i.WatchAddresses()
+	refresh(t, i)
+	c.change(func() { c.configs[102] = config("net0", "name=eth0,bridge=vmbr0,ip=10.0.0.60/24") })
+	pollFor(t, i, clock, time.Hour)
+	if got, want := owners(i.View(), "10.0.0.60", "10.0.0.12"), []string{"container 102 in region r", ""}; !slices.Equal(got, want) {
+		t.Errorf("the owners are %q, want %q", got, want)
+	}
+}
+
 func TestAgentReadsBeforeAddressesKnown(t *testing.T) {
 	t.Parallel()
 	c := clusterWithAddresses()

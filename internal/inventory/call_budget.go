@@ -24,8 +24,10 @@ var (
 	// kindConfig reads one configuration whose row did not change, to find changes that
 	// rows do not show (disks, notes, networks, devices).
 	kindConfig = ReadKind{"config", 150 * time.Second}
-	kindSDN    = ReadKind{"SDN", time.Minute}
-	kindAgent  = ReadKind{"agent", 2 * time.Minute}
+	// kindContainer reads the configuration of one container whose row did not change.
+	kindContainer = ReadKind{"container", 150 * time.Second}
+	kindSDN       = ReadKind{"SDN", time.Minute}
+	kindAgent     = ReadKind{"agent", 2 * time.Minute}
 	// ReadBootDrives lists the boot drives on one storage.
 	ReadBootDrives = ReadKind{"boot drives", 2 * time.Minute}
 	// ReadImages lists the images of one Host.

@@ -66,16 +66,16 @@ func (c *cluster) nextAgent(due []proxmox.GuestRow, now time.Time) []proxmox.Gue
 }
 
 // dueAgents returns the VMs whose agent is due. It evicts VMs that stopped, because their
-// addresses may change with the next start.
+// addresses may change with the next start, and keeps those whose status is unknown.
 func (c *cluster) dueAgents(rows []proxmox.GuestRow, online map[string]bool, now time.Time) (due []proxmox.GuestRow) {
 	seen := map[int]bool{}
 	for _, row := range rows {
-		if !online[row.Host] || !c.hasAgent(row) {
+		if row.Status == statusStopped || !c.hasAgent(row) {
 			continue
 		}
 		seen[row.VMID] = true
 		read := c.addresses.agents[row.VMID]
-		if row.UptimeSeconds >= int64(agentDelay/time.Second) && (read == nil || now.After(read.nextRead)) {
+		if online[row.Host] && row.Status == statusRunning && row.UptimeSeconds >= int64(agentDelay/time.Second) && (read == nil || now.After(read.nextRead)) {
 			due = append(due, row)
 		}
 	}
@@ -99,6 +99,9 @@ func (c *cluster) readAgent(ctx context.Context, host string, vmid int, now time
 	if errors.Is(err, context.DeadlineExceeded) || now.Before(c.addresses.agentsBlockedUntil) {
 		return false
 	}
+	if last := c.addresses.agents[vmid]; err != nil && last != nil {
+		addresses = last.addresses // the guest still has them
+	}
 	c.addresses.agents[vmid] = &guestAddresses{addresses: addresses, nextRead: now.Add(agentInterval)}
 	return true
 }
@@ -113,9 +116,9 @@ func (c *cluster) agentsComplete(rows []proxmox.GuestRow, online map[string]bool
 	return len(c.dueAgents(rows, online, now)) == 0
 }
 
-// hasAgent reports whether a row is a running VM of another user with a guest agent.
+// hasAgent reports whether a row is a VM of another user with a guest agent.
 func (c *cluster) hasAgent(row proxmox.GuestRow) bool {
 	entry := c.configs.entries[row.VMID]
-	return row.Status == statusRunning && entry != nil && entry.config != nil && entry.config.Network().AgentEnabled() &&
+	return entry != nil && entry.config != nil && entry.config.Network().AgentEnabled() &&
 		!c.inventory.options.DetailRange.Contains(row.VMID)
 }

@@ -198,15 +198,23 @@ func (x *index) addReservation(r Reservation, v View) {
 		account.state.Reserved = account.state.Reserved.Plus(extra)
 		account.state.Free = account.state.Free.Minus(extra)
 	}
-	if snapshot := v.Snapshots[r.Region]; snapshot != nil && r.Storage != "" {
-		key := snapshot.diskKey(r.Region, r.Host, r.Storage)
-		x.reservedBytes[key] += r.DiskBytes
-		if r.CPUs > 0 { // not parked
-			x.queuedClones[key]++
-		}
-		for _, disk := range r.Disks {
-			x.reservedBytes[snapshot.diskKey(r.Region, r.Host, disk.Storage)] += disk.Bytes
-		}
+	// A VM that is listed on a Host that is offline has its disks, and they count as used.
+	if !visible || v.Snapshots[r.Region].host(guest.Host).Online {
+		x.addReservedDisks(r, v.Snapshots[r.Region])
+	}
+}
+
+func (x *index) addReservedDisks(r Reservation, snapshot *Snapshot) {
+	if snapshot == nil || r.Storage == "" {
+		return
+	}
+	key := snapshot.diskKey(r.Region, r.Host, r.Storage)
+	x.reservedBytes[key] += r.DiskBytes
+	if r.CPUs > 0 { // not parked
+		x.queuedClones[key]++
+	}
+	for _, disk := range r.Disks {
+		x.reservedBytes[snapshot.diskKey(r.Region, r.Host, disk.Storage)] += disk.Bytes
 	}
 }
 

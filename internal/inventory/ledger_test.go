@@ -226,3 +226,24 @@ func TestRestore(t *testing.T) {
 		t.Error("want two VMs of the NodePool")
 	}
 }
+
+// The disks of VMs on a Host that failed before the controller started are on the shared storage
+// already, and must not count twice.
+func TestRestoreOnOfflineHost(t *testing.T) {
+	t.Parallel()
+	c := newCluster("r", host("pve2", 4, 9), proxmox.HostRow{Name: "pve1"})
+	c.setGuests(rowWithoutResources(20001))
+	for _, name := range []string{"pve1", "pve2"} {
+		c.resources.Storages = append(c.resources.Storages, proxmox.StorageRow{Name: "ceph", Host: name, Type: "rbd", Shared: true, Available: name == "pve2", TotalBytes: 1000 * gib, UsedBytes: 100 * gib})
+	}
+	i, _ := newInventory(t, c)
+	refresh(t, i)
+	before, _ := i.View().Storage("r", "pve2", "ceph")
+	i.Ledger().Restore(inventory.Reservation{
+		ClaimUID: "a", Region: "r", Host: "pve1", VMID: 20001, Amount: amount(2, 4), Storage: "ceph", DiskBytes: 100 * gib,
+		Disks: []inventory.ReservedDisk{{Storage: "ceph", Bytes: 100 * gib}},
+	})
+	if after, ok := i.View().Storage("r", "pve2", "ceph"); !ok || !reflect.DeepEqual(after, before) {
+		t.Errorf("the storage is %+v, want %+v", after, before)
+	}
+}

@@ -57,6 +57,7 @@ type guestAddresses struct {
 	addresses []netip.Addr
 	nextRead  time.Time
 	tried     bool
+	triedAt   time.Time
 }
 
 func newAddressCache() *addressCache {
@@ -129,10 +130,26 @@ func (c *cluster) readSDN(ctx context.Context, now time.Time) bool {
 	return true
 }
 
-// readContainers reads the configurations of new and changed containers and reports whether
-// it made a call.
+// oldestContainer returns the container that was read first if the call budget grants a slot:
+// a change of its addresses does not change its row. It returns 0 if nothing is to be read.
+func (c *cluster) oldestContainer(rows []proxmox.GuestRow, online map[string]bool, now time.Time) int {
+	oldest := 0
+	for _, row := range rows {
+		read := c.addresses.containers[row.VMID]
+		if read != nil && read.tried && online[row.Host] && (oldest == 0 || read.triedAt.Before(c.addresses.containers[oldest].triedAt)) {
+			oldest = row.VMID
+		}
+	}
+	if oldest == 0 || !c.budget.tryAcquire(kindContainer, now) {
+		return 0
+	}
+	return oldest
+}
+
+// readContainers reads the configurations of new and changed containers and, as the call budget
+// allows, of others. It reports whether it made a call.
 func (c *cluster) readContainers(ctx context.Context, rows []proxmox.GuestRow, online map[string]bool, now time.Time) (called bool) {
-	seen := map[int]bool{}
+	seen, oldest := map[int]bool{}, c.oldestContainer(rows, online, now)
 	var group errgroup.Group
 	group.SetLimit(maxParallelReads)
 	for _, row := range rows {
@@ -145,7 +162,8 @@ func (c *cluster) readContainers(ctx context.Context, rows []proxmox.GuestRow, o
 			read = &guestAddresses{}
 			c.addresses.containers[row.VMID] = read
 		}
-		if read.tried && (read.row == fingerprintOf(row) || now.Before(read.nextRead)) || !online[row.Host] {
+		unchanged := read.row == fingerprintOf(row) || now.Before(read.nextRead)
+		if read.tried && unchanged && row.VMID != oldest || !online[row.Host] {
 			continue
 		}
 		called = true
@@ -159,7 +177,7 @@ func (c *cluster) readContainers(ctx context.Context, rows []proxmox.GuestRow, o
 			default:
 				read.nextRead = now.Add(maxRetryDelay)
 			}
-			read.tried = read.tried || ctx.Err() == nil
+			read.tried, read.triedAt = read.tried || ctx.Err() == nil, now
 			return nil
 		})
 	}

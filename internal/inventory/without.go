@@ -12,15 +12,8 @@ func (v View) Without(region string, vmid int) View {
 	reservations := maps.Clone(v.Reservations)
 	maps.DeleteFunc(reservations, func(_ string, r Reservation) bool { return r.Region == region && r.VMID == vmid })
 	snapshots := maps.Clone(v.Snapshots)
-	if guest, ok := v.Guest(region, vmid); ok {
-		snapshot := *snapshots[region]
-		snapshot.Guests, snapshot.Hosts = maps.Clone(snapshot.Guests), maps.Clone(snapshot.Hosts)
-		delete(snapshot.Guests, vmid)
-		if host, ok := snapshot.Hosts[guest.Host]; ok {
-			host.Allocated = host.Allocated.Minus(guest.Allocated)
-			snapshot.Hosts[guest.Host] = host
-		}
-		snapshots[region] = &snapshot
+	if _, ok := v.Guest(region, vmid); ok {
+		snapshots[region] = snapshots[region].without(vmid)
 	}
 	out := NewView(snapshots, v.Failures, reservations, v.settings)
 	out.Generation, out.recentlyReleased = v.Generation, v.recentlyReleased

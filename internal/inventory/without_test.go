@@ -4,6 +4,7 @@
 package inventory_test
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -16,7 +17,10 @@ func TestWithout(t *testing.T) {
 	vm := proxmox.GuestRow{VMID: 20000, Kind: proxmox.KindQEMU, Host: "pve1", Status: "running", CPUs: 2, MemoryBytes: 4 * gib, DiskBytes: gib}
 	other := vm
 	other.VMID = 100
-	s := snapshotOf(nil, []proxmox.HostRow{host("pve1", 8, 32)}, vm, other)
+	s := inventory.NewSnapshot(inventory.PollResult{
+		Region: "r", Taken: start, Resources: proxmox.Resources{Hosts: []proxmox.HostRow{host("pve1", 8, 32)}, Guests: []proxmox.GuestRow{vm, other}},
+		ReportedAddresses: inventory.ReportedAddresses{Guests: map[int][]netip.Addr{20000: {addr("10.0.0.20")}}},
+	}, nil, ownRange)
 	v := viewOf(t, s, `{"r": {"pve1": {"reservedmemory": "2Gi"}}}`,
 		inventory.Reservation{ClaimUID: "a", Region: "r", Host: "pve1", VMID: 20000, NodePool: "p", Amount: inventory.Amount{CPUs: 2, MemoryBytes: 4 * gib}, Fulfilled: true},
 		inventory.Reservation{ClaimUID: "b", Region: "r", Host: "pve1", VMID: 20001, NodePool: "p", Amount: inventory.Amount{CPUs: 1, MemoryBytes: gib}},
@@ -40,6 +44,9 @@ func TestWithout(t *testing.T) {
 		if after.IsVMIDTaken("r", c.vmid) {
 			t.Errorf("%s: the VMID is taken", name)
 		}
+	}
+	if address := addr("10.0.0.20"); !v.Addresses().IsTaken(address) || v.Without("r", 20000).Addresses().IsTaken(address) {
+		t.Error("the address must be taken only with the VM")
 	}
 	if !v.IsVMIDTaken("r", 20000) || len(v.Reservations) != 2 || len(s.Guests) != 2 {
 		t.Error("the View was changed")

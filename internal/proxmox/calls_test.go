@@ -133,12 +133,6 @@ func TestCalls(t *testing.T) {
 			sent:   "GET /nodes/pve1/qemu/101/agent/network-get-interfaces",
 			result: []netip.Addr{netip.MustParseAddr("192.168.0.7"), netip.MustParseAddr("2001:db8::7")},
 		},
-		"agent_error": {
-			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.GuestAddresses(ctx, "pve1", 101) },
-			answer: data(`{"result":{"error":{"class":"GenericError","desc":"no"}}}`),
-			sent:   "GET /nodes/pve1/qemu/101/agent/network-get-interfaces",
-			result: []netip.Addr(nil),
-		},
 		"file_of_a_guest": {
 			call:   func(ctx context.Context, c proxmox.Client) (any, error) { return c.GuestFile(ctx, "pve1", 101, "/a") },
 			answer: data(`{"content":"a\nb","truncated":1}`), sent: "GET /nodes/pve1/qemu/101/agent/file-read?file=%2Fa", result: "a\nb",
@@ -356,6 +350,14 @@ func TestResources(t *testing.T) {
 	g.Expect(found.Guests[2]).To(Equal(proxmox.GuestRow{
 		VMID: 300, Kind: proxmox.KindLXC, Host: "pve1", Status: "running", Tags: []string{}, CPUs: 1, MemoryBytes: 1e9, Pool: "p",
 	}))
+}
+
+// An error of the agent is not a guest without addresses.
+func TestGuestAddressesAgentError(t *testing.T) {
+	t.Parallel()
+	c, _ := clientOf(t, always(data(`{"result":{"error":{"class":"GenericError","desc":"frozen"}}}`)))
+	_, err := c.GuestAddresses(testContext(t), "pve1", 101)
+	NewWithT(t).Expect(err).To(MatchError("querying the guest agent of VM 101 on host pve1: it reports no interfaces: frozen"))
 }
 
 func TestTaskLogNotFound(t *testing.T) {

@@ -109,7 +109,11 @@ func (c guestClient) GuestAddresses(ctx context.Context, host string, vmid int) 
 	var out struct {
 		Result agentInterfaces `json:"result"`
 	}
-	if err := c.get(ctx, at("/nodes/{node}/qemu/{vmid}/agent/network-get-interfaces", host, vmid), &out); err != nil {
+	err := c.get(ctx, at("/nodes/{node}/qemu/{vmid}/agent/network-get-interfaces", host, vmid), &out)
+	if err == nil {
+		err = out.Result.failure
+	}
+	if err != nil {
 		return nil, fmt.Errorf("querying the guest agent of VM %d on host %s: %w", vmid, host, err)
 	}
 	return out.Result.addresses(), nil
@@ -125,27 +129,34 @@ func (c guestClient) GuestFile(ctx context.Context, host string, vmid int, name 
 	return out.Content, nil
 }
 
-// agentInterfaces are the network interfaces that a guest agent reports.
-type agentInterfaces []struct {
-	Addresses []struct {
-		Address string `json:"ip-address"`
-	} `json:"ip-addresses"`
+// agentInterfaces are the network interfaces that a guest agent reports, or its error.
+type agentInterfaces struct {
+	interfaces []struct {
+		Addresses []struct {
+			Address string `json:"ip-address"`
+		} `json:"ip-addresses"`
+	}
+	failure error
 }
 
-// UnmarshalJSON decodes an error of the agent, which is an object instead of a
-// list, as no interfaces.
+// UnmarshalJSON decodes a list of interfaces, or an object with the error of the agent.
 func (a *agentInterfaces) UnmarshalJSON(data []byte) error {
-	type plain agentInterfaces
 	if len(data) > 0 && data[0] != '[' {
-		*a = nil
-		return nil
+		var answer struct {
+			Error struct {
+				Description string `json:"desc"`
+			}
+		}
+		err := json.Unmarshal(data, &answer)
+		a.failure = fmt.Errorf("it reports no interfaces: %s", answer.Error.Description)
+		return err
 	}
-	return json.Unmarshal(data, (*plain)(a))
+	return json.Unmarshal(data, &a.interfaces)
 }
 
 func (a agentInterfaces) addresses() []netip.Addr {
 	var out []netip.Addr
-	for _, nic := range a {
+	for _, nic := range a.interfaces {
 		for _, entry := range nic.Addresses {
 			addr, err := netip.ParseAddr(entry.Address)
 			if err != nil || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() {
