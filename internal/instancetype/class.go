@@ -155,6 +155,11 @@ func newOfferingParams(view inventory.View, key listKey, c classInput) offeringP
 	sorted := slices.SortedFunc(maps.Values(zones), func(a, b zone) int {
 		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Host, b.Host))
 	})
+	// All VMs have the same size of the disk, so Nodes are alike in all zones.
+	diskBytes := c.diskBytes()
+	for _, z := range sorted {
+		diskBytes = max(diskBytes, z.bootDiskBytes)
+	}
 	return offeringParams{
 		listKey:   key,
 		affinity:  c.affinity,
@@ -162,7 +167,7 @@ func newOfferingParams(view inventory.View, key listKey, c classInput) offeringP
 		cpu:       c.cpu,
 		slotTag:   c.slotTag,
 		sizing:    c.sizing,
-		diskBytes: c.diskBytes(),
+		diskBytes: diskBytes,
 		kubelet:   c.kubelet,
 
 		kubeletDiskBytes: c.kubeletDiskBytes(),

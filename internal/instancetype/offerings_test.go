@@ -50,6 +50,24 @@ func TestListPoolAffinity(t *testing.T) {
 	}
 }
 
+// Clones have at least the size of the template's disk, also if the class has a smaller one.
+func TestLargeTemplateDisk(t *testing.T) {
+	t.Parallel()
+	v, class := newViewer(), newNodeClassWithAllHosts()
+	v.configs[909].Options["scsi0"] = "local:base-1-disk-0,size=100G"
+	v.publish()
+	p, _ := newProvider(t, v)
+	const disk = int64(100) << 30
+	request := must(p.Request(class, newClaim("1m", "1Mi"), instancetype.RequestOptions{}))
+	if got := request.Options[0].Need.DiskBytes; got != disk {
+		t.Errorf("a VM needs %d bytes of storage, want %d", got, disk)
+	}
+	capacity := find(t, p.List(class, "web"), oneType).Capacity[corev1.ResourceEphemeralStorage]
+	if got := capacity.Value(); got < disk*9/10 || got > disk {
+		t.Errorf("a Node has %d bytes of ephemeral storage, want almost %d", got, disk)
+	}
+}
+
 func TestLabelsArchitectureAndOS(t *testing.T) {
 	t.Parallel()
 	v, class := newViewer(), newNodeClassWithAllHosts()
