@@ -35,6 +35,16 @@ func (in *ProxmoxNodeClass) Hash() string {
 	return hashOf(in.Spec)
 }
 
+// LaunchAnnotations returns the annotations of a NodeClaim that record which version of this class its VM was created with.
+func (in *ProxmoxNodeClass) LaunchAnnotations() map[string]string {
+	return map[string]string{
+		AnnotationNodeClassHash:        in.Hash(),
+		AnnotationNodeClassHashVersion: HashVersion,
+		AnnotationNodeClassFields:      in.EncodeHashedFields(),
+		AnnotationInPlaceUpdateHash:    in.InPlaceHash(),
+	}
+}
+
 // InPlaceHash returns a hash of the fields whose change is written to running VMs: tags, security groups, resource
 // pool and HA.
 func (in *ProxmoxNodeClass) InPlaceHash() string {

@@ -29,13 +29,8 @@ func (c *CloudProvider) plannedClaim(claim *karpv1.NodeClaim, class *v1alpha1.Pr
 			return nil, err
 		}
 	}
-	out.Annotations = map[string]string{
-		v1alpha1.AnnotationLaunchIntent:         in.Encode(),
-		v1alpha1.AnnotationNodeClassHash:        class.Hash(),
-		v1alpha1.AnnotationNodeClassHashVersion: v1alpha1.HashVersion,
-		v1alpha1.AnnotationNodeClassFields:      class.EncodeHashedFields(),
-		v1alpha1.AnnotationInPlaceUpdateHash:    class.InPlaceHash(),
-	}
+	out.Annotations = class.LaunchAnnotations()
+	out.Annotations[v1alpha1.AnnotationLaunchIntent] = in.Encode()
 	out.Status.ProviderID = in.ProviderID()
 	out.Status.ImageID = in.ImageID
 	return out, nil

@@ -4,6 +4,7 @@
 package cloudprovider
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -42,7 +43,7 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 		return v1alpha1.DriftMachine, nil
 	}
 	image, known := c.deps.VMs.CurrentImage(claim, class)
-	if known && claim.Status.ImageID != "" && claim.Status.ImageID != image {
+	if launched := launchedImage(claim); known && launched != "" && launched != image {
 		return v1alpha1.DriftImage, nil
 	}
 	if c.hasBootDataChanged(ctx, claim, class) {
@@ -66,6 +67,16 @@ func (c *CloudProvider) hasNodeClassChanged(claim *karpv1.NodeClaim, class *v1al
 	}
 	// The condition may be that of the last generation.
 	return c.deps.Types.CheckKubelet(class) == nil && !class.StatusConditions().Get(v1alpha1.ConditionKubeletConfigurationValid).IsFalse()
+}
+
+// launchedImage returns the image that the VM of a Claim was cloned from. The status of a Claim
+// that was parked has the image of that time.
+func launchedImage(claim *karpv1.NodeClaim) string {
+	in, ok, err := instance.ReadIntent(claim)
+	if err != nil || !ok {
+		return claim.Status.ImageID
+	}
+	return cmp.Or(in.ImageID, claim.Status.ImageID)
 }
 
 // machineDrift describes how the VM of a Claim differs from its machine; empty if it does not.
@@ -109,7 +120,7 @@ func (c *CloudProvider) hostDrift(claim *karpv1.NodeClaim) cloudprovider.DriftRe
 	if host.OutOfService == inventory.Excluded {
 		return v1alpha1.DriftHostExcluded
 	}
-	if host.OutOfService == inventory.Offline && c.deps.Clock.Since(host.OutOfServiceSince) >= c.deps.HostDriftAfter {
+	if host.OutOfService == inventory.Offline && c.deps.Clock.Since(host.OfflineSince) >= c.deps.HostDriftAfter {
 		return v1alpha1.DriftHostOffline
 	}
 	return ""

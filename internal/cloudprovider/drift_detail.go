@@ -34,7 +34,7 @@ func (c *CloudProvider) DescribeDrift(ctx context.Context, claim *karpv1.NodeCla
 		return machineDrift(claim, class)
 	case v1alpha1.DriftImage:
 		if image, known := c.deps.VMs.CurrentImage(claim, class); known {
-			return fmt.Sprintf("the image of the template on its host changed from %q to %q", claim.Status.ImageID, image)
+			return fmt.Sprintf("the image of the template on its host changed from %q to %q", launchedImage(claim), image)
 		}
 	case v1alpha1.DriftBootData:
 		return fmt.Sprintf("the content of the boot data Secrets of ProxmoxNodeClass %s changed, its hash from %q to %q",

@@ -109,6 +109,9 @@ func TestIsDriftedImage(t *testing.T) {
 	old := v1alpha1.TemplateZone{Region: testenv.Region, Host: host, VMID: w.Intent(claim).TemplateID}.String()
 	replace(old, theirs)
 	w.Expect(drift(w, cp, claim)).To(BeEmpty(), "a new template on another host does not concern it")
+	testenv.Reload(w, claim).Status.ImageID = "another"
+	w.Expect(w.Kube.Status().Update(t.Context(), claim)).To(Succeed())
+	w.Expect(drift(w, cp, claim)).To(BeEmpty(), "a claim that was parked has the image of that time in its status")
 	replace(mine, theirs)
 	w.Expect(drift(w, cp, claim)).To(Equal(v1alpha1.DriftImage))
 	replace(theirs)
@@ -148,6 +151,7 @@ func TestIsDriftedHostOutOfService(t *testing.T) {
 			Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpNotIn, Values: []string{w.Sim.Host()},
 		})
 	})
+	kept := provider(w, func(d *cloudprovider.Deps) { d.HostDriftAfter = 10 * time.Minute })
 	host := w.Intent(claim).Host
 	w.Expect(host).NotTo(Equal(w.Sim.Host()), "another host serves the API")
 	w.Refresh()
@@ -157,20 +161,23 @@ func TestIsDriftedHostOutOfService(t *testing.T) {
 	w.Refresh()
 	w.Expect(drift(w, delayed, claim)).To(Equal(v1alpha1.DriftHostInMaintenance), "a maintenance is intended, so there is no delay")
 	w.Expect(drift(w, never, claim)).To(BeEmpty())
-	w.Expect(w.Sim.SetMaintenance(host, false)).To(Succeed())
-	w.Refresh()
-	w.Expect(drift(w, delayed, claim)).To(BeEmpty())
+	w.Clock.Advance(time.Hour)
 
 	w.Expect(w.Sim.HostDown(host, "noroute")).To(Succeed())
 	w.Eventually(func() inventory.OutOfServiceReason {
 		state, _ := w.Inventory.View().Host(testenv.Region, host)
 		return state.OutOfService
 	}).Should(Equal(inventory.Offline))
-	w.Expect(drift(w, delayed, claim)).To(BeEmpty(), "it may be back soon")
+	w.Expect(drift(w, kept, claim)).To(BeEmpty(), "it may be back soon, and maintenance does not count")
 	w.Clock.Advance(11 * time.Minute)
-	w.Expect(drift(w, delayed, claim)).To(Equal(v1alpha1.DriftHostOffline))
+	w.Expect(drift(w, kept, claim)).To(Equal(v1alpha1.DriftHostOffline))
 	w.Expect(drift(w, never, claim)).To(BeEmpty())
 	w.Expect(w.Sim.HostUp(host)).To(Succeed())
+	w.Expect(w.Sim.SetMaintenance(host, false)).To(Succeed())
+	w.Eventually(func() string {
+		w.Refresh()
+		return drift(w, delayed, claim)
+	}).Should(BeEmpty())
 
 	settings, err := inventory.ParseSettings([]byte(`{"*": {"*": {"excluded": true}}}`))
 	w.Expect(err).NotTo(HaveOccurred())

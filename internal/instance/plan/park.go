@@ -40,7 +40,7 @@ func (p *Planner) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1al
 		return instance.Intent{}, err
 	}
 	request = parkingRequest(class, request, holders)
-	return p.record(ctx, claim, func(view inventory.View) (instance.Intent, error) {
+	return p.record(ctx, claim, class, func(view inventory.View) (instance.Intent, error) {
 		if len(request.Options) == 0 {
 			return p.parkUnplaceable(view, claim, class)
 		}
@@ -124,7 +124,7 @@ func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1
 	p.deps.Inventory.Ledger().Release(string(claim.UID))
 	// The affinity counts only now that the Claim's own reservation is released.
 	request.Affinity = class.Spec.PlacementStrategy.PoolAffinity
-	unparked, err := p.record(ctx, claim, func(view inventory.View) (instance.Intent, error) {
+	unparked, err := p.record(ctx, claim, class, func(view inventory.View) (instance.Intent, error) {
 		var planned instance.Intent
 		_, err := p.placeMachine(view, class, request, holders, func(chosen placed) (err error) {
 			planned, err = p.newIntent(view, claim, class, chosen, busy)

@@ -74,8 +74,11 @@ func TestUnparkWithCapacity(t *testing.T) {
 	next := w.StartProcess()
 	w.Expect(next.Launch(waiting, w.NodeClass)).To(MatchError(instance.ErrParked), "the other VMs do not exist yet")
 	next.Delete(full[0])
+	w.NodeClass.Spec.Tags = []string{"changed"}
 	w.Expect(next.Launch(waiting, w.NodeClass)).To(Succeed())
 	launched := w.Stored(waiting)
+	w.Expect(launched.Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationInPlaceUpdateHash, w.NodeClass.InPlaceHash()))
+	w.Expect(launched.Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationNodeClassHash, w.NodeClass.Hash()))
 	after, _, err := instance.ReadIntent(launched)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(after.Parked).To(BeFalse())

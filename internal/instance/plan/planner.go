@@ -89,7 +89,7 @@ func (p *Planner) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1al
 	if err != nil {
 		return instance.Intent{}, err
 	}
-	in, err = p.record(ctx, claim, func(view inventory.View) (instance.Intent, error) {
+	in, err = p.record(ctx, claim, class, func(view inventory.View) (instance.Intent, error) {
 		var planned instance.Intent
 		_, err := p.placeMachine(view, class, request, holders, func(chosen placed) (err error) {
 			planned, err = p.newIntent(view, claim, class, chosen, busy)
@@ -156,8 +156,8 @@ func (p *Planner) Release(claimUID string) {
 	p.deps.Launches.Evict(claimUID)
 }
 
-// record reserves what was decided and writes it to the Claim.
-func (p *Planner) record(ctx context.Context, claim *karpv1.NodeClaim, decide decideUnderLock) (instance.Intent, error) {
+// record reserves what was decided, and writes it to the Claim with the version of the class.
+func (p *Planner) record(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, decide decideUnderLock) (instance.Intent, error) {
 	var in instance.Intent
 	_, err := p.deps.Inventory.Ledger().Reserve(string(claim.UID), func(view inventory.View) (inventory.Reservation, error) {
 		var err error
@@ -176,8 +176,9 @@ func (p *Planner) record(ctx context.Context, claim *karpv1.NodeClaim, decide de
 	}
 	// Before the write, which starts the launch in another goroutine.
 	p.deps.Launches.RecordPlanned(string(claim.UID))
-	encoded := in.Encode()
-	if err := instance.Annotate(ctx, p.deps.Kube, claim, map[string]string{v1alpha1.AnnotationLaunchIntent: encoded}); err != nil {
+	encoded, annotations := in.Encode(), class.LaunchAnnotations()
+	annotations[v1alpha1.AnnotationLaunchIntent] = encoded
+	if err := instance.Annotate(ctx, p.deps.Kube, claim, annotations); err != nil {
 		switch apierrors.ReasonForError(err) {
 		case metav1.StatusReasonUnknown, metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout, metav1.StatusReasonInternalError:
 			// The API server did not reject it, so it may have been written.
