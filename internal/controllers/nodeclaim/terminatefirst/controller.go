@@ -20,6 +20,9 @@ import (
 	"github.com/awslabs/operatorpkg/singleton"
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -31,6 +34,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/events"
+	"sigs.k8s.io/karpenter/pkg/utils/node"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
@@ -43,7 +47,8 @@ const (
 	// delay is the time for core to replace a drifted Node: it checks every ten seconds.
 	delay = time.Minute
 	// restartWindow is how long before its start another process may have deleted a Node
-	// whose pods are still pending. Core waits as long for a new Node to register.
+	// whose pods are still pending, and how long after it they may be evicted. Core waits as
+	// long for a new Node to register.
 	restartWindow = 15 * time.Minute
 )
 
@@ -62,14 +67,21 @@ type Deps struct {
 // Controller replaces drifted Nodes on full Hosts.
 type Controller struct {
 	deps Deps
-	// terminated is when the last Node of a NodePool was deleted.
-	terminated map[string]time.Time
+	// terminated is the last Node of each NodePool that was deleted.
+	terminated map[string]termination
 	started    time.Time
+}
+
+// termination is a Node that was deleted.
+type termination struct {
+	at time.Time
+	// owners are the controllers of its pods.
+	owners sets.Set[types.UID]
 }
 
 // NewController returns a Controller.
 func NewController(deps Deps) *Controller {
-	return &Controller{deps: deps, terminated: map[string]time.Time{}, started: deps.Clock.Now()}
+	return &Controller{deps: deps, terminated: map[string]termination{}, started: deps.Clock.Now()}
 }
 
 // Register registers the Controller.
@@ -167,13 +179,17 @@ func (c *Controller) terminateOne(ctx context.Context, pools map[string]bool) er
 	if err != nil {
 		return err
 	}
+	pending, err := s.provisioner.GetPendingPods(ctx)
+	if err != nil {
+		return err
+	}
 	slices.SortFunc(candidates, func(a, b *disruption.Candidate) int { return driftedAt(a).Compare(driftedAt(b)) })
 	for _, candidate := range candidates {
 		if budgets[candidate.NodePool.Name] == 0 {
 			continue
 		}
-		if pending, err := c.hasPendingPods(ctx, s, candidate.NodePool.Name); err != nil || pending {
-			return err
+		if slices.ContainsFunc(pending, func(pod *corev1.Pod) bool { return c.waitsFor(pod, candidate.NodePool.Name) }) {
+			continue
 		}
 		command, ok, err := s.simulate(ctx, candidate)
 		if err != nil {
@@ -190,16 +206,16 @@ func driftedAt(c *disruption.Candidate) time.Time {
 	return c.NodeClaim.StatusConditions().Get(karpv1.ConditionTypeDrifted).LastTransitionTime.Time
 }
 
-// hasPendingPods reports whether pods wait for capacity since the last Node of the
-// NodePool was deleted. They may be the pods of that Node: another guest may use the
-// capacity, and to delete more Nodes would not help them.
-func (c *Controller) hasPendingPods(ctx context.Context, s *simulator, pool string) (bool, error) {
-	last, ok := c.terminated[pool]
-	if !ok {
-		last = c.started.Add(-restartWindow) // an earlier process may have deleted one
+// waitsFor reports whether a pending pod may be of the last Node of the NodePool that was
+// deleted. Then another guest may use the capacity, and to delete more Nodes would not help.
+func (c *Controller) waitsFor(pod *corev1.Pod, pool string) bool {
+	created := pod.CreationTimestamp.Time
+	if last, ok := c.terminated[pool]; ok {
+		owner := metav1.GetControllerOf(pod)
+		return owner != nil && last.owners.Has(owner.UID) && !created.Before(last.at.Truncate(time.Second))
 	}
-	pods, err := s.provisioner.GetPendingPods(ctx)
-	return slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return !pod.CreationTimestamp.Time.Before(last.Truncate(time.Second)) }), err
+	// An earlier process may have deleted one.
+	return created.After(c.started.Add(-restartWindow)) && created.Before(c.started.Add(restartWindow))
 }
 
 // execute deletes the Node of a command with core's queue, which taints it first.
@@ -207,12 +223,22 @@ func (c *Controller) execute(ctx context.Context, s *simulator, command *disrupt
 	candidate := command.Candidates[0]
 	log.FromContext(ctx).Info("replacing drifted node without overlap, no host has capacity for both",
 		"NodeClaim", klog.KObj(candidate.NodeClaim), "NodePool", klog.KObj(candidate.NodePool))
-	c.terminated[candidate.NodePool.Name] = c.deps.Clock.Now()
+	pods, err := node.GetPods(ctx, c.deps.Kube, candidate.Node.Name)
+	if err != nil {
+		return err
+	}
+	last := termination{at: c.deps.Clock.Now(), owners: sets.New[types.UID]()}
+	for _, pod := range pods {
+		if owner := metav1.GetControllerOf(pod); owner != nil {
+			last.owners.Insert(owner.UID)
+		}
+	}
+	c.terminated[candidate.NodePool.Name] = last
 	queue := s.newQueue()
 	if err := queue.StartCommand(ctx, command); err != nil {
 		return err
 	}
-	_, err := queue.Reconcile(ctx, candidate.NodeClaim)
+	_, err = queue.Reconcile(ctx, candidate.NodeClaim)
 	if !command.Succeeded {
 		// Core removes the taint of a Node that is not marked any more.
 		queue.CompleteCommand(command)

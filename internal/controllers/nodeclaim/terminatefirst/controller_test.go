@@ -284,3 +284,22 @@ func TestReconcilePendingPods(t *testing.T) {
 	w.reconcile()
 	w.Expect(w.IsDeleted(second.claim)).To(BeTrue())
 }
+
+// A pod that no Node can run does not block the replacement of Nodes.
+func TestReconcileUnrelatedPendingPod(t *testing.T) {
+	t.Parallel()
+	w := newFullEnv(t, options{cores: 6})
+	first, second := w.addNode("a", 3*time.Minute, options{}), w.addNode("b", 2*time.Minute, options{})
+	w.reconcile()
+	w.Expect(w.IsDeleted(first.claim)).To(BeTrue())
+	w.Expect(w.Kube.Delete(t.Context(), first.node)).To(Succeed())
+	w.Expect(w.Kube.Delete(t.Context(), first.pod, client.GracePeriodSeconds(0))).To(Succeed())
+	w.cluster.DeleteNodeClaim(first.claim.Name)
+	w.cluster.DeleteNode(first.node.Name)
+	w.addPod("stuck", "", func(pod *corev1.Pod) {
+		pod.OwnerReferences[0].UID = "stuck"
+		pod.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: "none"}
+	})
+	w.reconcile()
+	w.Expect(w.IsDeleted(second.claim)).To(BeTrue())
+}
