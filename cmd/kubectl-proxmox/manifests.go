@@ -133,9 +133,16 @@ func (m *manifests) addObject(content map[string]any) error {
 		storeStrings(secret)
 	}
 	if object != nil {
+		// As with kubectl apply, the last one counts.
+		m.objects = slices.DeleteFunc(m.objects, func(o client.Object) bool { return isObject(o, object, client.ObjectKeyFromObject(object)) })
 		m.objects = append(m.objects, object)
 	}
 	return nil
+}
+
+// isObject reports whether an object has the type of another one and the given name.
+func isObject(o, typed client.Object, key client.ObjectKey) bool {
+	return reflect.TypeOf(o) == reflect.TypeOf(typed) && client.ObjectKeyFromObject(o) == key
 }
 
 // decodeObject returns the object, or nil if its kind is unknown. Unknown fields are
@@ -263,7 +270,7 @@ func (m *manifests) cannotBuild(ref v1alpha1.InstanceTemplateReference, region, 
 // Get implements client.Reader.
 func (m *manifests) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
 	for _, o := range m.objects {
-		if reflect.TypeOf(o) == reflect.TypeOf(into) && client.ObjectKeyFromObject(o) == key {
+		if isObject(o, into, key) {
 			reflect.ValueOf(into).Elem().Set(reflect.ValueOf(o.DeepCopyObject()).Elem())
 			return nil
 		}

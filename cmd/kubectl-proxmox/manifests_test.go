@@ -22,7 +22,8 @@ func TestReadManifests(t *testing.T) {
 		want          []string
 		err           string
 	}{
-		"documents":                    {file: "a.yaml", content: class + "---\n" + class, want: []string{"a", "a"}},
+		"documents":                    {file: "a.yaml", content: class + "---\n" + strings.Replace(class, "{name: a}", "{name: b}", 1), want: []string{"a", "b"}},
+		"same_object":                  {file: "a.yaml", content: class + "---\n" + class, want: []string{"a"}},
 		"list":                         {file: "a.yaml", content: "apiVersion: v1\nkind: List\nitems:\n  - " + item + "\n", want: []string{"a"}},
 		"nested_lists":                 {file: "a.yml", content: "apiVersion: v1\nkind: List\nitems:\n  - apiVersion: v1\n    kind: List\n    items:\n    - " + strings.ReplaceAll(item, "\n", "\n  ") + "\n", want: []string{"a"}},
 		"list_of_kind":                 {file: "a.yaml", content: "apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1\nkind: ProxmoxNodeClassList\nitems:\n- metadata: {name: b}\n  spec: {instanceTemplateRef: {kind: ProxmoxTemplate, name: a}, securityGroups: [{name: web}]}\n", want: []string{"b"}},

@@ -136,6 +136,8 @@ func TestPreflight(t *testing.T) {
 			want:     []string{"FAIL   home/pve1, home/pve2: no storage of spec.storageIDs takes import content", `skip   InstanceTemplateReady: ProxmoxTemplate "new" is on no host yet`}},
 		"template_not_found": {manifest: strings.Replace(managed, "kind: ProxmoxTemplate, name: new", "kind: ProxmoxTemplate, name: other", 1), fails: true,
 			want: []string{`FAIL   InstanceTemplateReady: spec.instanceTemplateRef names ProxmoxTemplate "other", which does not exist; create it, or set one that is listed by: kubectl get proxmoxtemplates`}},
+		"same_class_twice": {manifest: strings.Replace(managed, "kind: ProxmoxTemplate, name: new", "kind: ProxmoxTemplate, name: other", 1) + "---" + managed,
+			want: []string{"ok     InstanceTemplateReady"}},
 		"invalid_token": {scenario: func(s *pvesim.Scenario) { s.Users[0].Tokens[0].Secret = "another" }, fails: true, want: []string{"FAIL   checking region \"home\"", "rejects the credentials"}},
 	} {
 		t.Run(name, func(t *testing.T) {
