@@ -6,6 +6,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -62,6 +63,39 @@ func TestMigration(t *testing.T) {
 	e.waitForEvent(t, claim.Name, "VMAdopted")
 	p.expectSameNode(t, node)
 	p.deleteClaims(t, claim)
+	e.detach(t, p, blocks[4])
+}
+
+// detach follows the steps for a Node of the other controller that is not adopted: it stays,
+// and its VM too.
+func (e *env) detach(t *testing.T, p *nodePool, block string) {
+	t.Helper()
+	must(t, harness.Scale(t.Context(), p.kube, p.name, 1))
+	p.waitForPods(t, 1)
+	claim := p.waitForClaim(t, "is settled", settled)
+	node, err := p.node(t.Context(), claim)
+	must(t, err)
+	vm := vmOf(t, p, claim)
+	e.controller.Stop()
+	e.disown(t, p, claim)
+	e.shell(t, t.TempDir(), block)
+	must(t, e.controller.Start(t.Context()))
+	p.eventually(t, "the NodeClaim to be deleted", func(ctx context.Context) error {
+		err := p.kube.Get(ctx, client.ObjectKeyFromObject(claim), claim)
+		if err == nil {
+			err = errors.New("it exists")
+		}
+		return client.IgnoreNotFound(err)
+	})
+	p.expectSameNode(t, node)
+	must(t, p.kube.Get(t.Context(), client.ObjectKeyFromObject(node), node))
+	if len(node.OwnerReferences) > 0 || len(node.Finalizers) > 0 {
+		t.Errorf("Node %s has owners %v and finalizers %v, want none", node.Name, node.OwnerReferences, node.Finalizers)
+	}
+	p.waitForPods(t, 1)
+	if found := p.guest(t, vm.VMID); found.Status != vm.Status {
+		t.Errorf("VM %d is %s, want %s", vm.VMID, found.Status, vm.Status)
+	}
 }
 
 // TestUpgradeFromPrevious follows docs/upgrade.md with a release of an earlier commit: the Node
