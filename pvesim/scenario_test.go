@@ -144,6 +144,7 @@ func TestLargeCluster(t *testing.T) {
 	if took > 200*time.Millisecond && !raceDetector {
 		t.Errorf("/cluster/resources took %v of CPU time", took)
 	}
+	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	if m.HeapAlloc > 500<<20 {

@@ -39,6 +39,8 @@ type env struct {
 	t      *testing.T
 	sim    *pvesim.Simulator
 	images *testenv.Images
+	// reader reads what is in Proxmox.
+	reader proxmox.Client
 	// object is the ProxmoxTemplate, inUse is why a Template is needed, by VMID.
 	object *v1alpha1.ProxmoxTemplate
 	inUse  map[int]string
@@ -67,6 +69,7 @@ func newEnv(t *testing.T, hosts int, changes ...func(*pvesim.Scenario)) *env {
 			Network: []v1alpha1.NetworkInterface{{Bridge: "vmbr0", Model: "virtio", MTU: 1500}},
 		},
 	}
+	e.reader = e.client()
 	e.initial = e.listObjects()
 	return e
 }
@@ -159,7 +162,7 @@ func (p *process) deleteUntilGone() {
 // listObjects returns all guests and volumes of the cluster.
 func (e *env) listObjects() []string {
 	e.t.Helper()
-	c, seen := e.client(), map[string]bool{}
+	c, seen := e.reader, map[string]bool{}
 	resources, err := c.Resources(e.t.Context())
 	e.Expect(err).NotTo(HaveOccurred())
 	online := map[string]bool{}
@@ -210,7 +213,7 @@ func (e *env) createdObjects() (guests, images, disks []string) {
 
 func (e *env) config(host string, vmid int) proxmox.VMConfig {
 	e.t.Helper()
-	config, err := e.client().VMConfig(e.t.Context(), host, vmid)
+	config, err := e.reader.VMConfig(e.t.Context(), host, vmid)
 	e.Expect(err).NotTo(HaveOccurred())
 	return config
 }

@@ -100,13 +100,17 @@ func TestReasons(t *testing.T) {
 	}
 }
 
+var (
+	reasonLiteral   = regexp.MustCompile(`^"[A-Z][a-z]*[A-Z][A-Za-z]*"$`)
+	reasonFunctions = regexp.MustCompile(`^(Set(False|Unknown|TrueWithReason|UnknownWithReason)|setUnknown|Publish|newEvent|waitingEvent|report\w*)$`)
+)
+
 // reasonsIn returns the literals that are reasons: in fields of events, and in calls that publish
 // events or set conditions.
 func reasonsIn(n ast.Node) []*ast.BasicLit {
-	camel := regexp.MustCompile(`^"[A-Z][a-z]*[A-Z][A-Za-z]*"$`)
 	var found []*ast.BasicLit
 	add := func(e ast.Expr) {
-		if value, ok := e.(*ast.BasicLit); ok && camel.MatchString(value.Value) {
+		if value, ok := e.(*ast.BasicLit); ok && reasonLiteral.MatchString(value.Value) {
 			found = append(found, value)
 		}
 	}
@@ -127,7 +131,7 @@ func reasonsIn(n ast.Node) []*ast.BasicLit {
 		case *ast.SelectorExpr:
 			name = f.Sel.Name
 		}
-		if regexp.MustCompile(`^(Set(False|Unknown|TrueWithReason|UnknownWithReason)|setUnknown|Publish|newEvent|waitingEvent|report\w*)$`).MatchString(name) {
+		if reasonFunctions.MatchString(name) {
 			for _, argument := range n.Args {
 				add(argument)
 			}

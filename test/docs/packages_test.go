@@ -78,8 +78,10 @@ func rowOf(rows []packageRow, dir string) (packageRow, bool) {
 	return packageRow{}, false
 }
 
+var pathVariable = regexp.MustCompile(`<[^>]+>`)
+
 func matchesPath(pattern, dir string) bool {
-	glob := regexp.MustCompile(`<[^>]+>`).ReplaceAllString(pattern, "*")
+	glob := pathVariable.ReplaceAllString(pattern, "*")
 	matched, err := path.Match(glob, dir)
 	return err == nil && matched
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -128,6 +129,23 @@ func newEnv(t *testing.T, s setup) *env {
 		must(t, e.controller.Start(ctx))
 	}
 	return e
+}
+
+// runShared runs tests that share an environment at the same time. With t.Parallel they would wait
+// for the tests of all other environments. In a lab they run one after the other.
+func runShared(t *testing.T, tests map[string]func(*testing.T)) {
+	t.Helper()
+	t.Run("shared", func(t *testing.T) {
+		var running sync.WaitGroup
+		for name, test := range tests {
+			if suite.lab != nil {
+				t.Run(name, test)
+				continue
+			}
+			running.Go(func() { t.Run(name, test) })
+		}
+		running.Wait()
+	})
 }
 
 // watchSecrets collects all secrets of an environment and checks at its end that none leaked.

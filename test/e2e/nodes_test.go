@@ -27,22 +27,20 @@ func TestNodes(t *testing.T) {
 	e.placeSnippet(t)
 	before, err := e.holdings(t.Context())
 	must(t, err)
-	t.Run("shared", func(t *testing.T) {
-		t.Run("scale_up_and_down", func(t *testing.T) { t.Parallel(); e.scaleUpAndDown(t) })
-		t.Run("wrong_CA", func(t *testing.T) {
-			t.Parallel()
+	runShared(t, map[string]func(*testing.T){
+		"scale_up_and_down": e.scaleUpAndDown,
+		"wrong_CA": func(t *testing.T) {
 			e.wrongBootData(t, "wrong-ca", ".Kubernetes.RootCA", newAuthority(t).ca, "certificate")
-		})
-		t.Run("wrong_token", func(t *testing.T) {
-			t.Parallel()
+		},
+		"wrong_token": func(t *testing.T) {
 			e.wrongBootData(t, "wrong-token", ".Kubernetes.BootstrapToken", "abcdef.0123456789abcdef", "nauthorized")
-		})
-		t.Run("spread_over_hosts", func(t *testing.T) { t.Parallel(); e.spreadOverHosts(t) })
-		t.Run("pod_requirements", func(t *testing.T) { t.Parallel(); e.podRequirements(t) })
-		t.Run("no_host_fits", func(t *testing.T) { t.Parallel(); e.noHostFits(t) })
-		t.Run("VM_deleted_by_hand", func(t *testing.T) { t.Parallel(); e.deletedByHand(t) })
-		t.Run("VM_stopped_by_hand", func(t *testing.T) { t.Parallel(); e.stoppedByHand(t) })
-		t.Run("proxmox_cloud_init", func(t *testing.T) { t.Parallel(); e.proxmoxDrive(t) })
+		},
+		"spread_over_hosts":  e.spreadOverHosts,
+		"pod_requirements":   e.podRequirements,
+		"no_host_fits":       e.noHostFits,
+		"VM_deleted_by_hand": e.deletedByHand,
+		"VM_stopped_by_hand": e.stoppedByHand,
+		"proxmox_cloud_init": e.proxmoxDrive,
 	})
 	if t.Failed() {
 		return

@@ -40,27 +40,24 @@ func TestRepair(t *testing.T) {
 		gracePeriod: 8 * time.Second, featureGates: "NodeRepair=true",
 		args: []string{"--repair-unready-toleration", "60s", "--repair-request-toleration", "1s", "--repair-drain-timeout", "10s"},
 	})
-	t.Run("shared", func(t *testing.T) {
-		t.Run("not_ready", func(t *testing.T) {
-			t.Parallel()
+	runShared(t, map[string]func(*testing.T){
+		"not_ready": func(t *testing.T) {
 			e.replaced(t, "sick", func(t *testing.T, vm harness.Guest, _ *corev1.Node) {
 				must(t, e.proxmox.SetGuestHealth(vm.VMID, pvesim.HealthSick))
 			})
-		})
-		t.Run("silent", func(t *testing.T) {
-			t.Parallel()
+		},
+		"silent": func(t *testing.T) {
 			e.replaced(t, "silent", func(t *testing.T, vm harness.Guest, _ *corev1.Node) {
 				must(t, e.proxmox.SetGuestHealth(vm.VMID, pvesim.HealthHung))
 			})
-		})
-		t.Run("unhealthy_condition", func(t *testing.T) {
-			t.Parallel()
+		},
+		"unhealthy_condition": func(t *testing.T) {
 			e.replaced(t, "unhealthy", func(t *testing.T, _ harness.Guest, node *corev1.Node) {
 				e.setCondition(t, node, guestUnhealthy, corev1.ConditionTrue)
 			})
-		})
-		t.Run("reboot_condition_resets_hung_guest", func(t *testing.T) { t.Parallel(); e.hungGuestReset(t) })
-		t.Run("replaced_after_two_reboots", func(t *testing.T) { t.Parallel(); e.replacedAfterReboots(t) })
+		},
+		"reboot_condition_resets_hung_guest": e.hungGuestReset,
+		"replaced_after_two_reboots":         e.replacedAfterReboots,
 	})
 }
 

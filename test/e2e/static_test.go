@@ -25,10 +25,7 @@ import (
 func TestStaticPools(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, setup{hosts: 4, featureGates: "StaticCapacity=true"})
-	t.Run("shared", func(t *testing.T) {
-		t.Run("replicas", func(t *testing.T) { t.Parallel(); e.staticReplicas(t) })
-		t.Run("insufficient_capacity", func(t *testing.T) { t.Parallel(); e.insufficientCapacity(t) })
-	})
+	runShared(t, map[string]func(*testing.T){"replicas": e.staticReplicas, "insufficient_capacity": e.insufficientCapacity})
 }
 
 func (e *env) staticReplicas(t *testing.T) {

@@ -69,7 +69,7 @@ func inRange(t *testing.T, name string, value float64) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return !long() && r.Contains(value, slack)
+	return raceDetector || !long() && r.Contains(value, slack)
 }
 
 // checkCount records a count and fails if it is out of its range.

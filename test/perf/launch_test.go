@@ -24,9 +24,17 @@ const warmupLaunches = 8
 // in a long run.
 func slowSpeed() float64 {
 	if long() {
-		return 0.15
+		return speed(0.15)
 	}
-	return 0.5
+	return speed(0.5)
+}
+
+// speed returns the speed to measure times with. With the race detector they are not checked.
+func speed(measured float64) float64 {
+	if raceDetector {
+		return testenv.Speed
+	}
+	return measured
 }
 
 // timeStep creates a NodeClaim, runs a step and returns how long that took in real time. A short

@@ -37,7 +37,7 @@ func createClassOn(t *testing.T, env *lab.Env, name, host string, template int) 
 // TestPlanWithSlowProxmox fills all clone slots of one host with clones that take two minutes.
 // Plans must still be fast, and a NodePool on another host must launch at normal speed.
 func TestPlanWithSlowProxmox(t *testing.T) {
-	env := lab.New(t, lab.Options{Hosts: 2, Speed: 1, Scenario: largeHosts})
+	env := lab.New(t, lab.Options{Hosts: 2, Speed: speed(1), Scenario: largeHosts})
 	createClassOn(t, env, "slow", "pve1", 9000)
 	createClassOn(t, env, "other", "pve2", 9001)
 	p := env.StartProcess(lab.ProcessOptions{Quiet: true})
@@ -57,7 +57,7 @@ func TestPlanWithSlowProxmox(t *testing.T) {
 
 // TestLaunchBesideBrokenClass launches while the VMs of another class fail to start.
 func TestLaunchBesideBrokenClass(t *testing.T) {
-	env := lab.New(t, lab.Options{Hosts: 1, Speed: 1, Scenario: func(s *pvesim.Scenario) {
+	env := lab.New(t, lab.Options{Hosts: 1, Speed: speed(1), Scenario: func(s *pvesim.Scenario) {
 		largeHosts(s)
 		broken := s.Guests[0]
 		broken.VMID, broken.Name, broken.Config = 9100, "broken", map[string]string{}

@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/api"
@@ -265,16 +266,28 @@ func (rep reply) write(w http.ResponseWriter, r *http.Request) {
 	}
 	body := rep.body
 	if len(body) > 1024 && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
-		var b bytes.Buffer
-		z, _ := gzip.NewWriterLevel(&b, gzip.BestSpeed) // a valid level
-		_, _ = z.Write(body)                            // a buffer does not fail
-		_ = z.Close()
-		body = b.Bytes()
+		body = compress(body)
 		h.Set("Content-Encoding", "gzip")
 	}
 	h.Set("Content-Length", fmt.Sprint(len(body)))
 	w.WriteHeader(rep.status)
 	_, _ = w.Write(body) // a client that disconnected is not an error
+}
+
+// compressors are reused, because a new one allocates a megabyte.
+var compressors = sync.Pool{New: func() any {
+	z, _ := gzip.NewWriterLevel(nil, gzip.BestSpeed) // a valid level
+	return z
+}}
+
+func compress(body []byte) []byte {
+	var b bytes.Buffer
+	z, _ := compressors.Get().(*gzip.Writer)
+	defer compressors.Put(z)
+	z.Reset(&b)
+	_, _ = z.Write(body) // a buffer does not fail
+	_ = z.Close()
+	return b.Bytes()
 }
 
 // writeRaw writes the status line itself, because net/http does not support reason phrases, and closes the connection,

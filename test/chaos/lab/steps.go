@@ -28,7 +28,7 @@ type job struct {
 
 const (
 	// scanInterval is how often a Process checks for work, in real time.
-	scanInterval = 5 * time.Millisecond
+	scanInterval = 20 * time.Millisecond
 	// minBackoff and maxBackoff are those of a work queue, in simulated time.
 	minBackoff, maxBackoff = 500 * time.Millisecond, 15 * time.Second
 )
