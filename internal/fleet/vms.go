@@ -239,7 +239,7 @@ func launchPhase(in phaseInput) (Phase, string) {
 		return Waiting, "insufficient capacity on the host"
 	case !planned || progress == instance.PhasePlanned && !in.listed:
 		return Planned, ""
-	case in.listed && in.guest.Config != nil && vmconfig.IsConfigured(*in.guest.Config):
+	case in.listed && in.guest.Config != nil && vmconfig.IsConfigured(*in.guest.Config, in.guest.VMID):
 		return Configured, ""
 	}
 	return Cloning, ""

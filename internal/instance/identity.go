@@ -77,7 +77,7 @@ func (id Identity) Owns(cfg proxmox.VMConfig) (owns bool, why string) {
 		return false, "it belongs to another NodeClaim"
 	case id.HasNewerMark(cfg):
 		return false, "a newer controller wrote its ownership mark, which this one cannot read in full"
-	case (vmconfig.IsConfigured(cfg) || found.UUID != "") && !strings.EqualFold(cfg.SMBIOS().UUID, found.uuid()):
+	case (vmconfig.IsConfigured(cfg, id.VMID) || found.UUID != "") && !strings.EqualFold(cfg.SMBIOS().UUID, found.uuid()):
 		return false, "its SMBIOS UUID is not the one that its ownership mark was written for"
 	}
 	return true, ""
@@ -93,11 +93,8 @@ func (id Identity) HasNewerMark(cfg proxmox.VMConfig) bool {
 // HasLostMark reports whether the VM has the UUID and serial of this identity although
 // its notes were replaced. A VM without the mark is not destroyed.
 func (id Identity) HasLostMark(cfg proxmox.VMConfig) bool {
-	if _, marked := ReadIdentity(id.Region, cfg); marked || !vmconfig.IsConfigured(cfg) {
-		return false
-	}
-	bios := cfg.SMBIOS()
-	return strings.EqualFold(bios.UUID, id.uuid()) && strings.HasSuffix(bios.Serial, fmt.Sprintf(";i=%d", id.VMID))
+	_, marked := ReadIdentity(id.Region, cfg)
+	return !marked && vmconfig.IsConfigured(cfg, id.VMID) && strings.EqualFold(cfg.SMBIOS().UUID, id.uuid())
 }
 
 // BootDriveName returns the file name of a Claim's boot drive. It contains the

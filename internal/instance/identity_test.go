@@ -77,12 +77,16 @@ func TestIdentityOfConfiguredVM(t *testing.T) {
 	clone := described(me)
 	clone.Options["scsi0"], clone.Options["boot"] = "local-lvm:vm-20001-disk-0,size=3G", "order=scsi0"
 	clone.Options["smbios1"] = "uuid=e536baad-cf78-4543-9034-60295eed2b22,manufacturer=QUNNRQ==,base64=1"
-	g.Expect(vmconfig.IsConfigured(clone)).To(BeFalse())
+	g.Expect(vmconfig.IsConfigured(clone, me.VMID)).To(BeFalse())
+	inherited := described(me)
+	inherited.Options["smbios1"] = proxmox.SMBIOS{UUID: "e536baad-cf78-4543-9034-60295eed2b22", Serial: vmconfig.SMBIOSSerial("older", 123)}.Encode()
+	owns, why := me.Owns(inherited)
+	g.Expect(owns).To(BeTrue(), "the template was the VM of a Node: %s", why)
 	change, err := vmconfig.Change(clone, vmconfig.Desired{Name: "default-abc", VMID: me.VMID, UUID: me.ClaimUID, Cores: 2, MemoryMiB: 6144})
 	g.Expect(err).NotTo(HaveOccurred())
 	maps.Copy(clone.Options, change.Set)
-	g.Expect(vmconfig.IsConfigured(clone)).To(BeTrue())
-	owns, why := me.Owns(clone)
+	g.Expect(vmconfig.IsConfigured(clone, me.VMID)).To(BeTrue())
+	owns, why = me.Owns(clone)
 	g.Expect(owns).To(BeTrue(), why)
 }
 

@@ -17,7 +17,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
 // Provider finds the VMs of this Kubernetes cluster.
@@ -116,7 +115,7 @@ func (p *Provider) read(ctx context.Context, id v1alpha1.ProviderID) (VM, error)
 	}
 	guest.Config = &cfg
 	vm, ok := newVM(p.deps.KubeCluster, snapshot, guest)
-	if !ok && vmconfig.IsConfigured(cfg) && (Identity{Region: id.Region, VMID: id.VMID, ClaimUID: strings.ToLower(cfg.SMBIOS().UUID)}).HasLostMark(cfg) {
+	if !ok && (Identity{Region: id.Region, VMID: id.VMID, ClaimUID: strings.ToLower(cfg.SMBIOS().UUID)}).HasLostMark(cfg) {
 		return VM{}, fmt.Errorf("VM %d on host %s has the SMBIOS fields of a node, but no ownership mark: another controller created it, or its notes have lost the mark", id.VMID, guest.Host)
 	}
 	if !ok {

@@ -104,6 +104,18 @@ func (t *LaunchTracker) CloneTask(claim *karpv1.NodeClaim) proxmox.UPID {
 	return proxmox.UPID(claim.Annotations[v1alpha1.AnnotationLaunchTask])
 }
 
+// IsCloneOfOther reports whether this process started the task for another Claim.
+func (t *LaunchTracker) IsCloneOfOther(claimUID string, task proxmox.UPID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for uid, s := range t.byClaim {
+		if s.cloneTask == task {
+			return uid != claimUID
+		}
+	}
+	return false
+}
+
 // RecordFailed records an error and returns the time of the first one since the last
 // progress: a launch that waited for a slot has not used up its retry timeout.
 func (t *LaunchTracker) RecordFailed(uid string, now time.Time) (since time.Time) {

@@ -184,9 +184,11 @@ func (b *builder) setSMBIOS() {
 func SMBIOSSerial(name string, vmid int) string { return fmt.Sprintf("h=%s;i=%d", name, vmid) }
 
 // IsConfigured reports whether the change was applied to a VM: it is one write, so
-// the SMBIOS serial is sufficient.
-func IsConfigured(cfg proxmox.VMConfig) bool {
-	return strings.HasPrefix(cfg.SMBIOS().Serial, "h=") && strings.Contains(cfg.SMBIOS().Serial, ";i=")
+// the SMBIOS serial is sufficient. A clone inherits that of its template, which may have been
+// the VM of a Node.
+func IsConfigured(cfg proxmox.VMConfig, vmid int) bool {
+	serial := cfg.SMBIOS().Serial
+	return strings.HasPrefix(serial, "h=") && strings.HasSuffix(serial, fmt.Sprintf(";i=%d", vmid))
 }
 
 // CheckTemplate returns an error if VMs of a class cannot be made of a Template: it

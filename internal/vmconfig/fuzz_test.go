@@ -47,7 +47,7 @@ func FuzzChange(f *testing.F) {
 		if after, ok := vm.Drives().Boot(); !ok || after.Slot != before.Slot || after.VolumeID != before.VolumeID {
 			t.Errorf("the boot disk was %+v, it is %+v", before, after)
 		}
-		if !IsConfigured(vm) || vm.SMBIOS().UUID != want.UUID || vm.Compute().MemoryMiB() != want.MemoryMiB || vm.Protected() {
+		if !IsConfigured(vm, want.VMID) || vm.SMBIOS().UUID != want.UUID || vm.Compute().MemoryMiB() != want.MemoryMiB || vm.Protected() {
 			t.Errorf("the VM is not configured: %v", vm.Options)
 		}
 	})

@@ -117,7 +117,7 @@ func (a *attempt) ensureCloneEnded(ctx context.Context) (bool, error) {
 			case task.UPID == own:
 				// A canceled clone may or may not be rolled back: the next call checks.
 				return false, instance.IgnoreNotFound(a.client.CancelTask(ctx, task.UPID))
-			case own == "" && (a.unreadableIntent || task.ID == fmt.Sprint(a.intent.TemplateID)):
+			case own == "" && (a.unreadableIntent || task.ID == fmt.Sprint(a.intent.TemplateID)) && !a.deps.Launches.IsCloneOfOther(string(a.claim.UID), task.UPID):
 				// It could be ours, of a controller that stopped before it recorded the task.
 				return false, nil
 			}

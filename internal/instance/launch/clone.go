@@ -114,9 +114,9 @@ func (a *attempt) resumeLocked(ctx context.Context) (retry bool, err error) {
 	return false, failf(v1alpha1.EventStaleLock, "%s", instance.StaleLockMessage(a.id, a.intent.Host, instance.LockClone))
 }
 
-// isCloneRunning reports whether a clone of our Template runs on its Host. Proxmox lists
-// a clone under the VMID of its source, so it may be that of another Claim; waiting for
-// it is cheaper than cloning twice.
+// isCloneRunning reports whether a clone of our Template runs on its Host that may be ours:
+// Proxmox lists a clone under the VMID of its source. Waiting for one of an earlier process is
+// cheaper than cloning twice.
 func (a *attempt) isCloneRunning(ctx context.Context) (bool, error) {
 	if a.deps.Launches.Get(string(a.claim.UID)).HasNoClone() {
 		return false, nil
@@ -126,7 +126,7 @@ func (a *attempt) isCloneRunning(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	for _, task := range tasks {
-		if task.ID == fmt.Sprint(a.intent.TemplateID) {
+		if task.ID == fmt.Sprint(a.intent.TemplateID) && !a.deps.Launches.IsCloneOfOther(string(a.claim.UID), task.UPID) {
 			return true, nil
 		}
 	}

@@ -41,7 +41,7 @@ func (a *attempt) ensureConfigured(ctx context.Context, cfg proxmox.VMConfig) (r
 	var group errgroup.Group
 	group.Go(func() error { return a.ensureFirewall(ctx) })
 	group.Go(func() (err error) {
-		if !vmconfig.IsConfigured(cfg) {
+		if !vmconfig.IsConfigured(cfg, a.intent.VMID) {
 			if cfg, err = a.configure(ctx); err != nil {
 				return err
 			}

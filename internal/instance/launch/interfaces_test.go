@@ -12,6 +12,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -53,6 +54,35 @@ func TestLaunchInterfaces(t *testing.T) {
 		ContainSubstring(`- "10.1.0.7/24"`), ContainSubstring(fmt.Sprintf("routes:\n      - to: %q\n        via: %q\n        metric: 50\n        table: 100\n", "10.0.0.0/8", "10.1.0.1")),
 		ContainSubstring("via: \"10.2.0.1\"\n        on-link: true"), ContainSubstring("routing-policy:\n      - table: 100\n        priority: 1000\n        from: \"10.1.0.0/24\""),
 		ContainSubstring(`addresses: ["10.1.0.53"]`), ContainSubstring("accept-ra: false")))
+	p.Delete(w.Stored(claim))
+	w.ExpectNoOrphans()
+}
+
+// A gateway outside of the subnet is reached through the interface, also one of 169.254.0.0/16.
+func TestLaunchLinkLocalGateway(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	w.NodeClass.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{{
+		Name: "net0", Address4: &v1alpha1.AddressSource{CIDR: "203.0.113.5/32", Gateway: "169.254.1.1"},
+		Address6: &v1alpha1.AddressSource{CIDR: "2001:db8::/64", Gateway: "fe80::1"},
+	}}}
+	claim := w.StartProcess().Planned("pool-abc", w.NodeClass)
+	p := w.StartProcess()
+	w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed())
+	w.Expect(w.Booted(w.Intent(claim).VMID).CDROM).To(And(
+		ContainSubstring("via: \"169.254.1.1\"\n        on-link: true"), ContainSubstring(`via: "fe80::1"`), Not(ContainSubstring("via: \"fe80::1\"\n        on-link: true"))))
+}
+
+// A template that was the VM of a Node has the serial of that VM, which clones inherit.
+func TestLaunchInheritedSerial(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t, testenv.Scenario(func(s *pvesim.Scenario) {
+		s.Guests[0].Config["smbios1"] = proxmox.SMBIOS{UUID: "e536baad-cf78-4543-9034-60295eed2b22", Serial: vmconfig.SMBIOSSerial("older", 123)}.Encode()
+	}))
+	p := w.StartProcess()
+	claim := p.Planned("pool-abc", w.NodeClass)
+	w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed())
+	w.Expect(w.VMConfig(w.Intent(claim)).SMBIOS().Serial).To(HavePrefix("h=pool-abc;"))
 	p.Delete(w.Stored(claim))
 	w.ExpectNoOrphans()
 }

@@ -129,7 +129,7 @@ func (a *attempt) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !vmconfig.IsConfigured(cfg) {
+	if !vmconfig.IsConfigured(cfg, a.intent.VMID) {
 		// Clone and boot drive are independent: the MACs in the boot data are those of
 		// the intent.
 		group, gctx := errgroup.WithContext(ctx)

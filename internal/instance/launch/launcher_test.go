@@ -4,9 +4,11 @@
 package launch_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -173,6 +175,26 @@ func TestLaunchSlowClone(t *testing.T) {
 	w.Expect(warning).To(BeEmpty())
 	refusal, warning = p.Instances.CloneTimes.Evaluate(testenv.Region, "pve1", "another")
 	w.Expect(refusal+warning).To(BeEmpty(), "not measured")
+}
+
+// After a restart, a launch or a deletion waits for clones that may be its own, but not for those
+// that this process started for other claims.
+func TestLaunchBesideOtherClone(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	before := w.StartProcess()
+	resumed, deleted := before.Planned("pool-a", w.NodeClass), before.Planned("pool-b", w.NodeClass)
+	p := w.StartProcess()
+	other := p.Planned("pool-c", w.NodeClass)
+	w.AddFault(pvesim.Fault{Task: "qmclone", Hang: true, Count: 1})
+	ctx, cancel := context.WithCancel(t.Context())
+	var launch sync.WaitGroup
+	launch.Go(func() { _ = p.Instances.Launcher.Launch(ctx, other, w.NodeClass) })
+	defer launch.Wait()
+	defer cancel()
+	w.Eventually(func() map[string]string { return w.Stored(other).Annotations }).Should(HaveKey(v1alpha1.AnnotationLaunchTask))
+	p.MustLaunch(resumed, w.NodeClass)
+	p.Delete(deleted)
 }
 
 // While the Host of a clone is unreachable, it is unknown how long the clone takes.
