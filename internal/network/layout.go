@@ -63,16 +63,15 @@ func NewLayout(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) (Lay
 	}
 	nics := NICs(class, template)
 	for _, nic := range nics {
-		i, err := templateInterface(nic.NIC, template.Network().IPConfig(nic.Slot))
-		if own, ok := requested[nic.Slot]; ok {
-			i.V4, i.V6, i.Device, i.Routing = cmp.Or(own.V4, i.V4), cmp.Or(own.V6, i.V6), own.Device, own.Routing
-			if own.V4 != (Source{}) && own.V6 != (Source{}) {
-				err = nil // the template's value is not used
-			}
+		i, err4, err6 := templateInterface(nic.NIC, template.Network().IPConfig(nic.Slot))
+		own := requested[nic.Slot]
+		if i.V4 = cmp.Or(own.V4, i.V4); own.V4 == (Source{}) {
+			errs = append(errs, err4)
 		}
-		if err != nil {
-			errs = append(errs, err)
+		if i.V6 = cmp.Or(own.V6, i.V6); own.V6 == (Source{}) {
+			errs = append(errs, err6)
 		}
+		i.Device, i.Routing = own.Device, own.Routing
 		if i.V4 == (Source{}) && i.V6 == (Source{}) {
 			i.V4 = Source{DHCP: true}
 		}
@@ -132,17 +131,17 @@ func classSource(field string, s *v1alpha1.AddressSource) (Source, error) {
 	return out, nil
 }
 
-// templateInterface returns an interface of the template.
-func templateInterface(nic proxmox.NIC, c proxmox.IPConfig) (Interface, error) {
-	i := Interface{Slot: nic.Slot, Bridge: nic.Bridge, VLAN: nic.VLAN, MTU: nic.MTU}
+// templateInterface returns an interface of the template, and an error for each family whose
+// address is invalid.
+func templateInterface(nic proxmox.NIC, c proxmox.IPConfig) (i Interface, err4, err6 error) {
+	i = Interface{Slot: nic.Slot, Bridge: nic.Bridge, VLAN: nic.VLAN, MTU: nic.MTU}
 	if nic.MTU == 1 {
 		i.MTU = 0 // means the MTU of the bridge; the virtio NIC reports it to the guest
 	}
 	from := proxmox.IPConfigSlot(nic.Slot) + " of the template"
-	var err4, err6 error
 	i.V4, err4 = parseIPConfig(from, c.Address4, c.Gateway4)
 	i.V6, err6 = parseIPConfig(from, c.Address6, c.Gateway6)
-	return i, errors.Join(err4, err6)
+	return i, err4, err6
 }
 
 func parseIPConfig(from, address, gateway string) (Source, error) {

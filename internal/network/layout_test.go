@@ -136,6 +136,7 @@ func TestNewLayoutInvalid(t *testing.T) {
 		"unknown_interface_of_security_group": {groups, template(), `spec.securityGroups[1].interface net2 is not an interface of the template, which has net0, net1`},
 		"no_interfaces":                       {class(pool4("net0", "10.0.0.0/24")), proxmox.VMConfig{}, `spec.network.interfaces[0].name net0 is not an interface of the template, which has none`},
 		"gateway_outside_in_template":         {class(), template("ipconfig1", "ip=10.0.0.0/24,gw=10.0.1.1"), `ipconfig1 of the template: gateway 10.0.1.1 is not inside 10.0.0.0/24: VMs could not reach it`},
+		"gateway_of_other_family_in_template": {class(pool4("net1", "10.1.0.0/24")), template("ipconfig1", "ip6=fd00::/64,gw6=fd01::1"), `ipconfig1 of the template: gateway fd01::1 is not inside fd00::/64: VMs could not reach it`},
 		"broadcast_in_template":               {class(), template("ipconfig0", "ip=10.0.0.255/24"), `ipconfig0 of the template: cidr 10.0.0.0/24 has no address left for a VM`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -144,4 +145,13 @@ func TestNewLayoutInvalid(t *testing.T) {
 			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(row.want)))
 		})
 	}
+}
+
+// An invalid address of the template does not matter if the class replaces it.
+func TestNewLayoutReplacesAddress(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	layout, err := network.NewLayout(class(pool4("net0", "10.0.0.0/24")), template("ipconfig0", "ip=10.9.0.0/24,gw=10.8.0.1"))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(layout.Interfaces[0].V4.Pool.Subnet().String()).To(Equal("10.0.0.0/24"))
 }

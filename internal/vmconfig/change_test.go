@@ -177,3 +177,15 @@ func TestChangeQueues(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(proxmox.ParseNIC("net0", change.Set["net0"])).To(And(HaveField("Queues", 64), HaveField("MTU", 1500)))
 }
+
+// An interface that the class leaves unconfigured does not keep the address of the template.
+func TestChangeRemovesAddress(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	clone, want := ubuntuClone(), desired()
+	clone.Options["ipconfig1"] = "ip=dhcp"
+	want.Network.Interfaces = map[string]network.InterfaceAddresses{"net1": {}}
+	change, err := Change(clone, want)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(change.Delete).To(ContainElement("ipconfig1"))
+}

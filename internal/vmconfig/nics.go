@@ -56,6 +56,9 @@ func (b *builder) setAddresses() {
 		option, value := proxmox.IPConfigSlot(slot), assigned.IPConfig().Encode()
 		_, inherited := b.clone.Options[option]
 		special := assigned.Address4.IsValid() || assigned.Address6.IsValid() || assigned.SLAAC || assigned.DHCP6
+		if value == "" && inherited {
+			b.remove = append(b.remove, option) // the class leaves the interface unconfigured
+		}
 		if value != "" && value != b.clone.Options[option] && (inherited || special || b.want.CloudInit != nil) {
 			b.set[option] = value
 		}

@@ -80,9 +80,9 @@ func withRouting(nic bootdata.Interface, assigned network.InterfaceAddresses) bo
 }
 
 // isOnLink reports whether a gateway needs a route of its own: it is outside of the
-// subnet, and not link-local.
+// subnet. Every interface with IPv6 has a route to link-local addresses.
 func isOnLink(p netip.Prefix, gateway netip.Addr) bool {
-	return gateway.IsValid() && !p.Contains(gateway) && !gateway.IsLinkLocalUnicast()
+	return gateway.IsValid() && !p.Contains(gateway) && !(gateway.Is6() && gateway.IsLinkLocalUnicast())
 }
 
 func addrString(a netip.Addr) string {
