@@ -42,6 +42,8 @@ var (
 func FormatOf(content []byte) Format {
 	trimmed := bytes.TrimSpace(content)
 	switch {
+	case bytes.HasPrefix(content, []byte(cloudConfigHeader+"-archive")), bytes.HasPrefix(content, []byte(cloudConfigHeader+"-jsonp")):
+		return FormatOther
 	case bytes.HasPrefix(content, []byte(cloudConfigHeader)):
 		return FormatCloudConfig
 	case bytes.HasPrefix(trimmed, []byte("{")):

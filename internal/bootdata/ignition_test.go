@@ -59,6 +59,8 @@ func TestFormatOf(t *testing.T) {
 	t.Parallel()
 	for content, want := range map[string]bootdata.Format{
 		"#cloud-config\nvariant: fcos":                            bootdata.FormatCloudConfig,
+		"#cloud-config-archive\n- type: text/cloud-config":        bootdata.FormatOther,
+		"#cloud-config-jsonp\n[]":                                 bootdata.FormatOther,
 		"# my nodes\nvariant: fcos\nversion: 1.6.0":               bootdata.FormatButane,
 		"\n  {\"ignition\": {}}":                                  bootdata.FormatIgnition,
 		"version: v1alpha1\nmachine:\n  type: worker":             bootdata.FormatTalos,

@@ -97,6 +97,8 @@ const boundary = "==karpenter-boot-data=="
 
 // archiveTypes are the formats that cloud-init combines, by their first line.
 var archiveTypes = []struct{ header, contentType string }{
+	{cloudConfigHeader + "-archive", "text/cloud-config-archive"},
+	{cloudConfigHeader + "-jsonp", "text/cloud-config-jsonp"},
 	{cloudConfigHeader, "text/cloud-config"},
 	{"#!", "text/x-shellscript"},
 	{"#cloud-boothook", "text/cloud-boothook"},

@@ -6,6 +6,7 @@ package boot
 import (
 	"context"
 	"fmt"
+	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -29,7 +30,7 @@ const sampleToken = "abcdef.0123456789abcdef"
 // VM, as far as it is planned; without one, that of a sample VM. The join token is a
 // sample in either case.
 func (s Source) Preview(ctx context.Context, class *v1alpha1.ProxmoxNodeClass, claim *karpv1.NodeClaim) (bootdata.Files, error) {
-	source, data, err := s.previewData(ctx, class, claim)
+	source, data, err := s.previewData(ctx, class, claim, inventory.View{})
 	if err != nil {
 		return bootdata.Files{}, err
 	}
@@ -37,8 +38,10 @@ func (s Source) Preview(ctx context.Context, class *v1alpha1.ProxmoxNodeClass, c
 }
 
 // previewData returns the templates of a NodeClass, and the data that Preview renders them
-// with.
-func (s Source) previewData(ctx context.Context, class *v1alpha1.ProxmoxNodeClass, claim *karpv1.NodeClaim) (templates, bootdata.Data, error) {
+// with. Bridges that the view does not have get sample addresses.
+func (s Source) previewData(
+	ctx context.Context, class *v1alpha1.ProxmoxNodeClass, claim *karpv1.NodeClaim, view inventory.View,
+) (templates, bootdata.Data, error) {
 	intent := sampleIntent("region", "host")
 	if claim == nil {
 		claim = sampleClaim(class)
@@ -62,8 +65,20 @@ func (s Source) previewData(ctx context.Context, class *v1alpha1.ProxmoxNodeClas
 		// Every instance type has reserved CPUs: some settings of the kubelet need them.
 		Overhead: cloudprovider.InstanceTypeOverhead{KubeReserved: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}},
 		Pods:     claim.Status.Capacity.Pods().Value(),
+		Bridges: func(name string) proxmox.Bridge {
+			if bridge := network.FindBridge(view, intent.Region, intent.Host, name); bridge.Name != "" {
+				return bridge
+			}
+			return sampleBridge
+		},
 	}, source, sampleToken, rootCA)
 	return source, data, err
+}
+
+// sampleBridge has addresses that are reserved for documentation.
+var sampleBridge = proxmox.Bridge{
+	CIDR4: netip.MustParsePrefix("192.0.2.2/24"), Gateway4: netip.MustParseAddr("192.0.2.1"),
+	CIDR6: netip.MustParsePrefix("2001:db8::2/64"), Gateway6: netip.MustParseAddr("2001:db8::1"),
 }
 
 // sampleInstanceType is the instance type of sample VMs.
@@ -102,8 +117,10 @@ func plannedSample(view inventory.View, class *v1alpha1.ProxmoxNodeClass) *karpv
 		for _, i := range layout.Interfaces {
 			in.MACs[i.Slot] = vmconfig.DeriveMAC(view.Snapshots[zone.Region].Options.MACPrefix, string(claim.UID), i.Slot, func(string) bool { return false })
 		}
-		// An exhausted AddressPool does not make the templates invalid.
-		in.Network, _ = layout.Assign(network.Request{Region: zone.Region, Host: zone.Host, Key: string(claim.UID)})
+		if in.Network, err = layout.Assign(network.Request{View: view, Region: zone.Region, Host: zone.Host, Key: string(claim.UID)}); err != nil {
+			// An exhausted AddressPool does not make the templates invalid.
+			in.Network, _ = layout.Assign(network.Request{Region: zone.Region, Host: zone.Host, Key: string(claim.UID)})
+		}
 		claim.Annotations = map[string]string{v1alpha1.AnnotationLaunchIntent: in.Encode()}
 		return claim
 	}

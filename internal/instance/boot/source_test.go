@@ -5,6 +5,7 @@ package boot_test
 
 import (
 	"context"
+	"net/netip"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -15,6 +16,8 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 // forbidding is an API server that forbids to read Secrets.
@@ -87,4 +90,35 @@ func TestTemplatesInParts(t *testing.T) {
 		hashes[hash] = true
 	}
 	g.Expect(hashes).To(HaveLen(3), "every part is in the hash")
+}
+
+// Templates can compute addresses from those of the host's bridge, in the check as at launch.
+func TestCheckBridgeAddress(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	class := &v1alpha1.ProxmoxNodeClass{}
+	class.Spec.MetadataOptions = v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeCDROM, TemplatesRef: &v1alpha1.SecretReference{Namespace: "team", Name: "own"}}
+	source := boot.Source{
+		Reader: objects{secrets: map[string]string{
+			"own": `#!/bin/sh{{ range .Network.Interfaces }}` + "\n" + `ip address add {{ cidrslaac .MacAddr .NodeAddress6 }} via {{ cidrhost .NodeAddress4 }}{{ end }}`,
+		}},
+		Version: func(context.Context) string { return "v1.36.0" },
+	}
+	g.Expect(source.Check(t.Context(), inventory.View{}, class)).To(Succeed(), "before the hosts are known")
+
+	template := proxmox.VMConfig{Options: map[string]string{"template": "1", "scsi0": "local:base-1-disk-0,size=3G", "net0": "virtio=BC:24:11:00:00:01,bridge=vmbr0"}}
+	class.Status.SelectedZones = []string{"r/pve1/900"}
+	check := func(bridge proxmox.Bridge) error {
+		bridge.Name = "vmbr0"
+		snapshot := inventory.NewSnapshot(inventory.PollResult{
+			Region: "r", Resources: proxmox.Resources{
+				Hosts:  []proxmox.HostRow{{Name: "pve1", Online: true, CPUs: 4, MemoryBytes: 8 << 30}},
+				Guests: []proxmox.GuestRow{{VMID: 900, Kind: proxmox.KindQEMU, Host: "pve1", Status: "stopped", Template: true}},
+			},
+			Configs: map[int]*proxmox.VMConfig{900: &template}, Facts: &inventory.Facts{Bridges: map[string]map[string]proxmox.Bridge{"pve1": {"vmbr0": bridge}}},
+		}, nil, inventory.VMIDRange{})
+		return source.Check(t.Context(), inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, inventory.Settings{}), class)
+	}
+	g.Expect(check(proxmox.Bridge{CIDR4: netip.MustParsePrefix("10.0.0.2/24"), CIDR6: netip.MustParsePrefix("fd00::2/64")})).To(Succeed())
+	g.Expect(check(proxmox.Bridge{CIDR4: netip.MustParsePrefix("10.0.0.2/24")})).NotTo(Succeed(), "the bridge has no IPv6 address")
 }
