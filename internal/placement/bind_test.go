@@ -107,6 +107,24 @@ func TestBindSlots(t *testing.T) {
 	}
 }
 
+// Clones of a slot with hugepages do not start if their memory is not a multiple of these.
+func TestBindSlotsWithHugepages(t *testing.T) {
+	t.Parallel()
+	host := newNUMAHost(1, 8, 1, 16384)
+	host.slots, host.slotPages = []cpuset.CPUSet{cpuset.New(0, 1), cpuset.New(2, 3, 4, 5)}, map[int]string{0: "1024"}
+	need := exclusive(2, 2048, placement.PinningSupport{SlotTag: slotTag})
+	if b := host.place(t, need); b.Slot != 9001 {
+		t.Errorf("a VM without hugepages has slot %d, want 9001, which has none either", b.Slot)
+	}
+	if ok, reason := placement.Fit(host.view(t), zone("pve1"), need); ok {
+		t.Errorf("a second VM without hugepages fits: %s", reason)
+	}
+	need.Layout.PageMiB = 1024
+	if b := host.place(t, need); b.Slot != 9000 {
+		t.Errorf("a VM with hugepages has slot %d, want 9000", b.Slot)
+	}
+}
+
 func TestBindForeignPinnedGuests(t *testing.T) {
 	t.Parallel()
 	host := newNUMAHost(1, 4, 1, 8192)

@@ -28,6 +28,7 @@ type numaHost struct {
 	ratio        float64
 	guests       []numaGuest
 	slots        []cpuset.CPUSet
+	slotPages    map[int]string  // hugepages of slots
 	caches       []cpuset.CPUSet // of the first cell, published by pve-hook
 	reservations map[string]inventory.Reservation
 }
@@ -111,6 +112,9 @@ func (host *numaHost) view(t *testing.T) inventory.View {
 		row := proxmox.GuestRow{VMID: 9000 + n, Kind: proxmox.KindQEMU, Host: "pve1", Status: "stopped", Template: true, Tags: []string{slotTag}, CPUs: 1, MemoryBytes: 1 << 30}
 		resources.Guests = append(resources.Guests, row)
 		configs[row.VMID] = &proxmox.VMConfig{Options: map[string]string{"template": "1", "affinity": cpus.String()}}
+		if pages := host.slotPages[n]; pages != "" {
+			configs[row.VMID].Options["hugepages"] = pages
+		}
 	}
 	snapshot := inventory.NewSnapshot(inventory.PollResult{Region: "r", Taken: time.Unix(0, 0), Resources: resources, Configs: configs, Facts: host.facts()}, nil, own)
 	return inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, host.reservations, settings)

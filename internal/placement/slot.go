@@ -10,10 +10,14 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-// slotMatches reports whether a slot template can be used for such a VM.
+// slotMatches reports whether a slot template can be used for such a VM. Its clones inherit its
+// hugepages, and do not start if their memory is not a multiple of these.
 func slotMatches(slot inventory.Slot, l Layout, m PinningSupport) bool {
-	return m.SlotTag != "" && slices.Contains(slot.Tags, m.SlotTag) && !slot.CPUs.IsEmpty() &&
-		(l.PageMiB == 0 || optionProvidesPages(slot.Hugepages, l.PageMiB))
+	pages := slot.Hugepages == ""
+	if l.PageMiB > 0 {
+		pages = optionProvidesPages(slot.Hugepages, l.PageMiB)
+	}
+	return pages && m.SlotTag != "" && slices.Contains(slot.Tags, m.SlotTag) && !slot.CPUs.IsEmpty()
 }
 
 // findFreeSlot returns the free slot for a VM that uses the fewest cells, then the
