@@ -14,6 +14,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -86,6 +87,14 @@ func (e *env) podRequirements(t *testing.T) {
 func (e *env) noHostFits(t *testing.T) {
 	needs(t, simulator("it knows the size of the hosts"))
 	p := e.newNodePool(t, "nowhere", nil)
+	p.eventually(t, "the class to be ready", func(ctx context.Context) error {
+		class := &v1alpha1.ProxmoxNodeClass{}
+		err := p.kube.Get(ctx, client.ObjectKey{Name: p.kit.Class.Name}, class)
+		if ready := class.StatusConditions().Root(); err == nil && !ready.IsTrue() {
+			err = fmt.Errorf("it is not: %s", ready.Message)
+		}
+		return err
+	})
 	p.deploy(t, 1, func(d *appsv1.Deployment) {
 		// Another guest uses two of the sixteen cores of each host.
 		d.Spec.Template.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("15")
