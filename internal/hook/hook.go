@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -73,7 +74,7 @@ func (h Host) Run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	content, err := os.ReadFile(h.path(fmt.Sprintf("/etc/pve/qemu-server/%d.conf", vmid)))
+	content, source, err := h.readConf(vmid)
 	if err != nil {
 		return fmt.Errorf("reading the VM's configuration: %w", err)
 	}
@@ -89,10 +90,29 @@ func (h Host) Run(ctx context.Context, args []string) error {
 		h.refreshTopology(ctx)
 	}
 	var pinErr error
-	if phase == postStart && len(m.Pin) > 0 {
+	switch {
+	case phase != postStart || len(m.Pin) == 0:
+	case source != "":
+		h.logf("the VM is migrated from host %s: its vCPUs are not pinned, because their CPUs were assigned on that host", source)
+	default:
 		pinErr = h.pin(vmid, c, m)
 	}
 	return errors.Join(pinErr, h.runScripts(ctx, vmid, phase, m.Hooks))
+}
+
+// readConf returns the configuration of a VM. Until the end of a live migration it belongs to the source, whose name is
+// returned as well.
+func (h Host) readConf(vmid int) (content []byte, source string, err error) {
+	content, err = os.ReadFile(h.path(fmt.Sprintf("/etc/pve/qemu-server/%d.conf", vmid)))
+	if !errors.Is(err, fs.ErrNotExist) {
+		return content, "", err
+	}
+	found, globErr := filepath.Glob(h.path(fmt.Sprintf("/etc/pve/nodes/*/qemu-server/%d.conf", vmid)))
+	if globErr != nil || len(found) != 1 {
+		return nil, "", err
+	}
+	content, err = os.ReadFile(found[0])
+	return content, filepath.Base(filepath.Dir(filepath.Dir(found[0]))), err
 }
 
 func parseArguments(args []string) (vmid int, phase string, err error) {

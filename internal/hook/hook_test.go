@@ -192,6 +192,24 @@ func TestPin(t *testing.T) {
 	}
 }
 
+// A live migration starts the VM on the target before its configuration is there.
+func TestMigration(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.script("a", `echo done`)
+	mark := ownedMark(func(mark *ownership.Mark) { mark.Hooks, mark.Pin = []string{"a"}, []int{2, 3} })
+	m.write(fmt.Sprintf("/etc/pve/nodes/pve1/qemu-server/%d.conf", vmid), confOf(mark.Notes("")), 0o640)
+	for _, phase := range []string{preStart, postStart} {
+		m.log.Reset()
+		if err := m.run(phase); err != nil || !strings.Contains(m.log.String(), "a: done") {
+			t.Errorf("%s: %v, %s", phase, err, m.log)
+		}
+	}
+	if len(m.pinned) > 0 || !strings.Contains(m.log.String(), "migrated from host pve1: its vCPUs are not pinned") {
+		t.Errorf("threads %v are pinned: %s", m.pinned, m.log)
+	}
+}
+
 func TestPinInvalid(t *testing.T) {
 	t.Parallel()
 	for want, mark := range map[string]ownership.Mark{
