@@ -6,6 +6,7 @@ package instance
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -43,9 +44,12 @@ func (u *Updater) UpdateInPlace(ctx context.Context, claim *karpv1.NodeClaim, cl
 	if err != nil {
 		return err
 	}
-	tags, err := RenderTags(claim, class, Intent{
-		Region: vm.Region, Host: vm.Host, VMID: vm.VMID, InstanceType: claim.Labels[corev1.LabelInstanceTypeStable],
-	})
+	in, _, err := ReadIntent(claim)
+	if err != nil {
+		in = Intent{} // of a newer controller
+	}
+	in.Region, in.Host, in.VMID, in.InstanceType = vm.Region, vm.Host, vm.VMID, claim.Labels[corev1.LabelInstanceTypeStable]
+	tags, err := RenderTags(claim, class, in)
 	if err != nil {
 		return err
 	}
@@ -64,9 +68,12 @@ func (u *Updater) UpdateInPlace(ctx context.Context, claim *karpv1.NodeClaim, cl
 			return err
 		}
 	}
+	// What an administrator changed in HA stays, unless the class changed.
 	ha := class.Spec.HighAvailability
-	if err := u.deps.HA.Update(ctx, NewHAMember(claim, vm.Region, vm.VMID), ha, vm.HAState); err != nil {
-		return err
+	if encodeHA(AppliedHA(claim)) != encodeHA(ha) {
+		if err := u.deps.HA.Update(ctx, NewHAMember(claim, vm.Region, vm.VMID), ha, vm.HAState); err != nil {
+			return err
+		}
 	}
 	applied := map[string]string{
 		v1alpha1.AnnotationInPlaceUpdateHash: class.InPlaceHash(),
@@ -109,7 +116,7 @@ func updateTags(ctx context.Context, client proxmox.Client, vm VM, tags []string
 
 // updateFirewall sets the rules before it puts NICs behind the firewall: without rules,
 // a NIC there is cut off. For the same reason it takes NICs that lose their last group
-// out before it removes the rules.
+// out before it removes the rules. NICs that an administrator put there stay.
 func updateFirewall(ctx context.Context, client proxmox.Client, vm VM, groups []v1alpha1.SecurityGroup, inherited func(slot string) bool) error {
 	rules := vmconfig.FirewallRules(groups)
 	enable, disable := map[string]string{}, map[string]string{}
@@ -128,6 +135,15 @@ func updateFirewall(ctx context.Context, client proxmox.Client, vm VM, groups []
 		if _, ok := vm.Config.Options[rule.Interface]; !ok {
 			return fmt.Errorf("a security group names interface %s, but VM %d has none of that name", rule.Interface, vm.VMID)
 		}
+	}
+	if len(disable) > 0 {
+		existing, err := client.SecurityGroupRules(ctx, vm.Host, vm.VMID)
+		if err != nil {
+			return err
+		}
+		maps.DeleteFunc(disable, func(slot, _ string) bool {
+			return !slices.ContainsFunc(existing, func(rule proxmox.SecurityGroupRule) bool { return rule.Interface == slot })
+		})
 	}
 	if len(disable) > 0 {
 		if err := client.UpdateVM(ctx, vm.Host, vm.VMID, proxmox.ConfigChange{Set: disable}); err != nil {

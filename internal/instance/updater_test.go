@@ -11,6 +11,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -35,6 +36,39 @@ func TestUpdateInPlace(t *testing.T) {
 	w.Expect(why).NotTo(HaveOccurred())
 	w.Expect(owns.ClaimUID).To(Equal(string(claim.UID)), "it is still ours")
 	p.Delete(claim)
+}
+
+// A change of tags does not revert what an administrator changed by hand.
+func TestUpdateInPlaceKeepsFirewall(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	w.NodeClass.Spec.SecurityGroups = nil
+	p := w.StartProcess()
+	claim := p.Launched("pool-abc", w.NodeClass)
+	in := w.Intent(claim)
+	nic := w.VMConfig(in).Network().NICs()[0]
+	w.Expect(nic.Firewall).To(BeFalse())
+	nic.Firewall = true
+	w.Expect(w.Client.UpdateVM(t.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{"net0": nic.Encode()}})).To(Succeed())
+	w.NodeClass.Spec.Tags = []string{"web"}
+	w.Expect(p.Instances.Updater.UpdateInPlace(t.Context(), claim, w.NodeClass)).To(Succeed())
+	cfg := w.VMConfig(in)
+	w.Expect(cfg.Tags()).To(ConsistOf("web"))
+	w.Expect(cfg.Network().NICs()[0].Firewall).To(BeTrue())
+}
+
+// Tags of machines have the name of the machine, at launch and later.
+func TestUpdateInPlaceMachine(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	w.NodeClass.Spec.Machines = []v1alpha1.Machine{{Name: "db-1"}}
+	w.NodeClass.Spec.Tags = []string{"node-{{ .Hostname }}"}
+	p := w.StartProcess()
+	claim := p.Launched("pool-abc", w.NodeClass)
+	w.Expect(w.VMConfig(w.Intent(claim)).Tags()).To(ConsistOf("node-db-1"))
+	w.NodeClass.Spec.Tags = append(w.NodeClass.Spec.Tags, "web")
+	w.Expect(p.Instances.Updater.UpdateInPlace(t.Context(), claim, w.NodeClass)).To(Succeed())
+	w.Expect(w.VMConfig(w.Intent(claim)).Tags()).To(ConsistOf("node-db-1", "web"))
 }
 
 func TestUpdateInPlaceFirewall(t *testing.T) {

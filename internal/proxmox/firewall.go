@@ -16,6 +16,17 @@ type SecurityGroupRule struct {
 	Interface string // net0
 }
 
+func (c networkClient) SecurityGroupRules(ctx context.Context, host string, vmid int) ([]SecurityGroupRule, error) {
+	existing, err := c.firewallRules(ctx, host, vmid)
+	var rules []SecurityGroupRule
+	for _, rule := range existing {
+		if rule.Type == "group" {
+			rules = append(rules, SecurityGroupRule{Group: rule.Action, Interface: rule.Iface})
+		}
+	}
+	return rules, err
+}
+
 // SetFirewall leaves rules that are not a group's unchanged. It sets the rules before
 // it enables the firewall, and disables the firewall before it removes the last
 // group: with a firewall that drops everything a running VM would be unreachable.

@@ -21,6 +21,8 @@ type NetworkClient interface {
 	SDNAddresses(ctx context.Context) ([]SDNAddress, error)
 	// SecurityGroups returns the names of the Cluster's firewall groups.
 	SecurityGroups(ctx context.Context) ([]string, error)
+	// SecurityGroupRules returns the rules of a VM that refer to a security group.
+	SecurityGroupRules(ctx context.Context, host string, vmid int) ([]SecurityGroupRule, error)
 	// SetFirewall enables the VM's firewall and sets its security-group rules, which
 	// are compared by group and interface and not by position. Without rules it
 	// removes the groups and disables the firewall. Several calls.

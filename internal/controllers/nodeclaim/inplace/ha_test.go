@@ -74,3 +74,19 @@ func TestUpdateVMInHA(t *testing.T) {
 	w.Expect(config(w, claim).Tags()).To(ConsistOf("web"))
 	w.Expect(w.Sim.HAResources()).To(HaveLen(1))
 }
+
+// A change of tags does not revert the state that an administrator requested in HA.
+func TestUpdateKeepsHAState(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.HA("9.2"))
+	class := w.Class(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.HighAvailability = &v1alpha1.HighAvailability{} })
+	claim := running(w, class)
+	vmid := w.Intent(claim).VMID
+	w.Expect(w.Sim.HAResources()[vmid]).To(HaveKeyWithValue("state", "started"))
+	w.Expect(w.Sim.SetHA(vmid, "ignored")).To(Succeed())
+	testenv.Modify(w, class, func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.Tags = []string{"web"} })
+	_, err := inplace.NewController(w.Kube, w.Instances.Updater, w.Events).Reconcile(t.Context(), testenv.Reload(w, claim))
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(config(w, claim).Tags()).To(ConsistOf("web"))
+	w.Expect(w.Sim.HAResources()[vmid]).To(HaveKeyWithValue("state", "ignored"))
+}
