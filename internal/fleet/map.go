@@ -60,6 +60,12 @@ type Region struct {
 	Problem string `json:"problem,omitempty"`
 }
 
+// SleepText describes a Host that was shut down to save energy and is in service; empty if it
+// was not.
+func (h Host) SleepText() string {
+	return map[string]string{"ShuttingDown": "going down", "Asleep": "asleep", "Waking": "waking"}[h.Sleep]
+}
+
 // Host is the capacity of a Host and what uses it.
 type Host struct {
 	Region string `json:"region"`

@@ -33,7 +33,7 @@ func sample() fleet.Map {
 				Storages: []fleet.Storage{{Name: "local-lvm", TotalBytes: 500 << 30, UsedBytes: 100 << 30}}, Cells: []fleet.Cell{{ID: 0}, {ID: 1}},
 				Energy: inventory.Energy{Watts: 90, CostPerHour: 0.027},
 			},
-			{Region: "home", Name: "pve2", Unusable: "asleep", Sleep: "Asleep", Saved: inventory.Energy{Watts: 60}},
+			{Region: "home", Name: "pve2", Sleep: "Asleep", Saved: inventory.Energy{Watts: 60}},
 		},
 		VMs: []fleet.VM{
 			{
@@ -66,7 +66,7 @@ func TestPage(t *testing.T) {
 	for _, want := range []string{
 		"2 hosts · 2 VMs · 2 pods · 1 pending · price 1.122 per hour, 819.06 per month · power 90 W, 2.2 kWh/day, 0.65/day · saved 60 W, 1.4 kWh/day", "polling home has failed", "nodeclass default is not ready",
 		"VM 20001", `<td class="ok">Ready</td>`, "NUMA cell 1", "shop/web-2: ContainerCreating", "nodepool default: pve1: 1 CPUs free, 2 required",
-		"Cloned 2.5 s → Initialized 15.0 s", "<td>1000</td><td>–</td>", "<th>Power</th>", "<td>45 W, 1.1 kWh/day</td>", "power 90 W, 2.2 kWh/day, 0.65/day</span>", "saved 60 W, 1.4 kWh/day</span>", "home/pve2: offline", "LaunchFailed", "storage is full (×3)",
+		"Cloned 2.5 s → Initialized 15.0 s", "<td>1000</td><td>–</td>", "<th>Power</th>", "<td>45 W, 1.1 kWh/day</td>", "power 90 W, 2.2 kWh/day, 0.65/day</span>", "saved 60 W, 1.4 kWh/day</span>", "home/pve2: offline", `<span class="soft">asleep</span>`, `<span class="ok">up</span>`, "LaunchFailed", "storage is full (×3)",
 		`<rect class="vms" x="0.0" width="40.0" height="12">`, `<rect class="guests" x="40.0" width="20.0" height="12">`,
 	} {
 		g.Expect(response.Body.String()).To(ContainSubstring(want))

@@ -64,9 +64,6 @@ func newWidths(m fleet.Map) widths {
 // hostName returns the name of a Host as commands accept it.
 func hostName(region, host string) string { return region + "/" + host }
 
-// sleepTexts describe the states of Hosts that were shut down to save energy and are in service.
-var sleepTexts = map[string]string{"ShuttingDown": "going down", "Asleep": "asleep", "Waking": "waking"}
-
 // hostLine returns the state of a Host with bars of its CPUs, memory and storages.
 func (w widths) hostLine(host fleet.Host) Line {
 	l := Styled(Pad(hostName(host.Region, host.Name), w.host+2), Bold)
@@ -76,7 +73,7 @@ func (w widths) hostLine(host fleet.Host) Line {
 	case host.OutOfService != "":
 		l = l.In(Yellow, Pad(strings.ToLower(strings.TrimPrefix(host.OutOfService, "In")), 12))
 	case host.Sleep != "":
-		l = l.In(Dim, Pad(sleepTexts[host.Sleep], 12))
+		l = l.In(Dim, Pad(host.SleepText(), 12))
 	case host.Unusable != "":
 		l = l.In(Yellow, Pad("unusable", 12))
 	default:
