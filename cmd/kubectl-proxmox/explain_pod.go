@@ -70,6 +70,9 @@ func (e *explain) awaited(ctx context.Context, pod *corev1.Pod, history []corev1
 		return "the Kubernetes scheduler has not found it unschedulable yet", nil
 	}
 	for _, event := range slices.Backward(history) {
+		if event.Reason == v1alpha1.EventNoHostFits {
+			return "", nil // an earlier nomination is obsolete
+		}
 		match := nominated.FindStringSubmatch(event.Message)
 		if event.Reason != events.Nominated || match == nil {
 			continue
@@ -133,10 +136,10 @@ func (e *explain) poolsFor(ctx context.Context, pod *corev1.Pod, history []corev
 		return "no NodePool belongs to this provider", nil
 	case usable == 0:
 		return "no NodePool can be used for it: " + strings.Join(unmatched, "; "), nil
-	case len(problems) > 0:
+	case len(problems) == usable:
 		return "no node can be created for it: " + strings.Join(problems, "; "), nil
 	}
-	return lastRefusal(history), nil
+	return strings.Join(append([]string{lastRefusal(history)}, problems...), "; "), nil
 }
 
 // lastRefusal returns the last event that reports why no Node is created.

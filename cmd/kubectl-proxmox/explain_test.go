@@ -215,6 +215,27 @@ func TestExplainPod(t *testing.T) {
 	}
 }
 
+// The last decision of Karpenter counts, and a NodePool without a problem of its own may create
+// a node.
+func TestExplainPodLastDecision(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling())
+	class := w.Class()
+	w.Pool(class)
+	pod := w.PendingPod("web", "2")
+	createEvent(w, pod, "Pod", 1, corev1.EventTypeNormal, "Nominated", "Pod should schedule on: node/worker-1")
+	createEvent(w, pod, "Pod", 5, corev1.EventTypeWarning, "NoHostFits", "No node can be created for this pod: no host fits")
+	const refusal = "/web is waiting: No node can be created for this pod: no host fits"
+	w.Expect(explained(w, "pod/web")).To(HavePrefix("pod " + w.Name + refusal + "\n"))
+
+	limited := w.Pool(class, func(p *karpv1.NodePool) {
+		p.Name = w.Named("limited")
+		p.Spec.Limits = karpv1.Limits{corev1.ResourceCPU: resource.MustParse("8")}
+	})
+	setPoolStatus(w, limited, corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8")})
+	w.Expect(explained(w, "pod/web")).To(HavePrefix("pod " + w.Name + refusal + "; nodepool " + limited.Name + ": its limit is reached: cpu: 8 of 8 used"))
+}
+
 func TestExplainClaimsAndNodes(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling())

@@ -36,6 +36,8 @@ func newUIProxy(target string, user *rest.Config) (*uiProxy, error) {
 		return nil, fmt.Errorf("reading the credentials of the kubeconfig: %w", err)
 	}
 	config.TLS = transport.TLSConfig{Insecure: true}
+	// The proxy of the kubeconfig is for the API server; the target is on this machine.
+	config.Proxy, config.DialHolder = func(*http.Request) (*url.URL, error) { return nil, nil }, nil
 	authenticated, err := transport.New(config)
 	if err != nil {
 		return nil, fmt.Errorf("reading the credentials of the kubeconfig: %w", err)

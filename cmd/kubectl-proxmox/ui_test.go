@@ -5,10 +5,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
+	"net/url"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -36,6 +38,7 @@ func startUI(w *testenv.Env, account string, read func(context.Context) (fleet.M
 	testenv.Go(w.T, page.Start)
 	user := rest.AnonymousClientConfig(w.Config)
 	user.BearerToken = testenv.TokenAllowedToGet(w.T, w.Config, account, webpage.Path)
+	user.Proxy = func(*http.Request) (*url.URL, error) { return nil, errors.New("the page is on this machine") }
 	proxy, err := newUIProxy(page.Listener.Addr().String(), user)
 	w.Expect(err).NotTo(HaveOccurred())
 	local := httptest.NewServer(proxy)
