@@ -116,7 +116,7 @@ timed-%:
 
 .PHONY: unit
 unit: $(ENVTEST)/kube-apiserver $(HELM) ## Run the unit tests with the race detector and a real API server
-	$(call log,"testing the packages with the race detector (about 15 minutes on 2 cores; first time: several minutes more of compiling)")
+	$(call log,"testing the packages with the race detector (about 8 minutes on 2 cores; first time: several minutes more of compiling)")
 	@# The packages that take longest start first. Lint includes vet. Less garbage collection saves time of the tests, the linker and the API server.
 	GOGC=300 KUBEBUILDER_ASSETS=$(ENVTEST) KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) \
 		go run ./hack/testserver env $(RACE) -p 4 -vet=off -shuffle=on -timeout 15m \
@@ -143,7 +143,7 @@ ifdef E2E_PROXMOX_CONFIG
 	$(call log,"testing end to end with the Proxmox of $(E2E_PROXMOX_CONFIG) (the duration depends on its VMs)")
 	$(E2E) -v -timeout 4h ./test/e2e | grep --line-buffered -v -e '^=== '
 else
-	$(call log,"testing end to end with Kubernetes $(KUBERNETES) (about 10 minutes on 2 cores)")
+	$(call log,"testing end to end with Kubernetes $(KUBERNETES) (about 8 minutes on 2 cores)")
 	$(E2E) -timeout 60m ./test/e2e/...
 endif
 
