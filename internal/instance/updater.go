@@ -68,12 +68,9 @@ func (u *Updater) UpdateInPlace(ctx context.Context, claim *karpv1.NodeClaim, cl
 			return err
 		}
 	}
-	// What an administrator changed in HA stays, unless the class changed.
 	ha := class.Spec.HighAvailability
-	if encodeHA(AppliedHA(claim)) != encodeHA(ha) {
-		if err := u.deps.HA.Update(ctx, NewHAMember(claim, vm.Region, vm.VMID), ha, vm.HAState); err != nil {
-			return err
-		}
+	if err := u.updateHA(ctx, claim, vm, ha); err != nil {
+		return err
 	}
 	applied := map[string]string{
 		v1alpha1.AnnotationInPlaceUpdateHash: class.InPlaceHash(),
@@ -83,6 +80,15 @@ func (u *Updater) UpdateInPlace(ctx context.Context, claim *karpv1.NodeClaim, cl
 		applied[v1alpha1.AnnotationHighAvailability] = encodeHA(ha)
 	}
 	return Annotate(ctx, u.deps.Kube, claim, applied)
+}
+
+// updateHA applies the options of the class if they changed. Otherwise, what an administrator
+// changed stays.
+func (u *Updater) updateHA(ctx context.Context, claim *karpv1.NodeClaim, vm VM, ha *v1alpha1.HighAvailability) error {
+	if encodeHA(AppliedHA(claim)) == encodeHA(ha) {
+		return nil
+	}
+	return u.deps.HA.Update(ctx, NewHAMember(claim, vm.Region, vm.VMID), ha, vm.HAState)
 }
 
 // resourcePool returns the resource pool that this controller put a Claim's VM into.
