@@ -71,8 +71,11 @@ func NewSnapshot(result PollResult, previous *Snapshot, own VMIDRange) *Snapshot
 	for _, row := range result.Resources.Guests {
 		guest := Guest{GuestRow: row, Config: result.Configs[row.VMID]}
 		before, ok := previous.guest(row.VMID)
-		if last, known := result.Known[row.Host].guest(row); known && !row.HasResources() && !before.HasResources() {
-			before, ok, guest.Config = last, true, cmp.Or(guest.Config, last.Config)
+		if last, known := result.Known[row.Host].guest(row); known {
+			guest.Config = cmp.Or(guest.Config, last.Config)
+			if !row.HasResources() && !before.HasResources() {
+				before, ok = last, true
+			}
 		}
 		if ok {
 			guest = carryOver(guest, before)

@@ -115,3 +115,19 @@ func TestSleepState(t *testing.T) {
 		}
 	}
 }
+
+// Proxmox reports the rows of a Host that was shut down for some minutes, but not its
+// configurations: those of the record count, so its templates can be used after a restart.
+func TestKnownTemplateOfSleepingHost(t *testing.T) {
+	t.Parallel()
+	options := config("template", "1")
+	asleep := host("pve1", 4, 8)
+	asleep.Online = false
+	s := inventory.NewSnapshot(inventory.PollResult{
+		Region: "r", Taken: start, Resources: proxmox.Resources{Hosts: []proxmox.HostRow{asleep}, Guests: []proxmox.GuestRow{template(900)}},
+		Known: map[string]inventory.KnownHost{"pve1": {Host: asleep, Guests: []inventory.KnownGuest{{GuestRow: template(900), Config: &options}}}},
+	}, nil, ownRange)
+	if s.Guests[900].Config == nil {
+		t.Error("the template has no configuration")
+	}
+}
