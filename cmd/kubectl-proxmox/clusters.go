@@ -208,9 +208,7 @@ func (c *clusters) hosts(ctx context.Context) ([]inventory.HostState, error) {
 
 // operations returns the operations on the VMs of a Kubernetes cluster.
 func (v *view) operations(kube client.Client, source boot.Source, kubeCluster string) (*operations.Operations, *instancetype.Provider, error) {
-	deps := v.settings.InstanceTypes(v.inventory)
-	deps.CPULayouts = instancetype.CPULayouts{Roots: slices.Sorted(maps.Keys(v.roots))}
-	types, err := instancetype.New(deps)
+	types, err := instancetype.New(v.settings.InstanceTypes(v.inventory, slices.Sorted(maps.Keys(v.roots))))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 
@@ -145,6 +146,9 @@ func (p *planner) state(ctx context.Context, change whatif.Change) (*whatif.Stat
 	if err != nil {
 		return nil, err
 	}
+	if err := view.readHostStates(ctx, kube); err != nil {
+		return nil, err
+	}
 	namespace := view.settings.Options.SystemNamespace
 	objects, err := whatif.ReadObjects(ctx, kube, namespace)
 	if err != nil {
@@ -158,7 +162,9 @@ func (p *planner) state(ctx context.Context, change whatif.Change) (*whatif.Stat
 	if err := view.readFacts(ctx, kube, source, append(slices.Clone(objects), change.Objects...)); err != nil {
 		return nil, err
 	}
-	return &whatif.State{Controller: controller, KubeCluster: id, Snapshots: view.inventory.View().Snapshots, Objects: objects, Secrets: kube}, nil
+	return &whatif.State{
+		Controller: controller, KubeCluster: id, Roots: slices.Sorted(maps.Keys(view.roots)), Snapshots: view.inventory.View().Snapshots, Objects: objects, Secrets: kube,
+	}, nil
 }
 
 // controller returns the controller whose settings the plan uses.

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -22,7 +23,9 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
 	unmanagedstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/whatif"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -208,6 +211,36 @@ func TestPlanLostVMWithoutNode(t *testing.T) {
 	w.Expect(plan.Create).To(HaveLen(3))
 	w.Expect(plan.Create).To(HaveEach(HaveField("Host", "pve2")))
 	w.Expect(plan.Unschedulable).To(BeEmpty())
+}
+
+// The controller's node-policy applies to NodeClasses without spec.cpu.
+func TestPlanNodePolicy(t *testing.T) {
+	t.Parallel()
+	w := newPlanEnv(t, "--node-policy=static")
+	w.writeManifests()
+	plan := w.decode(w.plan("-f web.yaml -o json"), nil)
+	w.Expect(plan.Create).To(BeEmpty(), "no host can pin VMs")
+	w.Expect(plan.Unschedulable).To(HaveLen(3))
+}
+
+// A host that was shut down to save energy is woken for VMs, unless it is lost.
+func TestPlanSleepingHost(t *testing.T) {
+	t.Parallel()
+	w := newPlanEnv(t)
+	w.writeManifests()
+	id, err := clusterID(t.Context(), w.Kube)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(power.Store{Kube: w.Kube, Namespace: w.Name, KubeCluster: id}.Put(t.Context(), inventory.HostName{Region: testenv.Region, Host: "pve2"},
+		&inventory.Sleep{State: inventory.Asleep, KubeCluster: id, Known: w.Inventory.View().Snapshots[testenv.Region].KnownHost("pve2")})).To(Succeed())
+	w.Expect(w.Sim.HostDown("pve2", "noroute")).To(Succeed())
+	w.Eventually(func() time.Time {
+		w.Refresh()
+		state, _ := w.Inventory.View().Host(testenv.Region, "pve2")
+		return state.OfflineSince
+	}).ShouldNot(BeZero())
+	onSleeping := ContainElement(HaveField("Host", "pve2"))
+	w.Expect(w.decode(w.plan("-f many.yaml -o json"), nil).Create).To(onSleeping)
+	w.Expect(w.decode(w.plan("-f many.yaml --lose-host home/pve2 -o json"), nil).Create).To(And(Not(BeEmpty()), Not(onSleeping)))
 }
 
 // --node-setting-file replaces the settings of the controller, as in other commands.

@@ -5,8 +5,6 @@ package operator
 
 import (
 	"context"
-	"maps"
-	"slices"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
@@ -36,9 +34,10 @@ func newRoots(ctx context.Context, settings Settings) (map[string]proxmox.Root, 
 	return roots, nil
 }
 
-// cpuLayouts returns the CPU layout of NodeClasses that do not set spec.cpu.
-func cpuLayouts(policy string, roots map[string]proxmox.Root) instancetype.CPULayouts {
-	layouts := instancetype.CPULayouts{Roots: slices.Sorted(maps.Keys(roots))}
+// cpuLayouts returns the CPU layout of NodeClasses that do not set spec.cpu. Roots are the
+// regions with a root login.
+func cpuLayouts(policy string, roots []string) instancetype.CPULayouts {
+	layouts := instancetype.CPULayouts{Roots: roots}
 	if policy == nodePolicyStatic {
 		layouts.Default = v1alpha1.CPULayout{NUMA: v1alpha1.NUMABind, Pinning: v1alpha1.PinningExclusive}
 	}

@@ -9,7 +9,9 @@ package operator
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -196,8 +198,8 @@ func (o *Operator) readSleeping(ctx context.Context) {
 // Karpenter's cloud provider.
 func (o *Operator) addProviders(clients map[string]proxmox.Client, roots map[string]proxmox.Root, kube kubeCluster) error {
 	opts := o.settings.Options
-	types := o.settings.InstanceTypes(o.Inventory)
-	types.Clock, types.CPULayouts, types.Registerer = o.Clock, cpuLayouts(opts.NodePolicy, roots), crmetrics.Registry
+	types := o.settings.InstanceTypes(o.Inventory, slices.Sorted(maps.Keys(roots)))
+	types.Clock, types.Registerer = o.Clock, crmetrics.Registry
 	var err error
 	if o.Types, err = instancetype.New(types); err != nil {
 		return err

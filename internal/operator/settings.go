@@ -56,12 +56,14 @@ func Load(args []string) (Settings, error) {
 // vmSizeAuto is the default of the setting vm-size-policy.
 const vmSizeAuto = "Auto"
 
-// InstanceTypes returns the dependencies of instance types that the settings define.
-func (s Settings) InstanceTypes(view instancetype.Viewer) instancetype.Deps {
+// InstanceTypes returns the dependencies of instance types that the settings define. Roots are
+// the regions with a root login.
+func (s Settings) InstanceTypes(view instancetype.Viewer, roots []string) instancetype.Deps {
 	o := s.Options
 	deps := instancetype.Deps{
 		Inventory: view, Catalog: s.Catalog, Pricing: o.Pricing(), PCIResources: o.PCIResources, VMSizePolicy: o.VMSizePolicy,
 		VMMemoryOverheadPercent: o.VMMemoryOverheadPercent, VolumeAttachmentLimits: o.VolumeAttachmentLimits,
+		CPULayouts: cpuLayouts(o.NodePolicy, roots),
 	}
 	if o.VMSizePolicy == vmSizeAuto {
 		deps.VMSizePolicy = v1alpha1.VMSizeExact

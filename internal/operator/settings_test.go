@@ -312,6 +312,6 @@ func TestLoadFiles(t *testing.T) {
 		_, ok := settings.Catalog.Get("big")
 		g.Expect(ok).To(BeTrue())
 		g.Expect(settings.Catalog.Types()).NotTo(ContainElement(HaveField("Name", "t1.2VCPU-6GB")))
-		g.Expect(settings.InstanceTypes(nil).VMSizePolicy).To(Equal(v1alpha1.VMSizeInstanceType))
+		g.Expect(settings.InstanceTypes(nil, nil).VMSizePolicy).To(Equal(v1alpha1.VMSizeInstanceType))
 	})
 }

@@ -22,7 +22,8 @@ import (
 
 // with returns the State after a Change, before Karpenter reacts to it.
 func (s *State) with(change Change) (*State, error) {
-	out := &State{Controller: s.Controller, KubeCluster: s.KubeCluster, Snapshots: maps.Clone(s.Snapshots), Objects: slices.Clone(s.Objects), Secrets: s.Secrets}
+	out := *s
+	out.Snapshots, out.Objects, out.lost = maps.Clone(s.Snapshots), slices.Clone(s.Objects), change.LostHosts
 	for _, lost := range change.LostHosts {
 		snapshot, ok := out.Snapshots[lost.Region]
 		if ok {
@@ -37,7 +38,7 @@ func (s *State) with(change Change) (*State, error) {
 			return nil, err
 		}
 	}
-	return out, nil
+	return &out, nil
 }
 
 func hostNames(snapshots map[string]*inventory.Snapshot) []string {

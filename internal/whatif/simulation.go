@@ -37,6 +37,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
 	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
@@ -65,6 +66,7 @@ type simulation struct {
 	lifecycle   *lifecycle.Controller
 	recorder    events.Recorder
 	overlays    *nodeoverlay.Controller
+	roots       instance.RootClients
 	// secrets has no Reader if the Secrets are not available.
 	secrets boot.Source
 }
@@ -73,7 +75,10 @@ type simulation struct {
 // core until addObjects is called.
 func newSimulation(ctx context.Context, settings operator.Settings, core *coreoptions.Options, s *State) (*simulation, error) {
 	ctx = log.IntoContext(injection.WithControllerName(coreoptions.ToContext(ctx, core), "provisioner"), logr.Discard())
-	sim := &simulation{ctx: ctx, kube: newKube(s.Objects), catalog: settings.Catalog, recorder: events.NewRecorder(&record.FakeRecorder{})}
+	sim := &simulation{ctx: ctx, kube: newKube(s.Objects), catalog: settings.Catalog, roots: instance.RootClients{}, recorder: events.NewRecorder(&record.FakeRecorder{})}
+	for _, region := range s.Roots {
+		sim.roots[region] = nil // only whether there is one matters
+	}
 	options := settings.Options
 	var err error
 	sim.inventory, err = inventory.NewFixed(s.Snapshots, inventory.Options{
@@ -86,7 +91,15 @@ func newSimulation(ctx context.Context, settings operator.Settings, core *coreop
 	if err := hosts.Read(ctx, sim.kube); err != nil {
 		return nil, err
 	}
-	if sim.types, err = instancetype.New(settings.InstanceTypes(sim.inventory)); err != nil {
+	sleeping, err := power.Store{Kube: sim.kube, Namespace: options.SystemNamespace, KubeCluster: s.KubeCluster}.Load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, lost := range s.lost {
+		delete(sleeping, lost) // it cannot be woken
+	}
+	sim.inventory.SetSleeping(sleeping)
+	if sim.types, err = instancetype.New(settings.InstanceTypes(sim.inventory, s.Roots)); err != nil {
 		return nil, err
 	}
 	sim.secrets = boot.Source{Reader: s.Secrets, Namespace: options.SystemNamespace, Version: boot.FixedVersion("v0.0.0")}
@@ -173,7 +186,7 @@ func (s *simulation) checkPools(pools []karpv1.NodePool) error {
 // was not checked; empty if everything was.
 func (s *simulation) checkClass(class *v1alpha1.ProxmoxNodeClass) (note string, err error) {
 	checker := nodeclassstatus.NewController(s.kube, nodeclassstatus.Deps{
-		Inventory: s.inventory, Types: s.types, Boot: s.secrets, Health: s.vms.Health, CloneTimes: s.vms.CloneTimes, Clock: clock.RealClock{},
+		Inventory: s.inventory, Types: s.types, Boot: s.secrets, RootClients: s.roots, Health: s.vms.Health, CloneTimes: s.vms.CloneTimes, Clock: clock.RealClock{},
 	})
 	if s.secrets.Reader != nil {
 		_, err := checker.Reconcile(s.ctx, class)

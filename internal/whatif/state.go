@@ -27,6 +27,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
 )
@@ -38,6 +39,8 @@ type State struct {
 	// KubeCluster is the UID of the namespace kube-system, which identifies the VMs of the
 	// Kubernetes cluster.
 	KubeCluster string
+	// Roots are the regions with a root login.
+	Roots []string
 	// Snapshots by region.
 	Snapshots map[string]*inventory.Snapshot
 	// Objects of the Kubernetes cluster.
@@ -45,6 +48,8 @@ type State struct {
 	// Secrets reads the Secrets of boot data; nil if they are not available, as in a State
 	// that was saved.
 	Secrets client.Reader
+	// lost are the Hosts that a Change powers off.
+	lost []inventory.HostName
 }
 
 // lists returns empty lists of the kinds that core's scheduler and this provider read.
@@ -58,7 +63,8 @@ func lists() []client.ObjectList {
 }
 
 // ReadObjects returns the objects of a Kubernetes cluster that a plan needs, and the
-// ConfigMap of hosts in maintenance. Kinds that are not installed are skipped.
+// ConfigMaps of hosts in maintenance and of those that were shut down to save energy. Kinds
+// that are not installed are skipped.
 func ReadObjects(ctx context.Context, kube client.Reader, systemNamespace string) ([]client.Object, error) {
 	var out []client.Object
 	for _, list := range lists() {
@@ -77,13 +83,15 @@ func ReadObjects(ctx context.Context, kube client.Reader, systemNamespace string
 			return nil, fmt.Errorf("listing objects of type %T: %w", list, err)
 		}
 	}
-	hosts := &corev1.ConfigMap{}
-	err := kube.Get(ctx, client.ObjectKey{Namespace: systemNamespace, Name: maintenance.ConfigMapName}, hosts)
-	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("reading the hosts in maintenance: %w", err)
-	}
-	if err == nil {
-		out = append(out, strip(hosts))
+	for _, name := range []string{maintenance.ConfigMapName, power.ConfigMapName} {
+		hosts := &corev1.ConfigMap{}
+		err := kube.Get(ctx, client.ObjectKey{Namespace: systemNamespace, Name: name}, hosts)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("reading the state of hosts: %w", err)
+		}
+		if err == nil {
+			out = append(out, strip(hosts))
+		}
 	}
 	return out, nil
 }
@@ -122,6 +130,7 @@ type savedState struct {
 	Env         map[string]string              `json:"env,omitempty"`
 	Files       map[string]string              `json:"files,omitempty"`
 	KubeCluster string                         `json:"kubeCluster"`
+	Roots       []string                       `json:"roots,omitempty"`
 	Snapshots   map[string]*inventory.Snapshot `json:"snapshots"`
 	Objects     []json.RawMessage              `json:"objects"`
 }
@@ -132,7 +141,7 @@ func (s *State) Save(path string) error {
 	if err != nil {
 		return err
 	}
-	saved := savedState{Format: savedFormat, Args: s.Controller.Args, Env: s.Controller.OptionEnv(), Files: map[string]string{}, KubeCluster: s.KubeCluster, Snapshots: s.Snapshots}
+	saved := savedState{Format: savedFormat, Args: s.Controller.Args, Env: s.Controller.OptionEnv(), Files: map[string]string{}, KubeCluster: s.KubeCluster, Roots: s.Roots, Snapshots: s.Snapshots}
 	for _, file := range []string{settings.Options.NodeSettingFile, settings.Options.InstanceTypesFile} {
 		if file == "" {
 			continue
@@ -178,7 +187,7 @@ func Load(path string) (*State, error) {
 	if saved.Format != savedFormat {
 		return nil, fmt.Errorf("reading the inventory %s: found format %d, want %d: save it again with this version of the plugin", path, saved.Format, savedFormat)
 	}
-	s := &State{KubeCluster: saved.KubeCluster, Snapshots: saved.Snapshots, Controller: operator.Deployed{Args: saved.Args, Env: saved.Env, ReadFile: func(file string) ([]byte, error) {
+	s := &State{KubeCluster: saved.KubeCluster, Roots: saved.Roots, Snapshots: saved.Snapshots, Controller: operator.Deployed{Args: saved.Args, Env: saved.Env, ReadFile: func(file string) ([]byte, error) {
 		content, ok := saved.Files[file]
 		if !ok {
 			return nil, fmt.Errorf("%s is not in the inventory %s; it contains %v", file, path, slices.Sorted(maps.Keys(saved.Files)))
