@@ -291,7 +291,7 @@ type InstanceTemplateReference struct {
 // +kubebuilder:validation:XValidation:rule="[has(self.storage), has(self.storages), has(self.storageSelector)].filter(x, x).size() <= 1",message="set only one of storage, storages and storageSelector"
 type BootDevice struct {
 	// size is the minimum size of the disk, for example 30G or 30Gi. The disk is resized to this size, to the ephemeral storage
-	// of the instance type, or to the size of the template's disk, whichever is largest.
+	// of the instance type, or to the size of the largest template's disk on all hosts, whichever is largest.
 	// +optional
 	Size DiskSize `json:"size,omitempty"`
 

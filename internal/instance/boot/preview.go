@@ -27,8 +27,8 @@ import (
 const sampleToken = "abcdef.0123456789abcdef"
 
 // Preview renders the boot data of a NodeClass. With a Claim it is that of the Claim's
-// VM, as far as it is planned; without one, that of a sample VM. The join token is a
-// sample in either case.
+// VM, as far as it is planned; without one, that of a sample VM. The join token and the
+// addresses of the Host's bridges are samples in either case.
 func (s Source) Preview(ctx context.Context, class *v1alpha1.ProxmoxNodeClass, claim *karpv1.NodeClaim) (bootdata.Files, error) {
 	source, data, err := s.previewData(ctx, class, claim, inventory.View{})
 	if err != nil {
