@@ -60,12 +60,6 @@ type Region struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// SleepText describes a Host that was shut down to save energy and is in service; empty if it
-// was not.
-func (h Host) SleepText() string {
-	return map[string]string{"ShuttingDown": "going down", "Asleep": "asleep", "Waking": "waking"}[h.Sleep]
-}
-
 // Host is the capacity of a Host and what uses it.
 type Host struct {
 	Region string `json:"region"`
@@ -89,6 +83,12 @@ type Host struct {
 	Energy inventory.Energy `json:"energy,omitzero"`
 	// Saved is the Energy without load of a Host that is off to save energy.
 	Saved inventory.Energy `json:"saved,omitzero"`
+}
+
+// SleepText describes a Host that was shut down to save energy and is in service; empty if it
+// was not.
+func (h Host) SleepText() string {
+	return map[string]string{"ShuttingDown": "going down", "Asleep": "asleep", "Waking": "waking"}[h.Sleep]
 }
 
 // Usage is what uses a resource. Reserved is the part of VMs that Proxmox does not show

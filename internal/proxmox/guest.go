@@ -4,6 +4,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -148,7 +149,7 @@ func (a *agentInterfaces) UnmarshalJSON(data []byte) error {
 			}
 		}
 		err := json.Unmarshal(data, &answer)
-		a.failure = fmt.Errorf("it reports no interfaces: %s", answer.Error.Description)
+		a.failure = fmt.Errorf("it reports no interfaces: %s", cmp.Or(answer.Error.Description, string(data)))
 		return err
 	}
 	return json.Unmarshal(data, &a.interfaces)

@@ -163,6 +163,15 @@ func (w *fullEnv) addPod(name, node string, change func(*corev1.Pod)) *corev1.Po
 	return pod
 }
 
+// removeNode does what core and the kubelet do after the drain of a Node.
+func (w *fullEnv) removeNode(d drifted) {
+	w.T.Helper()
+	w.Expect(w.Kube.Delete(w.ctx, d.node)).To(Succeed())
+	w.Expect(w.Kube.Delete(w.ctx, d.pod, client.GracePeriodSeconds(0))).To(Succeed())
+	w.cluster.DeleteNodeClaim(d.claim.Name)
+	w.cluster.DeleteNode(d.node.Name)
+}
+
 func (w *fullEnv) reconcile() {
 	w.T.Helper()
 	w.Expect(w.cluster.Synced(w.ctx)).To(BeTrue())
@@ -267,10 +276,7 @@ func TestReconcilePendingPods(t *testing.T) {
 	w.reconcile()
 	w.Expect(w.IsDeleted(second.claim)).To(BeFalse(), "the disruption budget is one Node")
 
-	w.Expect(w.Kube.Delete(t.Context(), first.node)).To(Succeed())
-	w.Expect(w.Kube.Delete(t.Context(), first.pod, client.GracePeriodSeconds(0))).To(Succeed())
-	w.cluster.DeleteNodeClaim(first.claim.Name)
-	w.cluster.DeleteNode(first.node.Name)
+	w.removeNode(first)
 	evicted := w.addPod("evicted", "", nil)
 	w.reconcile()
 	w.Expect(w.IsDeleted(second.claim)).To(BeFalse(), "the pod of the first Node is pending")
@@ -292,10 +298,7 @@ func TestReconcileUnrelatedPendingPod(t *testing.T) {
 	first, second := w.addNode("a", 3*time.Minute, options{}), w.addNode("b", 2*time.Minute, options{})
 	w.reconcile()
 	w.Expect(w.IsDeleted(first.claim)).To(BeTrue())
-	w.Expect(w.Kube.Delete(t.Context(), first.node)).To(Succeed())
-	w.Expect(w.Kube.Delete(t.Context(), first.pod, client.GracePeriodSeconds(0))).To(Succeed())
-	w.cluster.DeleteNodeClaim(first.claim.Name)
-	w.cluster.DeleteNode(first.node.Name)
+	w.removeNode(first)
 	w.addPod("stuck", "", func(pod *corev1.Pod) {
 		pod.OwnerReferences[0].UID = "stuck"
 		pod.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: "none"}
