@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -169,13 +170,22 @@ func (p *nodePool) vms(ctx context.Context) ([]harness.Guest, error) {
 	}), err
 }
 
-// deleteClaims deletes NodeClaims without waiting for consolidation.
+// deleteClaims deletes the NodePool's NodeClaims without waiting for consolidation, and waits
+// until nothing of the given ones remains.
 func (p *nodePool) deleteClaims(t *testing.T, claims ...*karpv1.NodeClaim) {
 	t.Helper()
 	p.scaleToZero(t) // otherwise Karpenter creates another one
-	for _, claim := range claims {
-		must(t, client.IgnoreNotFound(p.kube.Delete(t.Context(), claim)))
-	}
+	p.eventually(t, "the claims of "+p.name+" to be deleted", func(ctx context.Context) error {
+		// If Karpenter sees the deleted claim before the deleted pod, it still creates another one.
+		left, err := p.claims(ctx)
+		for i := range left {
+			err = errors.Join(err, client.IgnoreNotFound(p.kube.Delete(ctx, &left[i])))
+		}
+		if err != nil || len(left) > 0 {
+			return fmt.Errorf("%d claims exist (%w)", len(left), err)
+		}
+		return nil
+	})
 	p.waitUntilGone(t, claims...)
 }
 

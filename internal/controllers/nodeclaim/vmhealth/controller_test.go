@@ -154,34 +154,6 @@ func TestRestartStoppedVM(t *testing.T) {
 	w.Expect(w.Events.Messages("VMCrashLooping")).To(HaveLen(1))
 }
 
-func TestRestartFailed(t *testing.T) {
-	t.Parallel()
-	w := testenv.New(t, testenv.NoPolling())
-	claim := w.Launched("a", w.Class())
-	w.PowerOff(claim)
-	reconnect := w.Disconnect()
-	reconcile(w, controller(w))
-	w.Expect(w.Events.Messages("VMRestartFailed")).To(HaveLen(1))
-	w.Expect(w.IsDeleted(claim)).To(BeFalse())
-	reconnect()
-}
-
-// Quorum is lost after a Snapshot in which a VM is stopped.
-func TestRestartWithoutQuorum(t *testing.T) {
-	t.Parallel()
-	w := testenv.New(t, testenv.Hosts(3), testenv.NoPolling())
-	claim := w.Launched("a", w.Class())
-	w.PowerOff(claim)
-	c := controller(w)
-	w.Sim.SetQuorum(false)
-	reconcile(w, c)
-	w.Expect(w.Events.Messages("VMRestartFailed")).To(BeEmpty())
-	w.Sim.SetQuorum(true)
-	w.Eventually(func() error { return w.Inventory.RefreshAll(t.Context()) }).Should(Succeed())
-	reconcile(w, c)
-	w.Expect(w.Running(claim)).To(BeTrue(), "there is no backoff")
-}
-
 func TestNoQuorum(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.Hosts(3), testenv.NoPolling())

@@ -46,9 +46,9 @@ func (c *Controller) restart(ctx context.Context, claim *karpv1.NodeClaim, vm in
 		log.Info("start of stopped VM is still in progress")
 		c.reportStopped(ctx, claim, vm)
 		c.restarts.recordFailed(vm, true)
-	case errors.Is(err, proxmox.ErrNoQuorum):
-		// The state of the VM is unknown. The NodeClass reports the region.
-		log.Info("region has no quorum, not starting stopped VM")
+	case errors.Is(err, proxmox.ErrNoQuorum), errors.Is(err, proxmox.ErrHostUnreachable), errors.Is(err, proxmox.ErrUnreachable):
+		// Whether the VM is still stopped is unknown. The NodeClass reports the region.
+		log.Info("host of stopped VM cannot be reached, not starting it", "cause", err.Error())
 	case err != nil:
 		log.Error(err, "starting stopped VM failed")
 		c.reportStopped(ctx, claim, vm)

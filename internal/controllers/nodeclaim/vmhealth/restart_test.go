@@ -76,6 +76,39 @@ func TestRestartInProgress(t *testing.T) {
 	w.Expect(w.Events.Reasons(claim)).To(Equal([]string{"VMStopped"}), "its start neither failed nor ended")
 }
 
+// A VM is stopped in the last Snapshot, and its Host cannot be reached any more. The Snapshot may
+// be older than the start of the VM.
+func TestRestartUnreachable(t *testing.T) {
+	t.Parallel()
+	for name, interrupt := range map[string]func(*testenv.Env) (restore func()){
+		"region": func(w *testenv.Env) func() { return w.Disconnect() },
+		"host": func(w *testenv.Env) func() {
+			testenv.AddFault(w.T, w.Sim, pvesim.Fault{Method: "GET", Path: "/nodes/*/qemu/*/config", Status: 595})
+			return w.Sim.ClearFaults
+		},
+		"no_quorum": func(w *testenv.Env) func() {
+			w.Sim.SetQuorum(false)
+			return func() { w.Sim.SetQuorum(true) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := testenv.New(t, testenv.Hosts(3), testenv.NoPolling())
+			claim := w.Launched("a", w.Class())
+			w.PowerOff(claim)
+			c := controller(w)
+			restore := interrupt(w)
+			reconcile(w, c)
+			w.Expect(w.Events.Reasons(claim)).To(BeEmpty(), "whether it is stopped is unknown")
+			w.Expect(w.IsDeleted(claim)).To(BeFalse())
+			restore()
+			w.Eventually(func() error { return w.Inventory.RefreshAll(t.Context()) }).Should(Succeed())
+			reconcile(w, c)
+			w.Expect(w.Running(claim)).To(BeTrue(), "there is no backoff")
+		})
+	}
+}
+
 func TestMassReplacement(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling())
