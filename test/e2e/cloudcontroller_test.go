@@ -166,9 +166,7 @@ func (p *nodePool) expectAgreement(t *testing.T, claim *karpv1.NodeClaim, vm har
 	if !slices.Contains(history.of(taints), uninitializedTaint) {
 		t.Errorf("the node never had the taint %s", uninitializedTaint)
 	}
-	if len(node.Spec.Taints) > 0 {
-		t.Errorf("the node still has taints %v", node.Spec.Taints)
-	}
+	p.waitForNoTaints(t, claim)
 }
 
 // waitForShutdownTaint waits until a Node has the taint of a stopped VM or does not have it.

@@ -61,9 +61,10 @@ func (e *env) proxmoxDrive(t *testing.T) {
 	if node.Spec.ProviderID != claim.Status.ProviderID {
 		t.Errorf("provider ID of the node is %q, want the claim's %q", node.Spec.ProviderID, claim.Status.ProviderID)
 	}
-	if node.Labels[karpv1.NodePoolLabelKey] != p.name || len(node.Spec.Taints) > 0 {
-		t.Errorf("the node has labels %v and taints %v", node.Labels, node.Spec.Taints)
+	if node.Labels[karpv1.NodePoolLabelKey] != p.name {
+		t.Errorf("the node has labels %v", node.Labels)
 	}
+	p.waitForNoTaints(t, claim)
 	vms, err := p.vms(t.Context())
 	must(t, err)
 	if drive, _ := vms[0].Config["ide2"].(string); !strings.Contains(drive, "cloudinit") || vms[0].Config["ciuser"] != "ops" {

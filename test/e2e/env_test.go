@@ -45,7 +45,8 @@ type setup struct {
 	scenario func(*pvesim.Scenario)
 	// pollInterval is a second by default.
 	pollInterval time.Duration
-	gracePeriod  time.Duration
+	// gracePeriod is how long a Node may miss heartbeats: by default longer than a busy machine delays them.
+	gracePeriod time.Duration
 	// proxmox is shared with another environment. Nil means a new one.
 	proxmox *harness.Proxmox
 	// fresh starts a Proxmox as its installer leaves it.
@@ -91,7 +92,7 @@ func newEnv(t *testing.T, s setup) *env {
 	kubeplane, controller := binaries(t)
 	e := &env{dir: t.TempDir(), proxmox: s.proxmox}
 	ctx := t.Context()
-	plane := harness.PlaneOptions{Binary: kubeplane, Dir: filepath.Join(e.dir, "kubernetes"), NodeMonitorGracePeriod: s.gracePeriod}
+	plane := harness.PlaneOptions{Binary: kubeplane, Dir: filepath.Join(e.dir, "kubernetes"), NodeMonitorGracePeriod: cmp.Or(s.gracePeriod, 2*time.Minute)}
 	options := harness.ControllerOptions{
 		Binary: controller, Dir: filepath.Join(e.dir, "controller"), PollInterval: cmp.Or(s.pollInterval, time.Second), FeatureGates: s.featureGates,
 		// Secrets must not be logged at any level.

@@ -162,6 +162,19 @@ func (p *nodePool) node(ctx context.Context, claim *karpv1.NodeClaim) (*corev1.N
 	return node, p.kube.Get(ctx, client.ObjectKey{Name: claim.Name}, node)
 }
 
+// waitForNoTaints waits until a NodeClaim's Node has no taints. Kubernetes can remove that of a Node
+// that was not ready after Karpenter has initialized it.
+func (p *nodePool) waitForNoTaints(t *testing.T, claim *karpv1.NodeClaim) {
+	t.Helper()
+	p.eventually(t, "node "+claim.Name+" to have no taints", func(ctx context.Context) error {
+		node, err := p.node(ctx, claim)
+		if err == nil && len(node.Spec.Taints) > 0 {
+			err = fmt.Errorf("it has %v", node.Spec.Taints)
+		}
+		return err
+	})
+}
+
 // vms returns the NodePool's VMs.
 func (p *nodePool) vms(ctx context.Context) ([]harness.Guest, error) {
 	guests, err := p.api.Guests(ctx)
