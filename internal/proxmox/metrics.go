@@ -52,7 +52,7 @@ func newMetrics(registerer prometheus.Registerer, region string) (*metrics, erro
 	}
 	refused, err := register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "karpenter", Subsystem: "proxmox", Name: "api_locked_total",
-		Help: "Requests that Proxmox refused because of a lock or for want of a worker. They are tried again.",
+		Help: "Requests that Proxmox refused because of a lock or because no worker was free. They are retried.",
 	}, []string{"region", "endpoint"}))
 	if err != nil {
 		return nil, err

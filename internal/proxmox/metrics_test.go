@@ -123,7 +123,7 @@ func TestMetricsOfLocksAndTasks(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 
 	g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP karpenter_proxmox_api_locked_total Requests that Proxmox refused because of a lock or for want of a worker. They are tried again.
+# HELP karpenter_proxmox_api_locked_total Requests that Proxmox refused because of a lock or because no worker was free. They are retried.
 # TYPE karpenter_proxmox_api_locked_total counter
 karpenter_proxmox_api_locked_total{endpoint="/nodes/:node/qemu/:vmid/status/start",region="dc1"} 1
 `), "karpenter_proxmox_api_locked_total")).To(Succeed())

@@ -22,6 +22,8 @@ const (
 	maxStep   = 2 * time.Second
 	// failedPollDelay follows a poll that failed.
 	failedPollDelay = time.Second
+	// unreachableTimeout is how long the Host of a task may be unreachable.
+	unreachableTimeout = 30 * time.Second
 	// unexpectedDelay follows a poll that returned unexpectedStatus.
 	unexpectedDelay = 100 * time.Millisecond
 )
@@ -53,9 +55,9 @@ type WaitOptions struct {
 }
 
 // WaitTask waits until a task has ended. See TaskStatus.Err for its result. WaitTask
-// returns an error if the context ends or the task cannot be read. It keeps waiting
-// while the Host is unreachable, since the Host's tasks continue. If the context ends, the
-// status is that of the last poll, and empty if that failed.
+// returns an error if the context ends, the task cannot be read, or its Host is unreachable
+// for some time; the task may continue. If the context ends, the status is that of the last
+// poll, and empty if that failed.
 //
 // An empty UPID is that of a call that needed no task and has succeeded.
 //
@@ -95,6 +97,8 @@ type taskWait struct {
 	ended chan TaskStatus
 	// polled: there was a poll that found the task running.
 	polled bool
+	// unreachableSince is when the Host was first unreachable; zero if it was reachable since.
+	unreachableSince time.Time
 	// contended and lists belong to Polls: whether the task ran beside others, and how
 	// many lists in a row the wait requested.
 	contended bool
@@ -126,7 +130,7 @@ func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 				last, pollErr = TaskStatus{}, err
 			}
 			return last, contextError(ctx.Err(), pollErr)
-		case IsTransient(err) || errors.Is(err, ErrFailed): // not about the task itself
+		case w.canRetry(err, sent):
 			last, pollErr, delay = TaskStatus{}, err, failedPollDelay
 			continue
 		case err != nil:
@@ -142,6 +146,19 @@ func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 		w.polled, last, pollErr = true, status, nil
 		delay, step = w.nextDelay(expected, elapsed, step), min(step*3/2, maxInterval)
 	}
+}
+
+// canRetry reports whether a poll failed for another reason than the task itself, and its Host has
+// not been unreachable for too long. at is when the poll began.
+func (w *taskWait) canRetry(err error, at time.Time) bool {
+	if !errors.Is(err, ErrHostUnreachable) {
+		w.unreachableSince = time.Time{}
+		return IsTransient(err) || errors.Is(err, ErrFailed)
+	}
+	if w.unreachableSince.IsZero() {
+		w.unreachableSince = at
+	}
+	return w.Clock.Since(w.unreachableSince) < unreachableTimeout
 }
 
 // expected returns when the first poll is due.

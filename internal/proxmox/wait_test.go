@@ -339,6 +339,16 @@ func TestWaitTaskUnreachableHost(t *testing.T) {
 	g.Expect(status.Succeeded()).To(BeTrue())
 }
 
+func TestWaitTaskLostHost(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	host := newTaskHost(5 * time.Second)
+	host.fail = func(int) error { return fmt.Errorf("reading the task: %w", proxmox.ErrHostUnreachable) }
+	_, err := host.wait(t.Context(), nil)
+	g.Expect(err).To(MatchError(proxmox.ErrHostUnreachable))
+	g.Expect(host.clock.Since(host.began)).To(BeNumerically("~", 30*time.Second, 15*time.Second))
+}
+
 func TestWaitTaskNotFound(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
