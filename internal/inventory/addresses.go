@@ -50,12 +50,14 @@ func (a Addresses) equal(b Addresses) bool {
 	return maps.EqualFunc(a, b, func(x, y []AddressOwner) bool { return slices.Equal(x, y) })
 }
 
-// collectAddresses returns all addresses in a poll result. It skips templates: the
-// addresses in their configuration are for the VMs cloned from them.
-func collectAddresses(result PollResult, guests map[int]Guest) Addresses {
+// collectAddresses returns all addresses in a poll result. It skips templates, because the
+// addresses in their configuration are for the VMs cloned from them, and our VMs on Hosts that
+// were removed from the Cluster, which never run again.
+func collectAddresses(result PollResult, hosts map[string]Host, guests map[int]Guest, own VMIDRange) Addresses {
 	out := Addresses{}
 	for _, guest := range guests {
-		if guest.Template || (guest.Config != nil && guest.Config.IsTemplate()) {
+		_, member := hosts[guest.Host]
+		if !member && own.Contains(guest.VMID) || guest.Template || (guest.Config != nil && guest.Config.IsTemplate()) {
 			continue
 		}
 		owner := guestOwner(guest)
@@ -63,6 +65,9 @@ func collectAddresses(result PollResult, guests map[int]Guest) Addresses {
 		out.add(owner, result.ReportedAddresses.Guests[guest.VMID]...)
 	}
 	if result.Facts != nil {
+		for host, addresses := range result.Facts.InterfaceAddresses {
+			out.add(AddressOwner{Description: "host " + host}, addresses...)
+		}
 		for host, bridges := range result.Facts.Bridges {
 			for _, b := range bridges {
 				out.add(AddressOwner{Description: "host " + host}, b.CIDR4.Addr(), b.CIDR6.Addr())

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -42,6 +43,7 @@ func clusterWithAddresses() *cluster {
 		c.configs[900] = config("template", "1", "ipconfig0", "ip=10.0.0.90/24")
 		c.configs[20001] = config("ipconfig0", "ip=10.0.0.20/24")
 		c.bridge = proxmox.Bridge{CIDR4: netip.MustParsePrefix("10.0.0.2/24"), Gateway4: addr("10.0.0.1")}
+		c.addresses = []netip.Addr{addr("10.0.0.2"), addr("10.0.0.3")}
 		c.sdn = []proxmox.SDNAddress{{Address: addr("10.0.0.30"), VMID: 100, VNet: "blue"}, {Address: addr("10.0.0.31"), VNet: "blue"}}
 		c.agents = map[int][]netip.Addr{100: {addr("10.0.0.10")}}
 	})
@@ -79,10 +81,10 @@ func TestAddressesOwner(t *testing.T) {
 	if !v.Snapshots["r"].AddressesKnown {
 		t.Error("the addresses are not known after a poll")
 	}
-	got := owners(v, "10.0.0.2", "10.0.0.10", "10.0.0.11", "fd00::11", "10.0.0.12", "10.0.0.20", "10.0.0.30", "10.0.0.31", "10.0.0.90", "10.0.0.1", "10.0.0.99")
+	got := owners(v, "10.0.0.2", "10.0.0.10", "10.0.0.11", "fd00::11", "10.0.0.12", "10.0.0.20", "10.0.0.30", "10.0.0.31", "10.0.0.90", "10.0.0.1", "10.0.0.3", "10.0.0.99")
 	want := []string{
 		"host pve1 in region r", "VM 100 in region r", "VM 101 in region r", "VM 101 in region r", "container 102 in region r", "VM 20001 in region r",
-		"VM 100 in region r", "the gateway of vnet blue in region r", "", "the gateway of host pve1 in region r", "",
+		"VM 100 in region r", "the gateway of vnet blue in region r", "", "the gateway of host pve1 in region r", "host pve1 in region r", "",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("the owners are %q,\nwant %q", got, want)
@@ -96,6 +98,20 @@ func TestAddressesOwner(t *testing.T) {
 	i.Ledger().ObserveDeleted("r", 101)
 	if got := owners(i.View(), "10.0.0.11"); got[0] != "" {
 		t.Errorf("a deleted guest still has its address: %q", got)
+	}
+}
+
+// Our VMs on a host that was removed from the cluster never run again. Others may be restored.
+func TestAddressesOfRemovedHost(t *testing.T) {
+	t.Parallel()
+	c := clusterWithAddresses()
+	i, _ := newInventory(t, c)
+	i.WatchAddresses()
+	refresh(t, i)
+	c.change(func() { c.resources.Hosts = []proxmox.HostRow{host("pve2", 16, 64)} })
+	refresh(t, i)
+	if got, want := owners(i.View(), "10.0.0.20", "10.0.0.11"), []string{"", "VM 101 in region r"}; !slices.Equal(got, want) {
+		t.Errorf("the owners are %q, want %q", got, want)
 	}
 }
 
@@ -342,4 +358,21 @@ func TestAddressesKnownWithUnreadableContainer(t *testing.T) {
 	if !i.View().Snapshots["r"].AddressesKnown {
 		t.Error("an unreadable container keeps all addresses unknown")
 	}
+}
+
+// The other addresses do not wait for ever for a container whose host hangs.
+func TestAddressesKnownWithHangingContainer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := clusterWithAddresses()
+		c.hanging = map[int]bool{102: true}
+		i, _ := newInventory(t, c)
+		i.WatchAddresses()
+		for n := 1; n <= 3; n++ {
+			refresh(t, i)
+			if known := i.View().Snapshots["r"].AddressesKnown; known != (n == 3) {
+				t.Errorf("after %d polls, the addresses are known: %t", n, known)
+			}
+		}
+	})
 }

@@ -6,6 +6,7 @@ package inventory
 import (
 	"context"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"time"
@@ -30,6 +31,8 @@ type Facts struct {
 	VNets map[string]proxmox.VNet
 	// Bridges are the bridges and vnets for NICs by Host and name.
 	Bridges map[string]map[string]proxmox.Bridge
+	// InterfaceAddresses are the addresses of all interfaces by Host.
+	InterfaceAddresses map[string][]netip.Addr
 	// Pools reports whether a resource pool exists, for each pool passed to Invalidate.
 	Pools map[string]bool
 	// Snippets are the volumes on each storage passed to Invalidate.
@@ -236,11 +239,11 @@ func (f *factCache) update(apply func(*Facts)) {
 	if f.known != nil {
 		*next = *f.known
 		next.Bridges, next.Pools, next.Snippets = maps.Clone(f.known.Bridges), maps.Clone(f.known.Pools), maps.Clone(f.known.Snippets)
-		next.Topologies = maps.Clone(f.known.Topologies)
+		next.InterfaceAddresses, next.Topologies = maps.Clone(f.known.InterfaceAddresses), maps.Clone(f.known.Topologies)
 	}
 	if next.Bridges == nil {
 		next.Bridges, next.Pools, next.Snippets = map[string]map[string]proxmox.Bridge{}, map[string]bool{}, map[StorageKey]map[string]bool{}
-		next.Topologies = map[string]PublishedTopology{}
+		next.InterfaceAddresses, next.Topologies = map[string][]netip.Addr{}, map[string]PublishedTopology{}
 	}
 	apply(next)
 	f.known = next
@@ -340,8 +343,13 @@ func (c *cluster) readFact(ctx context.Context, fact Fact) (func(*Facts), error)
 		return c.readHA(ctx, fact)
 	case kindBridges:
 		bridges, err := c.client.Bridges(ctx, fact.of)
+		if err != nil {
+			return nil, err
+		}
+		addresses, err := c.client.InterfaceAddresses(ctx, fact.of)
 		return func(f *Facts) {
 			f.Bridges[fact.of] = byName(bridges, func(b proxmox.Bridge) string { return b.Name })
+			f.InterfaceAddresses[fact.of] = addresses
 		}, err
 	case kindTopology:
 		return c.readTopology(ctx, fact.of)

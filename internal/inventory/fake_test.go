@@ -46,7 +46,9 @@ type cluster struct {
 	configs     map[int]proxmox.VMConfig
 	failure     error
 	unreadable  map[int]error
+	hanging     map[int]bool   // containers; set before the first poll
 	bridge      proxmox.Bridge // of every Host; the name is set by Bridges
+	addresses   []netip.Addr   // of every Host
 	sdn         []proxmox.SDNAddress
 	agents      map[int][]netip.Addr
 	// agentFailure is the error of every agent.
@@ -128,6 +130,12 @@ func (c *cluster) SecurityGroups(context.Context) ([]string, error) {
 func (c *cluster) VNets(context.Context) ([]proxmox.VNet, error) {
 	c.record("vnets")
 	return nil, c.noSDN
+}
+
+func (c *cluster) InterfaceAddresses(context.Context, string) ([]netip.Addr, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.addresses), nil
 }
 
 func (c *cluster) Bridges(ctx context.Context, host string) ([]proxmox.Bridge, error) {
@@ -318,8 +326,12 @@ func (c *cluster) SDNAddresses(context.Context) ([]proxmox.SDNAddress, error) {
 	return c.sdn, nil
 }
 
-func (c *cluster) ContainerConfig(_ context.Context, host string, vmid int) (proxmox.VMConfig, error) {
+func (c *cluster) ContainerConfig(ctx context.Context, host string, vmid int) (proxmox.VMConfig, error) {
 	c.record(fmt.Sprintf("container %s/%d", host, vmid))
+	if c.hanging[vmid] {
+		<-ctx.Done()
+		return proxmox.VMConfig{}, ctx.Err()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.configs[vmid], c.unreadable[vmid]

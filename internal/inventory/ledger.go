@@ -158,12 +158,13 @@ func (l *Ledger) fulfill(region string, snapshot *Snapshot) bool {
 }
 
 // isVisible reports whether the Snapshot shows the VM with its reserved size. A clone
-// has its template's size until it is configured; a running VM is configured. The Host
+// has its template's size until it is configured, and its disks grow until its lock is
+// removed; a running VM is configured. The Host
 // does not matter: a migrated VM counts where it is, and the launch fails if another
 // guest uses the VMID.
 func isVisible(r Reservation, snapshot *Snapshot) bool {
 	guest, ok := snapshot.guest(r.VMID)
-	if !ok || !guest.HasResources() || guest.Stale {
+	if !ok || !guest.HasResources() || guest.Stale || guest.Lock == "clone" {
 		return false
 	}
 	return guest.Status == statusRunning || guest.Allocated.Covers(r.Amount)

@@ -130,6 +130,11 @@ func TestReserveInvalid(t *testing.T) {
 }
 
 // TestReserveFulfilled follows a launch through consecutive polls.
+func locked(row proxmox.GuestRow, lock string) proxmox.GuestRow {
+	row.Lock = lock
+	return row
+}
+
 func TestReserveFulfilled(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 65))
@@ -145,6 +150,7 @@ func TestReserveFulfilled(t *testing.T) {
 		{"not_visible", nil, false, 14},
 		{"row_without_resources", []proxmox.GuestRow{rowWithoutResources(vmid)}, false, 14},
 		{"clone_with_size_of_template", []proxmox.GuestRow{vm(vmid, "pve1", "stopped", 1, 1)}, false, 14},
+		{"clone_of_larger_template", []proxmox.GuestRow{locked(vm(vmid, "pve1", "stopped", 2, 4), "clone")}, false, 14},
 		{"row_without_resources_again", []proxmox.GuestRow{rowWithoutResources(vmid)}, false, 14},
 		{"configured", []proxmox.GuestRow{vm(vmid, "pve1", "stopped", 2, 4)}, true, 14},
 		{"running", []proxmox.GuestRow{vm(vmid, "pve1", "running", 2, 4)}, true, 14},

@@ -164,7 +164,7 @@ func (c *cluster) poll(ctx context.Context) error {
 func (c *cluster) accept(resources proxmox.Resources, began time.Time) {
 	c.inventory.accept(PollResult{
 		Region:             c.region,
-		Taken:              c.inventory.options.Clock.Now(),
+		Taken:              began,
 		Version:            c.info.version,
 		Options:            c.info.options,
 		Facts:              c.facts.known,

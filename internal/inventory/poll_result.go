@@ -88,7 +88,7 @@ func NewSnapshot(result PollResult, previous *Snapshot, own VMIDRange) *Snapshot
 		}
 		s.add(guest, own)
 	}
-	s.Addresses, s.AddressesKnown = collectAddresses(result, s.Guests), result.Complete
+	s.Addresses, s.AddressesKnown = collectAddresses(result, s.Hosts, s.Guests, own), result.Complete
 	return s
 }
 

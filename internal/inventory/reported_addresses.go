@@ -51,6 +51,10 @@ type addressCache struct {
 	completed bool
 }
 
+// maxHangingReads is how often a read may be ended by the time of the poll, until the others no
+// longer wait for it.
+const maxHangingReads = 3
+
 // guestAddresses are the addresses of one guest and the row at that time.
 type guestAddresses struct {
 	row       rowFingerprint
@@ -58,6 +62,8 @@ type guestAddresses struct {
 	nextRead  time.Time
 	tried     bool
 	triedAt   time.Time
+	// failures is how often a read failed since the last success.
+	failures int
 }
 
 func newAddressCache() *addressCache {
@@ -146,6 +152,25 @@ func (c *cluster) oldestContainer(rows []proxmox.GuestRow, online map[string]boo
 	return oldest
 }
 
+func (c *cluster) readContainer(ctx context.Context, row proxmox.GuestRow, read *guestAddresses, now time.Time) {
+	if ctx.Err() != nil {
+		return
+	}
+	config, err := c.client.ContainerConfig(ctx, row.Host, row.VMID)
+	read.failures++
+	switch {
+	case err == nil:
+		read.addresses, read.row, read.failures = config.Network().Addresses(), fingerprintOf(row), 0
+	case errors.Is(err, proxmox.ErrNotFound):
+		read.addresses = nil
+	case ctx.Err() != nil && read.failures < maxHangingReads:
+		return // the time was too short
+	default:
+		read.nextRead = now.Add(maxRetryDelay)
+	}
+	read.tried, read.triedAt = true, now
+}
+
 // readContainers reads the configurations of new and changed containers and, as the call budget
 // allows, of others. It reports whether it made a call.
 func (c *cluster) readContainers(ctx context.Context, rows []proxmox.GuestRow, online map[string]bool, now time.Time) (called bool) {
@@ -168,16 +193,7 @@ func (c *cluster) readContainers(ctx context.Context, rows []proxmox.GuestRow, o
 		}
 		called = true
 		group.Go(func() error {
-			config, err := c.client.ContainerConfig(ctx, row.Host, row.VMID)
-			switch {
-			case err == nil:
-				read.addresses, read.row = config.Network().Addresses(), fingerprintOf(row)
-			case errors.Is(err, proxmox.ErrNotFound):
-				read.addresses = nil
-			default:
-				read.nextRead = now.Add(maxRetryDelay)
-			}
-			read.tried, read.triedAt = read.tried || ctx.Err() == nil, now
+			c.readContainer(ctx, row, read, now)
 			return nil
 		})
 	}

@@ -6,6 +6,7 @@ package placement_test
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"testing"
@@ -59,6 +60,10 @@ func (c *burstCluster) SecurityGroups(context.Context) ([]string, error) { retur
 func (c *burstCluster) VNets(context.Context) ([]proxmox.VNet, error) { return nil, nil }
 
 func (c *burstCluster) Bridges(context.Context, string) ([]proxmox.Bridge, error) { return nil, nil }
+
+func (c *burstCluster) InterfaceAddresses(context.Context, string) ([]netip.Addr, error) {
+	return nil, nil
+}
 
 func (c *burstCluster) Resources(context.Context) (proxmox.Resources, error) {
 	c.mu.Lock()

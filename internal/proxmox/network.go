@@ -14,6 +14,8 @@ import (
 type NetworkClient interface {
 	// Bridges returns the bridges and vnets of a Host that the user may use.
 	Bridges(ctx context.Context, host string) ([]Bridge, error)
+	// InterfaceAddresses returns the addresses of all of a Host's interfaces. It needs Sys.Audit on the Host.
+	InterfaceAddresses(ctx context.Context, host string) ([]netip.Addr, error)
 	// VNets returns the virtual networks of the SDN visible to the user.
 	VNets(ctx context.Context) ([]VNet, error)
 	// SDNAddresses returns the addresses assigned by Proxmox's own IPAM on virtual
@@ -72,6 +74,22 @@ func (c networkClient) Bridges(ctx context.Context, host string) ([]Bridge, erro
 		bridges = append(bridges, bridge)
 	}
 	return bridges, nil
+}
+
+func (c networkClient) InterfaceAddresses(ctx context.Context, host string) ([]netip.Addr, error) {
+	var rows []struct{ CIDR, CIDR6 string }
+	if err := c.get(ctx, at("/nodes/{node}/network", host), &rows); err != nil {
+		return nil, fmt.Errorf("reading the interfaces of host %s: %w", host, err)
+	}
+	var addresses []netip.Addr
+	for _, row := range rows {
+		for _, text := range []string{row.CIDR, row.CIDR6} {
+			if prefix, err := netip.ParsePrefix(text); err == nil {
+				addresses = append(addresses, prefix.Addr())
+			}
+		}
+	}
+	return addresses, nil
 }
 
 // VNet is a virtual network of the Cluster's SDN.

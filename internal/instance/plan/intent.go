@@ -67,11 +67,12 @@ func (p *Planner) networkKey(claim *karpv1.NodeClaim, in instance.Intent) string
 	return string(claim.UID)
 }
 
-// takenMACs returns the MAC addresses of all known guests.
+// takenMACs returns the MAC addresses of all known guests, except for those of Hosts that were
+// removed from the Cluster.
 func takenMACs(snapshot *inventory.Snapshot) map[string]bool {
 	taken := map[string]bool{}
 	for _, guest := range snapshot.Guests {
-		if guest.Config == nil {
+		if _, member := snapshot.Hosts[guest.Host]; !member || guest.Config == nil {
 			continue
 		}
 		for _, nic := range guest.Config.Network().NICs() {
