@@ -144,6 +144,12 @@ func (a *attempt) clone(ctx context.Context) error {
 		return err
 	}
 	defer release()
+	if snapshot := a.deps.Inventory.View().Snapshots[a.intent.Region]; snapshot != nil {
+		// Proxmox would clone to a Host that is offline, and the VM could not be deleted.
+		if host, known := snapshot.Hosts[a.intent.Host]; known && !host.Online {
+			return failf(v1alpha1.EventInsufficientCapacity, "cloning template %d: host %s went offline", a.intent.TemplateID, a.intent.Host)
+		}
+	}
 	uid := string(a.claim.UID)
 	a.deps.Launches.RecordCloneRequested(uid)
 	task, err := a.client.CloneVM(ctx, request)

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
@@ -217,6 +219,28 @@ func TestLaunchCloneDuringOutage(t *testing.T) {
 	w.Expect(final).To(BeFalse(), "%v", err)
 	refusal, warning := p.Instances.CloneTimes.Evaluate(testenv.Region, "pve1", "local-lvm")
 	w.Expect(refusal + warning).To(BeEmpty())
+}
+
+// Proxmox would clone to a host that is offline, and the VM could not be deleted.
+func TestLaunchHostOffline(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t, testenv.Hosts(2))
+	p := w.StartProcess()
+	claim := p.Planned("pool-abc", w.NodeClass, func(c *karpv1.NodeClaim) {
+		c.Spec.Requirements = append(c.Spec.Requirements, karpv1.NodeSelectorRequirementWithMinValues{
+			Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{"pve2"},
+		})
+	})
+	w.Expect(w.Sim.HostDown("pve2", "noroute")).To(Succeed())
+	w.Eventually(func() bool {
+		w.Expect(p.Inventory.RefreshAll(t.Context())).To(Succeed())
+		return p.Inventory.View().Snapshots[testenv.Region].Hosts["pve2"].Online
+	}).Should(BeFalse())
+	err := p.Launch(claim, w.NodeClass)
+	failure, final := errors.AsType[*instance.LaunchError](err)
+	w.Expect(final).To(BeTrue(), "%v", err)
+	w.Expect(failure.Reason).To(Equal(v1alpha1.EventInsufficientCapacity))
+	w.Expect(w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/clone")).To(BeZero())
 }
 
 // If the status of the task cannot be read, the clone continues.

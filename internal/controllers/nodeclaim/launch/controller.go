@@ -194,11 +194,16 @@ func affectedOfferings(claim *karpv1.NodeClaim, in instance.Intent, reason strin
 	case v1alpha1.EventVMIDTaken, v1alpha1.EventAddressTaken, v1alpha1.EventStaleLock, v1alpha1.EventInsufficientCapacity, v1alpha1.EventInvalidLaunchIntent, v1alpha1.EventHostWakeFailed:
 		return affected, false
 	case v1alpha1.EventStorageFull:
+		if len(in.Retained) > 0 { // their size is not part of the plan
+			affected.NodeClass = claim.Spec.NodeClassRef.Name
+		}
 		return affected, true
 	case v1alpha1.EventLaunchTimeout:
+		// The Host of the Template may have failed, and other classes have other Templates.
+		mayBeTemplateHost := in.TemplateHost != "" && in.TemplateHost != in.Host && errors.Is(cause, proxmox.ErrHostUnreachable)
 		// The timeout can also be caused by something of this class, such as its Secret.
 		for _, hostError := range []error{proxmox.ErrHostUnreachable, proxmox.ErrUnreachable, proxmox.ErrNoQuorum, proxmox.ErrLocked, proxmox.ErrBusy} {
-			if errors.Is(cause, hostError) {
+			if errors.Is(cause, hostError) && !mayBeTemplateHost {
 				return affected, true
 			}
 		}
