@@ -19,8 +19,9 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
-// plannedClaim returns the result of Create: core copies labels, annotations,
-// providerID, image, capacity and allocatable from it.
+// plannedClaim returns the result of Create: core copies labels, providerID, image, capacity
+// and allocatable from it. The annotations are already stored. Core would write them again, also
+// with a delay, and replace an intent that was changed since.
 func (c *CloudProvider) plannedClaim(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) (*karpv1.NodeClaim, error) {
 	out := &karpv1.NodeClaim{}
 	out.Name = claim.Name
@@ -29,8 +30,6 @@ func (c *CloudProvider) plannedClaim(claim *karpv1.NodeClaim, class *v1alpha1.Pr
 			return nil, err
 		}
 	}
-	out.Annotations = class.LaunchAnnotations()
-	out.Annotations[v1alpha1.AnnotationLaunchIntent] = in.Encode()
 	out.Status.ProviderID = in.ProviderID()
 	out.Status.ImageID = in.ImageID
 	return out, nil

@@ -60,8 +60,9 @@ func TestCreate(t *testing.T) {
 		HaveKeyWithValue(corev1.LabelOSStable, "linux"),
 		HaveKeyWithValue(v1alpha1.LabelInstanceFamily, "t1"),
 	))
-	w.Expect(filled.Annotations).To(And(
-		HaveKeyWithValue(v1alpha1.AnnotationLaunchIntent, claim.Annotations[v1alpha1.AnnotationLaunchIntent]),
+	w.Expect(filled.Annotations).To(BeEmpty(), "core would replace an intent that was changed since")
+	w.Expect(testenv.Reload(w, claim).Annotations).To(And(
+		HaveKey(v1alpha1.AnnotationLaunchIntent),
 		HaveKeyWithValue(v1alpha1.AnnotationNodeClassHash, class.Hash()),
 		HaveKeyWithValue(v1alpha1.AnnotationNodeClassHashVersion, v1alpha1.HashVersion),
 		HaveKeyWithValue(v1alpha1.AnnotationInPlaceUpdateHash, class.InPlaceHash()),
