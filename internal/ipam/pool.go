@@ -6,6 +6,7 @@ package ipam
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // Spec describes a pool as written in the API.
@@ -135,15 +136,26 @@ func (p *Pool) setRanges(spec Spec, prefix netip.Prefix) error {
 	return nil
 }
 
+// reserved returns the addresses of the subnet that no host may have: the network and broadcast
+// addresses, or the all-zero address of an IPv6 subnet.
+func (p *Pool) reserved() []number {
+	whole := spanOf(p.subnet)
+	switch hosts := p.subnet.Addr().BitLen() - p.subnet.Bits(); {
+	case hosts <= 1:
+		return nil
+	case p.subnet.Addr().Is4():
+		return []number{whole.first, whole.last}
+	}
+	return []number{whole.first}
+}
+
+// IsReserved reports whether no host of the subnet may have the address.
+func (p *Pool) IsReserved(a netip.Addr) bool { return slices.Contains(p.reserved(), numberOf(a)) }
+
 // excludeReserved excludes the addresses that no VM may have.
 func (p *Pool) excludeReserved() {
-	whole := spanOf(p.subnet)
-	hosts := p.subnet.Addr().BitLen() - p.subnet.Bits()
-	if hosts > 1 {
-		p.exclude(span{whole.first, whole.first})
-		if p.subnet.Addr().Is4() {
-			p.exclude(span{whole.last, whole.last})
-		}
+	for _, n := range p.reserved() {
+		p.exclude(span{n, n})
 	}
 	if p.gateway.IsValid() && p.gateway.Is4() == p.subnet.Addr().Is4() {
 		n := numberOf(p.gateway)

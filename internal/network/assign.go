@@ -64,43 +64,77 @@ func (e *ExhaustedError) Error() string {
 // Assign picks the VM's addresses. It returns an *ExhaustedError if a pool has none left.
 func (l Layout) Assign(r Request) (Assignment, error) {
 	out := Assignment{Interfaces: make(map[string]InterfaceAddresses, len(l.Interfaces)), DNS: l.DNS, Search: l.Search}
+	gateways4 := l.gateways(r, func(i Interface, b proxmox.Bridge) (Source, netip.Addr, netip.Addr) {
+		return i.V4, b.CIDR4.Addr(), b.Gateway4
+	})
+	gateways6 := l.gateways(r, func(i Interface, b proxmox.Bridge) (Source, netip.Addr, netip.Addr) {
+		return i.V6, b.CIDR6.Addr(), b.Gateway6
+	})
 	for _, i := range l.Interfaces {
 		assigned := InterfaceAddresses{
 			Bridge: i.Bridge, MTU: i.MTU, DHCP4: i.V4.DHCP, DHCP6: i.V6.DHCP, SLAAC: i.V6.SLAAC, Device: i.Device, Routing: i.Routing,
 		}
-		bridge := FindBridge(r.View, r.Region, r.Host, i.Bridge)
+		assigned.Gateway4, assigned.Gateway6 = gateways4[i.Slot], gateways6[i.Slot]
 		var err error
 		fixed := machineAddresses(r.Machine, i.Slot)
-		if assigned.Address4, assigned.Gateway4, err = r.pick(i.V4, i.Slot, fixed.Address4, bridge.CIDR4.Addr(), bridge.Gateway4); err != nil {
+		if assigned.Address4, err = r.pick(i.V4, i.Slot, fixed.Address4, assigned.Gateway4); err != nil {
 			return Assignment{}, err
 		}
-		if assigned.Address6, assigned.Gateway6, err = r.pick(i.V6, i.Slot, fixed.Address6, bridge.CIDR6.Addr(), bridge.Gateway6); err != nil {
+		if assigned.Address6, err = r.pick(i.V6, i.Slot, fixed.Address6, assigned.Gateway6); err != nil {
 			return Assignment{}, err
-		}
-		if use := i.Routing.DefaultRoute; use != nil && !*use {
-			assigned.Gateway4, assigned.Gateway6 = netip.Addr{}, netip.Addr{}
 		}
 		out.Interfaces[i.Slot] = assigned
 	}
 	return out, nil
 }
 
-// pick picks an address from a pool, unless the machine has a fixed one, and determines the gateway: that of the pool, else that
-// of the Host's bridge, else the Host itself if it routes for the bridge.
-func (r Request) pick(s Source, slot, fixed string, host, router netip.Addr) (netip.Prefix, netip.Addr, error) {
-	if s.Pool == nil {
-		return netip.Prefix{}, netip.Addr{}, nil
-	}
-	gateway := s.Pool.Gateway()
-	for _, candidate := range []netip.Addr{router, host} {
-		if !gateway.IsValid() && candidate.IsValid() && s.Pool.Subnet().Contains(candidate) {
-			gateway = candidate
+// gateways returns the gateways of one address family by slot: that of the pool, else that of the
+// Host's bridge, else the Host itself, unless there is another default route. An interface
+// without a default route has none.
+func (l Layout) gateways(r Request, family func(Interface, proxmox.Bridge) (s Source, host, router netip.Addr)) map[string]netip.Addr {
+	out, routed := map[string]netip.Addr{}, false
+	fallbackSlot, fallback := "", netip.Addr{}
+	for _, i := range l.Interfaces {
+		if use := i.Routing.DefaultRoute; use != nil && !*use {
+			continue
 		}
+		s, host, router := family(i, FindBridge(r.View, r.Region, r.Host, i.Bridge))
+		if gateway := s.gateway(host, router); gateway.IsValid() {
+			out[i.Slot], routed = gateway, true
+		} else if fallbackSlot == "" && s.Pool != nil && s.Pool.Subnet().Contains(host) {
+			fallbackSlot, fallback = i.Slot, host
+		}
+		routed = routed || s.DHCP || s.SLAAC
+	}
+	if fallbackSlot != "" && !routed {
+		out[fallbackSlot] = fallback
+	}
+	return out
+}
+
+// gateway returns the gateway of the pool, else that of the Host's bridge if VMs can reach it;
+// the zero value if there is none.
+func (s Source) gateway(host, router netip.Addr) netip.Addr {
+	switch {
+	case s.Pool == nil:
+		return netip.Addr{}
+	case s.Pool.Gateway().IsValid():
+		return s.Pool.Gateway()
+	case s.Pool.Subnet().Contains(router), router.Is6() && router.IsLinkLocalUnicast() && s.Pool.Subnet().Contains(host):
+		return router
+	}
+	return netip.Addr{}
+}
+
+// pick picks an address from a pool, unless the machine has a fixed one.
+func (r Request) pick(s Source, slot, fixed string, gateway netip.Addr) (netip.Prefix, error) {
+	if s.Pool == nil {
+		return netip.Prefix{}, nil
 	}
 	addresses := r.View.Addresses()
 	if fixed != "" {
 		address, err := r.checkFixed(s, fixed)
-		return netip.PrefixFrom(address, s.Pool.Subnet().Bits()), gateway, err
+		return netip.PrefixFrom(address, s.Pool.Subnet().Bits()), err
 	}
 	address, ok := s.Pool.Pick(r.Key+"/"+slot, func(a netip.Addr) ipam.State {
 		switch {
@@ -112,9 +146,9 @@ func (r Request) pick(s Source, slot, fixed string, host, router netip.Addr) (ne
 		return ipam.Free
 	})
 	if !ok {
-		return netip.Prefix{}, netip.Addr{}, &ExhaustedError{Source: s}
+		return netip.Prefix{}, &ExhaustedError{Source: s}
 	}
-	return netip.PrefixFrom(address, s.Pool.Subnet().Bits()), gateway, nil
+	return netip.PrefixFrom(address, s.Pool.Subnet().Bits()), nil
 }
 
 // FindBridge returns a Host's bridge by name, or the zero value if it is unknown.

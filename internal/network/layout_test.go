@@ -105,7 +105,17 @@ func TestAssignGateway(t *testing.T) {
 	})
 	assigned := assign(t, class(pool4("net0", "10.0.0.0/24"), pool4("net1", "10.1.0.0/24")), template(), view)
 	g.Expect(assigned.Interfaces["net0"].Gateway4).To(Equal(netip.MustParseAddr("10.0.0.1")))
-	g.Expect(assigned.Interfaces["net1"].Gateway4).To(Equal(netip.MustParseAddr("10.1.0.1")), "the host routes for its bridge")
+	g.Expect(assigned.Interfaces["net1"].Gateway4.IsValid()).To(BeFalse(), "there is another default route")
+	single := proxmox.VMConfig{Options: map[string]string{"net0": "virtio=BC:24:11:00:00:01,bridge=vmbr1"}}
+	assigned = assign(t, class(pool4("net0", "10.1.0.0/24")), single, view)
+	g.Expect(assigned.Interfaces["net0"].Gateway4).To(Equal(netip.MustParseAddr("10.1.0.1")), "the host routes for its bridge")
+
+	view = viewOf(map[string]proxmox.Bridge{"vmbr0": {CIDR6: netip.MustParsePrefix("2001:db8::a/64"), Gateway6: netip.MustParseAddr("fe80::1")}})
+	pool6 := v1alpha1.VMInterface{Name: "net0", Address6: &v1alpha1.AddressSource{CIDR: "2001:db8::/64"}}
+	g.Expect(assign(t, class(pool6), template(), view).Interfaces["net0"].Gateway6).To(Equal(netip.MustParseAddr("fe80::1")))
+	view = viewOf(map[string]proxmox.Bridge{
+		"vmbr0": {CIDR4: netip.MustParsePrefix("10.0.0.2/24"), Gateway4: netip.MustParseAddr("10.0.0.1")},
+	})
 
 	// Neither gateway is assigned to a VM.
 	small := class(pool4("net0", "10.0.0.0/30"))

@@ -84,6 +84,8 @@ func checkMachineAddress(field, text string, source Source, owners map[netip.Add
 		return fmt.Errorf("%s is %s, but the interface has no cidr for it: set one in spec.network.interfaces, or in the template", field, text)
 	case !source.Pool.Subnet().Contains(address):
 		return fmt.Errorf("%s is %s, want an address in %s (%s)", field, text, source.Pool.Subnet(), source.From)
+	case source.Pool.IsReserved(address):
+		return fmt.Errorf("%s is %s, which is the network or broadcast address of %s", field, text, source.Pool.Subnet())
 	case address == source.Pool.Gateway():
 		return fmt.Errorf("%s is %s, which is the gateway of %s", field, text, source.From)
 	case owners[address] != "":

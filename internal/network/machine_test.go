@@ -34,6 +34,14 @@ func TestNewLayoutInvalidMachines(t *testing.T) {
 			machines: []v1alpha1.Machine{machine("db-1", v1alpha1.MachineAddresses{Interface: "net0", Address4: "10.0.0.1"})},
 			want:     "which is the gateway of spec.network.interfaces[0].address4",
 		},
+		"broadcast": {
+			machines: []v1alpha1.Machine{machine("db-1", v1alpha1.MachineAddresses{Interface: "net0", Address4: "10.0.0.255"})},
+			want:     "is 10.0.0.255, which is the network or broadcast address of 10.0.0.0/24",
+		},
+		"network": {
+			machines: []v1alpha1.Machine{machine("db-1", v1alpha1.MachineAddresses{Interface: "net0", Address4: "10.0.0.0"})},
+			want:     "is 10.0.0.0, which is the network or broadcast address of 10.0.0.0/24",
+		},
 		"no_address": {
 			machines: []v1alpha1.Machine{machine("db-1", v1alpha1.MachineAddresses{Interface: "net0", Address4: "10.0.0.999"})},
 			want:     `"10.0.0.999" is not an address`,
