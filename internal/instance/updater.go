@@ -54,22 +54,22 @@ func (u *Updater) UpdateInPlace(ctx context.Context, claim *karpv1.NodeClaim, cl
 		return err
 	}
 	client := u.deps.Clients[vm.Region]
-	guest, _ := u.deps.Inventory.View().Guest(vm.Region, vm.VMID)
+	interrupted := claim.Annotations[v1alpha1.AnnotationInPlaceUpdateHash] == ""
+	// If a part of the change fails, the rest stays applied, also if the class is changed back.
+	if err := Annotate(ctx, u.deps.Kube, claim, map[string]string{v1alpha1.AnnotationInPlaceUpdateHash: ""}); err != nil {
+		return err
+	}
 	if err := updateTags(ctx, client, vm, tags); err != nil {
 		return err
 	}
 	if err := updateFirewall(ctx, client, vm, class.Spec.SecurityGroups, u.inheritsFirewall(claim)); err != nil {
 		return err
 	}
-	// If an administrator moved the VM to another resource pool, it stays there. Without
-	// Pool.Audit no pool is shown; then the move fails with the missing privilege.
-	if from := resourcePool(claim); (guest.Pool == from || guest.Pool == "") && from != class.Spec.ResourcePool {
-		if err := client.MoveToPool(ctx, vm.VMID, from, class.Spec.ResourcePool); err != nil {
-			return err
-		}
+	if err := u.updatePool(ctx, claim, vm, class.Spec.ResourcePool); err != nil {
+		return err
 	}
 	ha := class.Spec.HighAvailability
-	if err := u.updateHA(ctx, claim, vm, ha); err != nil {
+	if err := u.updateHA(ctx, claim, vm, ha, interrupted); err != nil {
 		return err
 	}
 	applied := map[string]string{
@@ -82,10 +82,24 @@ func (u *Updater) UpdateInPlace(ctx context.Context, claim *karpv1.NodeClaim, cl
 	return Annotate(ctx, u.deps.Kube, claim, applied)
 }
 
-// updateHA applies the options of the class if they changed. Otherwise, what an administrator
-// changed stays.
-func (u *Updater) updateHA(ctx context.Context, claim *karpv1.NodeClaim, vm VM, ha *v1alpha1.HighAvailability) error {
-	if encodeHA(AppliedHA(claim)) == encodeHA(ha) {
+// updatePool moves a VM to another resource pool. If an administrator moved it, it stays there.
+// Without Pool.Audit no pool is shown; then the move fails with the missing privilege.
+func (u *Updater) updatePool(ctx context.Context, claim *karpv1.NodeClaim, vm VM, pool string) error {
+	guest, _ := u.deps.Inventory.View().Guest(vm.Region, vm.VMID)
+	from := resourcePool(claim)
+	if from == pool || guest.Pool != from && guest.Pool != "" {
+		return nil
+	}
+	if err := u.deps.Clients[vm.Region].MoveToPool(ctx, vm.VMID, from, pool); err != nil {
+		return err
+	}
+	return Annotate(ctx, u.deps.Kube, claim, map[string]string{v1alpha1.AnnotationResourcePool: pool})
+}
+
+// updateHA applies the options of the class if they changed, or if an earlier update was
+// interrupted. Otherwise, what an administrator changed stays.
+func (u *Updater) updateHA(ctx context.Context, claim *karpv1.NodeClaim, vm VM, ha *v1alpha1.HighAvailability, interrupted bool) error {
+	if encodeHA(AppliedHA(claim)) == encodeHA(ha) && !interrupted {
 		return nil
 	}
 	return u.deps.HA.Update(ctx, NewHAMember(claim, vm.Region, vm.VMID), ha, vm.HAState)
@@ -103,7 +117,12 @@ func resourcePool(claim *karpv1.NodeClaim) string {
 	return in.ResourcePool
 }
 
+// updateTags replaces the tags of a VM. A class without tags does not change them: they are those
+// of the template or of an administrator.
 func updateTags(ctx context.Context, client proxmox.Client, vm VM, tags []string) error {
+	if len(tags) == 0 {
+		return nil
+	}
 	desired := make([]string, 0, len(tags))
 	for _, tag := range tags {
 		desired = append(desired, strings.ToLower(tag))
@@ -114,9 +133,6 @@ func updateTags(ctx context.Context, client proxmox.Client, vm VM, tags []string
 		return nil
 	}
 	change := proxmox.ConfigChange{Set: map[string]string{"tags": strings.Join(desired, ";")}}
-	if len(desired) == 0 {
-		change = proxmox.ConfigChange{Delete: []string{"tags"}}
-	}
 	return client.UpdateVM(ctx, vm.Host, vm.VMID, change)
 }
 

@@ -90,3 +90,24 @@ func TestUpdateKeepsHAState(t *testing.T) {
 	w.Expect(config(w, claim).Tags()).To(ConsistOf("web"))
 	w.Expect(w.Sim.HAResources()[vmid]).To(HaveKeyWithValue("state", "ignored"))
 }
+
+// A change that failed is reverted completely when the class is changed back.
+func TestUpdateHARevert(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.HA("9.2"))
+	class := w.Class(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.HighAvailability = &v1alpha1.HighAvailability{} })
+	claim := running(w, class)
+	vmid := w.Intent(claim).VMID
+	before := w.Sim.HAResources()[vmid]
+	c := inplace.NewController(w.Kube, w.Instances.Updater, w.Events)
+	testenv.Modify(w, class, func(c *v1alpha1.ProxmoxNodeClass) {
+		c.Spec.HighAvailability = &v1alpha1.HighAvailability{MaxRestart: new(int32(5)), Rules: []string{"typo"}}
+	})
+	_, err := c.Reconcile(t.Context(), testenv.Reload(w, claim))
+	w.Expect(err).To(MatchError(ContainSubstring("typo")))
+	w.Expect(w.Sim.HAResources()[vmid]).To(HaveKeyWithValue("max_restart", "5"))
+	testenv.Modify(w, class, func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.HighAvailability = &v1alpha1.HighAvailability{} })
+	_, err = c.Reconcile(t.Context(), testenv.Reload(w, claim))
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(w.Sim.HAResources()[vmid]).To(Equal(before))
+}
