@@ -46,9 +46,12 @@ func (c *Controller) restart(ctx context.Context, claim *karpv1.NodeClaim, vm in
 		log.Info("start of stopped VM is still in progress")
 		c.reportStopped(ctx, claim, vm)
 		c.restarts.recordFailed(vm, true)
-	case errors.Is(err, proxmox.ErrNoQuorum), errors.Is(err, proxmox.ErrHostUnreachable), errors.Is(err, proxmox.ErrUnreachable):
+	case errors.Is(err, proxmox.ErrNoQuorum), errors.Is(err, proxmox.ErrUnreachable):
 		// Whether the VM is still stopped is unknown. The NodeClass reports the region.
-		log.Info("host of stopped VM cannot be reached, not starting it", "cause", err.Error())
+		log.Info("region cannot be reached, not starting stopped VM", "cause", err.Error())
+	case errors.Is(err, proxmox.ErrHostUnreachable) && !c.restarts.recordUnreachable(vm):
+		// The Snapshot may be older than a start of the VM, so the next attempt reports it.
+		log.Info("host cannot be reached, not starting stopped VM", "cause", err.Error())
 	case err != nil:
 		log.Error(err, "starting stopped VM failed")
 		c.reportStopped(ctx, claim, vm)

@@ -76,14 +76,13 @@ func TestRestartInProgress(t *testing.T) {
 	w.Expect(w.Events.Reasons(claim)).To(Equal([]string{"VMStopped"}), "its start neither failed nor ended")
 }
 
-// A VM is stopped in the last Snapshot, and its Host cannot be reached any more. The Snapshot may
+// A VM is stopped in the last Snapshot, and its region cannot be reached any more. The Snapshot may
 // be older than the start of the VM.
 func TestRestartUnreachable(t *testing.T) {
 	t.Parallel()
 	for name, interrupt := range map[string]func(*testenv.Env) (restore func()){
-		"region": func(w *testenv.Env) func() { return w.Disconnect() },
-		"host": func(w *testenv.Env) func() {
-			testenv.AddFault(w.T, w.Sim, pvesim.Fault{Method: "GET", Path: "/nodes/*/qemu/*/config", Status: 595})
+		"region": func(w *testenv.Env) func() {
+			testenv.AddFault(w.T, w.Sim, pvesim.Fault{DropBefore: true})
 			return w.Sim.ClearFaults
 		},
 		"no_quorum": func(w *testenv.Env) func() {
@@ -107,6 +106,30 @@ func TestRestartUnreachable(t *testing.T) {
 			w.Expect(w.Running(claim)).To(BeTrue(), "there is no backoff")
 		})
 	}
+}
+
+// A VM is stopped, and the API of its Host cannot be reached although the Host is online.
+func TestRestartHostUnreachable(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling())
+	claim := launched(w, 1)[0]
+	w.PowerOff(claim)
+	testenv.AddFault(t, w.Sim, pvesim.Fault{Method: "GET", Path: "/nodes/*/qemu/*/config", Status: 595})
+	c := controller(w)
+	reconcile(w, c)
+	w.Expect(w.Events.Reasons(claim)).To(BeEmpty(), "the Snapshot may be older than a start")
+	w.Sim.ResetRequests()
+	reconcile(w, c)
+	w.Expect(w.Sim.CountRequests("GET", "/nodes/{node}/qemu/{vmid}/config")).To(BeZero(), "there is a backoff")
+	w.Clock.Advance(61 * time.Second)
+	reconcile(w, c)
+	w.Expect(w.Events.Messages("VMRestartFailed")).To(ConsistOf(ContainSubstring("host unreachable")))
+
+	w.Sim.ClearFaults()
+	w.Clock.Advance(61 * time.Second)
+	reconcile(w, c)
+	w.Expect(w.Running(claim)).To(BeTrue())
+	w.Expect(w.Events.Reasons(claim)).To(Equal([]string{"VMStopped", "VMRestartFailed", "VMRestarted"}))
 }
 
 func TestMassReplacement(t *testing.T) {

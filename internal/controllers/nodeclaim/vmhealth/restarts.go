@@ -59,6 +59,8 @@ type restartCount struct {
 	delay time.Duration
 	// pending: the last attempt counts if the VM is seen running.
 	pending bool
+	// unreachable: the Host could not be reached during the last attempt.
+	unreachable bool
 }
 
 func newRestarts(c clock.Clock, p RestartPolicy) *restarts {
@@ -89,13 +91,23 @@ func (r *restarts) next(vm instance.VM) action {
 func (r *restarts) recordStarted(vm instance.VM) {
 	r.update(vm, func(t *restartCount) {
 		t.count = min(t.count+1, r.Limit)
-		t.delay, t.pending = backoff.Exponential{Initial: r.Backoff}.Delay(t.count-1), false
+		t.delay, t.pending, t.unreachable = backoff.Exponential{Initial: r.Backoff}.Delay(t.count-1), false, false
 	})
 }
 
 // recordFailed records a start that failed, or that is pending: still in progress.
 func (r *restarts) recordFailed(vm instance.VM, pending bool) {
 	r.update(vm, func(t *restartCount) { t.delay, t.pending = r.Backoff, pending })
+}
+
+// recordUnreachable records that the Host of a VM could not be reached, and returns whether that
+// was so in the attempt before.
+func (r *restarts) recordUnreachable(vm instance.VM) (again bool) {
+	r.update(vm, func(t *restartCount) {
+		again = t.unreachable
+		t.delay, t.pending, t.unreachable = r.Backoff, false, true
+	})
+	return again
 }
 
 func (r *restarts) update(vm instance.VM, change func(*restartCount)) {
@@ -111,10 +123,15 @@ func (r *restarts) update(vm instance.VM, change func(*restartCount)) {
 func (r *restarts) observeRunning(uid string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if t := r.byClaim[uid]; t.pending {
-		t.count, t.pending = min(t.count+1, r.Limit), false
-		r.byClaim[uid] = t
+	t, ok := r.byClaim[uid]
+	if !ok {
+		return
 	}
+	if t.pending {
+		t.count = min(t.count+1, r.Limit)
+	}
+	t.pending, t.unreachable = false, false
+	r.byClaim[uid] = t
 }
 
 // observeStopping records that a VM's Host stops all of its guests.
