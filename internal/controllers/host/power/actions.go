@@ -101,18 +101,19 @@ func (c *Controller) observe(ctx context.Context, view inventory.View, region st
 func (c *Controller) observeHost(ctx context.Context, name inventory.HostName, host inventory.Host, known bool, wakeTimeout time.Duration) error {
 	record, now := c.records[name], c.deps.Clock.Now()
 	logger := log.FromContext(ctx).WithValues("region", name.Region, "host", name.Host)
+	shuttingDown := isShuttingDown(record, host, now)
 	switch {
 	case !known:
 		logger.Info("host that was shut down to save energy was removed from the Proxmox cluster")
 		return c.put(ctx, name, nil)
-	case record.State == inventory.ShuttingDown && !host.Online:
+	case shuttingDown && !host.Online:
 		logger.Info("host is asleep", "took", now.Sub(record.Since).Round(time.Second).String())
 		record.State = inventory.Asleep
-	case record.State == inventory.ShuttingDown && now.Sub(record.Since) > shutdownTimeout:
+	case shuttingDown && now.Sub(record.Since) > shutdownTimeout:
 		c.retryAt[name] = now.Add(retryDelay)
 		c.fail(ctx, name, actionShutdown, v1alpha1.EventHostShutdownFailed, fmt.Sprintf("Host %s is still online %s after its shutdown was requested", name, shutdownTimeout))
 		return c.put(ctx, name, nil)
-	case record.State == inventory.ShuttingDown:
+	case shuttingDown:
 		return nil
 	case host.IsUp():
 		logger.Info("host is awake", "sleptSince", record.Since)
@@ -130,6 +131,13 @@ func (c *Controller) observeHost(ctx context.Context, name inventory.HostName, h
 		return nil
 	}
 	return c.put(ctx, name, &record)
+}
+
+// isShuttingDown reports whether a Host shuts down. While its Cluster had no quorum, it may have
+// been off and woken.
+func isShuttingDown(record inventory.Sleep, host inventory.Host, now time.Time) bool {
+	uptime := time.Duration(host.UptimeSeconds) * time.Second
+	return record.State == inventory.ShuttingDown && (!host.IsUp() || uptime == 0 || uptime >= now.Sub(record.Since))
 }
 
 // fail logs, counts and emits a failed action.

@@ -225,6 +225,15 @@ func TestShutDownWithoutQuorum(t *testing.T) {
 	e.Eventually(func() error { return e.inventory.RefreshAll(e.ctx) }).WithTimeout(time.Minute).Should(Succeed())
 	e.evaluate(0)
 	e.Expect(e.states()).To(Equal(map[string]inventory.SleepState{"pve4": inventory.ShuttingDown}))
+
+	e.sim.SetQuorum(false)
+	e.Expect(e.sim.HostDown("pve4", "refused")).To(Succeed())
+	e.Expect(e.sim.HostUp("pve4")).To(Succeed())
+	e.sim.SetQuorum(true)
+	e.clock.SetTime(e.clock.Now().Add(5 * time.Minute))
+	e.Eventually(func() error { return e.inventory.RefreshAll(e.ctx) }).WithTimeout(time.Minute).Should(Succeed())
+	e.Eventually(func() map[string]inventory.SleepState { e.evaluate(0); return e.states() }).WithTimeout(time.Minute).Should(BeEmpty(), "it was off and restarted")
+	e.Expect(e.events.Messages("HostShutdownFailed")).To(BeEmpty())
 }
 
 // A host that wakes gets another packet while another one shuts down.
