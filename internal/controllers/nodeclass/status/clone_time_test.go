@@ -41,6 +41,11 @@ func TestReconcileSlowClones(t *testing.T) {
 	w.Expect(launches().IsFalse()).To(BeTrue())
 	w.Expect(launches().Reason).To(Equal(v1alpha1.EventCloneTooSlow))
 	w.Expect(launches().Message).To(And(ContainSubstring("region-1/pve1"), ContainSubstring("link clones")))
+	idle := reconcileClass(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Name = w.Named("idle") }))
+	w.Expect(idle.StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy).IsFalse()).To(BeTrue())
+	w.Instances.CloneTimes.Slow, w.Instances.CloneTimes.TooSlow = time.Hour, 2*time.Hour
+	w.Expect(reconcileClass(w, idle).StatusConditions().Get(v1alpha1.ConditionLaunchesHealthy).IsTrue()).To(BeTrue(), "no clone is slow any more")
+	w.Instances.CloneTimes.Slow, w.Instances.CloneTimes.TooSlow = took, 2*took
 	w.Expect(class.Status.SelectedZones).To(HaveLen(2), "a warning excludes no host")
 	w.Planned("b", class, onFirst)
 

@@ -24,7 +24,8 @@ func (c *Checker) setLaunchesHealthy(class *v1alpha1.ProxmoxNodeClass, zones []z
 			return
 		}
 	}
-	if known {
+	// The slow clones may have been those of another NodeClass.
+	if last := conditions.Get(v1alpha1.ConditionLaunchesHealthy); known || last != nil && last.Reason == v1alpha1.EventCloneTooSlow {
 		conditions.SetTrue(v1alpha1.ConditionLaunchesHealthy)
 	}
 }
