@@ -87,11 +87,25 @@ func (c classInput) clone() classInput {
 	return c
 }
 
-// diskBytes is the size of the boot disk. The API server has validated it.
-func (c classInput) diskBytes() int64 {
+// diskBytes is the size of all boot disks: that of the class, or of the largest template. So
+// Nodes are alike in all zones. The API server has validated the size of the class.
+func (c classInput) diskBytes(view inventory.View) int64 {
 	bytes, err := c.boot.Size.Bytes()
 	if err != nil {
-		return 0
+		bytes = 0
+	}
+	for _, text := range c.selected {
+		selected, err := v1alpha1.ParseTemplateZone(text)
+		if err != nil {
+			continue
+		}
+		guest, _ := view.Guest(selected.Region, selected.VMID)
+		if guest.Config == nil || !guest.Config.IsTemplate() {
+			continue
+		}
+		if disk, ok := guest.Config.Drives().Boot(); ok {
+			bytes = max(bytes, disk.SizeBytes)
+		}
 	}
 	return bytes
 }
@@ -155,11 +169,6 @@ func newOfferingParams(view inventory.View, key listKey, c classInput) offeringP
 	sorted := slices.SortedFunc(maps.Values(zones), func(a, b zone) int {
 		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Host, b.Host))
 	})
-	// All VMs have the same size of the disk, so Nodes are alike in all zones.
-	diskBytes := c.diskBytes()
-	for _, z := range sorted {
-		diskBytes = max(diskBytes, z.bootDiskBytes)
-	}
 	return offeringParams{
 		listKey:   key,
 		affinity:  c.affinity,
@@ -167,7 +176,7 @@ func newOfferingParams(view inventory.View, key listKey, c classInput) offeringP
 		cpu:       c.cpu,
 		slotTag:   c.slotTag,
 		sizing:    c.sizing,
-		diskBytes: diskBytes,
+		diskBytes: c.diskBytes(view),
 		kubelet:   c.kubelet,
 
 		kubeletDiskBytes: c.kubeletDiskBytes(),

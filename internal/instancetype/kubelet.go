@@ -175,7 +175,7 @@ func (p *Provider) CheckKubelet(nodeClass *v1alpha1.ProxmoxNodeClass) error {
 		return nil
 	}
 	input := newClassInput(nodeClass)
-	params := offeringParams{kubelet: k, diskBytes: input.diskBytes(), kubeletDiskBytes: input.kubeletDiskBytes()}
+	params := offeringParams{kubelet: k, diskBytes: input.diskBytes(p.deps.Inventory.View()), kubeletDiskBytes: input.kubeletDiskBytes()}
 	var unusable error
 	usable := false
 	for _, t := range newSizing(nodeClass.Spec.VMSize, p.deps.VMSizePolicy, 0).typesAndCorners(p.deps.Catalog) {

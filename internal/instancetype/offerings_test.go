@@ -66,6 +66,10 @@ func TestLargeTemplateDisk(t *testing.T) {
 	if got := capacity.Value(); got < disk*9/10 || got > disk {
 		t.Errorf("a Node has %d bytes of ephemeral storage, want almost %d", got, disk)
 	}
+	class.Spec.KubeletConfiguration = newNodeClassWithKubelet(t, `{kubeReserved: {ephemeral-storage: 40Gi}}`).Spec.KubeletConfiguration
+	if err := p.CheckKubelet(class); err != nil {
+		t.Errorf("40Gi of the disk cannot be reserved: %v", err)
+	}
 }
 
 func TestLabelsArchitectureAndOS(t *testing.T) {

@@ -36,8 +36,6 @@ type zone struct {
 	guest guestKey
 	// storage of the boot disk; empty until it is known.
 	storage string
-	// bootDiskBytes is the size of the template's boot disk, which clones have at least.
-	bootDiskBytes int64
 	// disks are the storages that the disks may use; nil if there is only the boot disk, and
 	// it is on the storage above.
 	disks *placement.Disks
@@ -83,7 +81,7 @@ func (z zone) withTemplate(vmid int, view inventory.View, c classInput) zone {
 		z.arch = karpv1.ArchitectureArm64
 	}
 	if disk, ok := guest.Config.Drives().Boot(); ok {
-		z.storage, z.bootDiskBytes = cmp.Or(z.storage, disk.Storage), disk.SizeBytes
+		z.storage = cmp.Or(z.storage, disk.Storage)
 	}
 	return z
 }
