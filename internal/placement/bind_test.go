@@ -125,6 +125,21 @@ func TestBindSlotsWithHugepages(t *testing.T) {
 	}
 }
 
+// Slots with other hugepages are not reported as missing.
+func TestUnsupportedReasonSlotsWithHugepages(t *testing.T) {
+	t.Parallel()
+	host := newNUMAHost(1, 8, 1, 16384)
+	host.slots, host.slotPages = []cpuset.CPUSet{cpuset.New(0, 1)}, map[int]string{0: "1024"}
+	need := exclusive(2, 2048, placement.PinningSupport{SlotTag: slotTag})
+	if ok, reason := placement.Fit(host.view(t), zone("pve1"), need); ok || !strings.Contains(reason, "have another option hugepages, and the class has no spec.cpu.hugepages") {
+		t.Errorf("found %t: %s", ok, reason)
+	}
+	need.Layout.PageMiB = 2
+	if ok, reason := placement.Fit(host.view(t), zone("pve1"), need); ok || !strings.Contains(reason, "spec.cpu.hugepages of 2 MiB") {
+		t.Errorf("found %t: %s", ok, reason)
+	}
+}
+
 func TestBindForeignPinnedGuests(t *testing.T) {
 	t.Parallel()
 	host := newNUMAHost(1, 4, 1, 8192)

@@ -92,15 +92,12 @@ func UnsupportedReason(cells *inventory.CellAccounts, l Layout, m PinningSupport
 	if cells.Problem != "" {
 		return "its NUMA cells are unknown: " + cells.Problem
 	}
-	slots := 0
-	for n := range cells.Slots {
-		if slotMatches(cells.Slots[n], l, m) {
-			slots++
-		}
-	}
+	matching, others := countSlots(cells, l, m)
 	switch {
-	case l.Exclusive && slots > 0:
+	case l.Exclusive && matching > 0:
 		return ""
+	case l.Exclusive && !m.Hook && !m.Root && others > 0:
+		return fmt.Sprintf("its %d templates with the tag %s have another option hugepages, and the class has %s: change one of them", others, m.SlotTag, l.pages())
 	case l.Exclusive && !m.Hook && !m.Root:
 		return fmt.Sprintf("spec.cpu.pinning Exclusive needs one of: templates created by root with an affinity and the tag %s, a hookscript named %s in the template, a root login in the cloud config; this host has none of them",
 			m.SlotTag, HookName)
@@ -110,6 +107,13 @@ func UnsupportedReason(cells *inventory.CellAccounts, l Layout, m PinningSupport
 		return "cores cannot be assigned: " + cells.Unnumbered
 	}
 	return ""
+}
+
+func (l Layout) pages() string {
+	if l.PageMiB > 0 {
+		return fmt.Sprintf("spec.cpu.hugepages of %d MiB", l.PageMiB)
+	}
+	return "no spec.cpu.hugepages"
 }
 
 // HookName is the required prefix of the file name of a hookscript that pins VMs.

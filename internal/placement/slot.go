@@ -17,7 +17,26 @@ func slotMatches(slot inventory.Slot, l Layout, m PinningSupport) bool {
 	if l.PageMiB > 0 {
 		pages = optionProvidesPages(slot.Hugepages, l.PageMiB)
 	}
-	return pages && m.SlotTag != "" && slices.Contains(slot.Tags, m.SlotTag) && !slot.CPUs.IsEmpty()
+	return pages && isSlot(slot, m)
+}
+
+// isSlot reports whether a template is a slot, for VMs with its hugepages.
+func isSlot(slot inventory.Slot, m PinningSupport) bool {
+	return m.SlotTag != "" && slices.Contains(slot.Tags, m.SlotTag) && !slot.CPUs.IsEmpty()
+}
+
+// countSlots returns how many slots can be used for VMs with the layout, and how many have other
+// hugepages.
+func countSlots(cells *inventory.CellAccounts, l Layout, m PinningSupport) (matching, others int) {
+	for _, slot := range cells.Slots {
+		switch {
+		case slotMatches(slot, l, m):
+			matching++
+		case isSlot(slot, m):
+			others++
+		}
+	}
+	return matching, others
 }
 
 // findFreeSlot returns the free slot for a VM that uses the fewest cells, then the
