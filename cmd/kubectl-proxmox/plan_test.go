@@ -310,7 +310,7 @@ func TestPlanInvalid(t *testing.T) {
 		"host region-1/pve9 does not exist; hosts: region-1/pve1, region-1/pve2":                                      {"--lose-host", testenv.Region + "/pve9"},
 		`--lose-host: found host "pve1", want REGION/HOST, for example home/pve1`:                                     {"--lose-host", "pve1"},
 		`Deployment web: spec.template.metadata.labels: Invalid value: {"app":"db"}: must match spec.selector`:        {"-f", unmatched},
-		"reading the inventory " + old + ": found format 0, want 1: save it again with this version of the plugin":    {"--inventory", old},
+		"reading the inventory " + old + ": found format 0, want 2: save it again with this version of the plugin":    {"--inventory", old},
 		"if any flags in the group [save inventory] are set none of the others can be; [inventory save] were all set": {"--save", saved, "--inventory", saved},
 		"reading the host settings: open " + filepath.Join(w.dir, "absent") + ": no such file or directory":           {"--new-node-setting-file", filepath.Join(w.dir, "absent")},
 	} {

@@ -120,8 +120,8 @@ func stripSpec(spec *corev1.PodSpec) {
 	}
 }
 
-// savedFormat is the version of the file format.
-const savedFormat = 1
+// savedFormat is the version of the file format. Version 1 has neither root logins nor sleeping hosts.
+const savedFormat = 2
 
 // savedState is the content of a file.
 type savedState struct {
