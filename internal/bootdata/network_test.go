@@ -31,7 +31,7 @@ func TestRenderDefaultNetworkConfig(t *testing.T) {
 	g.Expect(files.NetworkConfig).To(MatchYAML(`
 version: 2
 ethernets:
-  eth0: {match: {macaddress: "bc:24:11:00:00:01"}, set-name: eth0, mtu: 1400, dhcp4: false, dhcp6: false,
+  eth0: {match: {macaddress: "bc:24:11:00:00:01"}, set-name: eth0, mtu: 1400, dhcp4: false, dhcp6: false, accept-ra: false,
     addresses: [192.168.0.17/24, "2001:db8::17/64"],
     routes: [{to: 0.0.0.0/0, via: 192.168.0.1}, {to: "::/0", via: "fe80::1"}]` + dns + `}
   eth1: {match: {macaddress: "bc:24:11:00:00:02"}, set-name: eth1, dhcp4: true, dhcp6: false, accept-ra: true` + dns + `}

@@ -132,7 +132,7 @@ func TestPreparationRecipesFailure(t *testing.T) {
 // and download nothing.
 func TestRecipesPreparedTemplate(t *testing.T) {
 	t.Parallel()
-	for name, service := range map[string]string{"kubeadm": "kubelet", "k3s": "k3s-agent", "rke2": "rke2-agent"} {
+	for name, call := range map[string]string{"kubeadm": "mask --runtime kubelet\n", "k3s": "daemon-reload\n", "rke2": "mask --runtime rke2-agent\n"} {
 		for _, complete := range []bool{true, false} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -154,7 +154,10 @@ func TestRecipesPreparedTemplate(t *testing.T) {
 				if complete {
 					g.Expect(calls).NotTo(BeAnExistingFile())
 				} else {
-					g.Expect(m.read(t, "calls")).To(Equal("mask --runtime " + service + "\n"))
+					g.Expect(m.read(t, "calls")).To(Equal(call))
+					if name == "k3s" { // its unit is in /etc, which has precedence over a mask in /run
+						g.Expect(m.read(t, "/run/systemd/system/k3s-agent.service.d/prepared.conf")).To(Equal("[Unit]\nConditionPathExists=/etc/karpenter-prepared\n"))
+					}
 				}
 			})
 		}
