@@ -76,7 +76,7 @@ func checkTransitions(t *testing.T, api client.Client) {
 		ObjectMeta: metav1.ObjectMeta{Name: "transitions"},
 		Spec: v1alpha1.ProxmoxNodeClassSpec{
 			InstanceTemplateRef: v1alpha1.InstanceTemplateReference{Kind: v1alpha1.ProxmoxTemplateKind, Name: "default"},
-			Machines:            []v1alpha1.Machine{{Name: "db-1", Zone: "pve1"}, {Name: "db-2", Zone: "pve2"}},
+			Machines:            []v1alpha1.Machine{{Name: "db-1", Zone: "pve1", Region: "home"}, {Name: "db-2", Zone: "pve2"}},
 			Disks:               []v1alpha1.Disk{{Name: "data", Size: "1Gi", Storage: "tank", Retain: true}, {Name: "scratch", Size: "1Gi", Storage: "tank"}},
 		},
 	}
@@ -90,6 +90,7 @@ func checkTransitions(t *testing.T, api client.Client) {
 			s.Disks[1].Storage, s.Disks[0].Size = "other", "2Gi"
 		},
 		"zone of a machine cannot be changed":                 func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Machines[0].Zone = "pve2" },
+		"region of a machine cannot be changed":               func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Machines[0].Region = "other" },
 		"storage of a disk with retain cannot be changed":     func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Disks[0].Storage = "other" },
 		"a disk with retain belongs to a machine on one host": func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Machines = nil },
 	} {

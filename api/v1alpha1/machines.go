@@ -8,6 +8,7 @@ import "slices"
 // Machine is the fixed identity of a Node. Each VM of a class with machines has one of them, and no two VMs have the same.
 // +kubebuilder:validation:XValidation:rule="!has(self.region) || has(self.zone)",message="region is only used with zone: set zone, or remove region"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.zone) || (has(self.zone) && self.zone == oldSelf.zone)",message="zone of a machine cannot be changed, because its retained disks are on that host: remove the machine, and add it again after its Node is deleted"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.region) || (has(self.region) && self.region == oldSelf.region)",message="region of a machine cannot be changed, because its retained disks are in that Proxmox cluster: remove the machine, and add it again after its Node is deleted"
 type Machine struct {
 	// name is the name of the Node and of its VM. It must be unique in the Kubernetes cluster.
 	// +kubebuilder:validation:MaxLength=63
@@ -22,7 +23,7 @@ type Machine struct {
 	Zone string `json:"zone,omitempty"`
 
 	// region is the Proxmox cluster of the host, by its name in the cloud config. Set it if hosts of two regions have the same
-	// name.
+	// name. It cannot be changed.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +optional

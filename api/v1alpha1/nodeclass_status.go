@@ -104,7 +104,7 @@ const (
 	// ReasonHighAvailabilityUnsupported means that no Host supports spec.highAvailability. The message names field, value and
 	// what exists.
 	ReasonHighAvailabilityUnsupported = "HighAvailabilityUnsupported"
-	// ReasonTextInvalid means that an expression in spec.tags or spec.description cannot be evaluated, or that its result is invalid.
+	// ReasonTextInvalid means that an expression in spec.tags or spec.description cannot be evaluated, or its result is invalid.
 	ReasonTextInvalid = "TextInvalid"
 	// ReasonResourcePoolNotFound means that the resource pool does not exist.
 	ReasonResourcePoolNotFound = "ResourcePoolNotFound"

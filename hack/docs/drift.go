@@ -77,7 +77,11 @@ func findEffects(class *v1alpha1.ProxmoxNodeClass, value reflect.Value, path str
 			if !value.Type().Field(i).IsExported() {
 				continue
 			}
-			if err := findEffects(class, value.Field(i), path+"."+jsonName(value.Type().Field(i)), effects); err != nil {
+			field := path
+			if name := jsonName(value.Type().Field(i)); name != "" { // otherwise it is embedded
+				field += "." + name
+			}
+			if err := findEffects(class, value.Field(i), field, effects); err != nil {
 				return err
 			}
 		}
