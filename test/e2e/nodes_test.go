@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -54,8 +55,20 @@ func (e *env) scaleUpAndDown(t *testing.T) {
 	p := e.newNodePool(t, "blue", func(kit *harness.Kit) {
 		kit.Pool.Spec.Template.Labels = map[string]string{"team": "blue"}
 		kit.Pool.Spec.Template.Spec.Taints = []corev1.Taint{taint}
+		kit.Pool.Spec.Limits = karpv1.Limits{corev1.ResourceCPU: resource.MustParse("0")}
 	})
 	p.deployPods(t, 3)
+	// If Karpenter does not see all pods at once, it creates more than one NodeClaim.
+	p.eventually(t, "3 pods of "+p.name, func(ctx context.Context) error {
+		pods, err := harness.Pods(ctx, p.kube, p.name)
+		if err == nil && len(pods) != 3 {
+			err = fmt.Errorf("there are %d", len(pods))
+		}
+		return err
+	})
+	limited := p.kit.Pool.DeepCopy()
+	p.kit.Pool.Spec.Limits = nil
+	must(t, e.kube.Patch(t.Context(), p.kit.Pool, client.MergeFrom(limited)))
 	p.waitForPods(t, 3)
 	claim := p.waitForClaim(t, "is settled", settled)
 	node, err := p.node(t.Context(), claim)
