@@ -54,9 +54,7 @@ func (u *Updater) UpdateInPlace(ctx context.Context, claim *karpv1.NodeClaim, cl
 		return err
 	}
 	client := u.deps.Clients[vm.Region]
-	interrupted := claim.Annotations[v1alpha1.AnnotationInPlaceUpdateHash] == ""
-	// If a part of the change fails, the rest stays applied, also if the class is changed back.
-	if err := Annotate(ctx, u.deps.Kube, claim, map[string]string{v1alpha1.AnnotationInPlaceUpdateHash: ""}); err != nil {
+	if err := u.recordStep(ctx, claim, updating); err != nil {
 		return err
 	}
 	if err := updateTags(ctx, client, vm, tags); err != nil {
@@ -69,7 +67,7 @@ func (u *Updater) UpdateInPlace(ctx context.Context, claim *karpv1.NodeClaim, cl
 		return err
 	}
 	ha := class.Spec.HighAvailability
-	if err := u.updateHA(ctx, claim, vm, ha, interrupted); err != nil {
+	if err := u.updateHA(ctx, claim, vm, ha); err != nil {
 		return err
 	}
 	applied := map[string]string{
@@ -80,6 +78,21 @@ func (u *Updater) UpdateInPlace(ctx context.Context, claim *karpv1.NodeClaim, cl
 		applied[v1alpha1.AnnotationHighAvailability] = encodeHA(ha)
 	}
 	return Annotate(ctx, u.deps.Kube, claim, applied)
+}
+
+// Values of AnnotationInPlaceUpdateHash during an update. If it is interrupted, what it changed
+// stays, so the next update is needed even if the class was changed back.
+const (
+	updating   = "updating"
+	updatingHA = "updatingHA"
+)
+
+// recordStep records the step of an update, unless an earlier update was interrupted in a later one.
+func (u *Updater) recordStep(ctx context.Context, claim *karpv1.NodeClaim, step string) error {
+	if last := claim.Annotations[v1alpha1.AnnotationInPlaceUpdateHash]; last == step || last == updatingHA {
+		return nil
+	}
+	return Annotate(ctx, u.deps.Kube, claim, map[string]string{v1alpha1.AnnotationInPlaceUpdateHash: step})
 }
 
 // updatePool moves a VM to another resource pool. If an administrator moved it, it stays there.
@@ -96,11 +109,14 @@ func (u *Updater) updatePool(ctx context.Context, claim *karpv1.NodeClaim, vm VM
 	return Annotate(ctx, u.deps.Kube, claim, map[string]string{v1alpha1.AnnotationResourcePool: pool})
 }
 
-// updateHA applies the options of the class if they changed, or if an earlier update was
+// updateHA applies the options of the class if they changed, or if an earlier change of them was
 // interrupted. Otherwise, what an administrator changed stays.
-func (u *Updater) updateHA(ctx context.Context, claim *karpv1.NodeClaim, vm VM, ha *v1alpha1.HighAvailability, interrupted bool) error {
-	if encodeHA(AppliedHA(claim)) == encodeHA(ha) && !interrupted {
+func (u *Updater) updateHA(ctx context.Context, claim *karpv1.NodeClaim, vm VM, ha *v1alpha1.HighAvailability) error {
+	if encodeHA(AppliedHA(claim)) == encodeHA(ha) && claim.Annotations[v1alpha1.AnnotationInPlaceUpdateHash] != updatingHA {
 		return nil
+	}
+	if err := u.recordStep(ctx, claim, updatingHA); err != nil {
+		return err
 	}
 	return u.deps.HA.Update(ctx, NewHAMember(claim, vm.Region, vm.VMID), ha, vm.HAState)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/inplace"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 func TestUpdateHA(t *testing.T) {
@@ -85,7 +86,11 @@ func TestUpdateKeepsHAState(t *testing.T) {
 	w.Expect(w.Sim.HAResources()[vmid]).To(HaveKeyWithValue("state", "started"))
 	w.Expect(w.Sim.SetHA(vmid, "ignored")).To(Succeed())
 	testenv.Modify(w, class, func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.Tags = []string{"web"} })
-	_, err := inplace.NewController(w.Kube, w.Instances.Updater, w.Events).Reconcile(t.Context(), testenv.Reload(w, claim))
+	c := inplace.NewController(w.Kube, w.Instances.Updater, w.Events)
+	testenv.AddFault(t, w.Sim, pvesim.Fault{Method: "PUT", Path: "/nodes/*/qemu/*/config", Status: 500, Message: "busy", Count: 1})
+	_, err := c.Reconcile(t.Context(), testenv.Reload(w, claim))
+	w.Expect(err).To(MatchError(ContainSubstring("busy")))
+	_, err = c.Reconcile(t.Context(), testenv.Reload(w, claim))
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(config(w, claim).Tags()).To(ConsistOf("web"))
 	w.Expect(w.Sim.HAResources()[vmid]).To(HaveKeyWithValue("state", "ignored"))
@@ -94,20 +99,34 @@ func TestUpdateKeepsHAState(t *testing.T) {
 // A change that failed is reverted completely when the class is changed back.
 func TestUpdateHARevert(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.HA("9.2"))
-	class := w.Class(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.HighAvailability = &v1alpha1.HighAvailability{} })
+	w := testenv.New(t, testenv.HA("9.2"), testenv.Scenario(func(s *pvesim.Scenario) {
+		s.Pools = append(s.Pools, pvesim.Pool{ID: "old"}, pvesim.Pool{ID: "new"})
+		s.Roles[0].Privileges = append(s.Roles[0].Privileges, "Pool.Audit", "Pool.Allocate")
+	}))
+	class := w.Class(func(c *v1alpha1.ProxmoxNodeClass) {
+		c.Spec.HighAvailability, c.Spec.ResourcePool = &v1alpha1.HighAvailability{}, "old"
+	})
 	claim := running(w, class)
 	vmid := w.Intent(claim).VMID
 	before := w.Sim.HAResources()[vmid]
+	pool := func() string {
+		w.Refresh()
+		guest, _ := w.Inventory.View().Guest(testenv.Region, vmid)
+		return guest.Pool
+	}
 	c := inplace.NewController(w.Kube, w.Instances.Updater, w.Events)
 	testenv.Modify(w, class, func(c *v1alpha1.ProxmoxNodeClass) {
-		c.Spec.HighAvailability = &v1alpha1.HighAvailability{MaxRestart: new(int32(5)), Rules: []string{"typo"}}
+		c.Spec.HighAvailability, c.Spec.ResourcePool = &v1alpha1.HighAvailability{MaxRestart: new(int32(5)), Rules: []string{"typo"}}, "new"
 	})
 	_, err := c.Reconcile(t.Context(), testenv.Reload(w, claim))
 	w.Expect(err).To(MatchError(ContainSubstring("typo")))
 	w.Expect(w.Sim.HAResources()[vmid]).To(HaveKeyWithValue("max_restart", "5"))
-	testenv.Modify(w, class, func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.HighAvailability = &v1alpha1.HighAvailability{} })
+	w.Expect(pool()).To(Equal("new"))
+	testenv.Modify(w, class, func(c *v1alpha1.ProxmoxNodeClass) {
+		c.Spec.HighAvailability, c.Spec.ResourcePool = &v1alpha1.HighAvailability{}, "old"
+	})
 	_, err = c.Reconcile(t.Context(), testenv.Reload(w, claim))
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(w.Sim.HAResources()[vmid]).To(Equal(before))
+	w.Expect(pool()).To(Equal("old"))
 }
