@@ -13,6 +13,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -144,11 +145,9 @@ func (a *attempt) clone(ctx context.Context) error {
 		return err
 	}
 	defer release()
-	if snapshot := a.deps.Inventory.View().Snapshots[a.intent.Region]; snapshot != nil {
-		// Proxmox would clone to a Host that is offline, and the VM could not be deleted.
-		if host, known := snapshot.Hosts[a.intent.Host]; known && !host.Online {
-			return failf(v1alpha1.EventInsufficientCapacity, "cloning template %d: host %s went offline", a.intent.TemplateID, a.intent.Host)
-		}
+	if host, _ := a.deps.Inventory.View().Host(a.intent.Region, a.intent.Host); host.OutOfService == inventory.Offline {
+		// Proxmox would clone to it, and the VM could not be deleted.
+		return failf(v1alpha1.EventInsufficientCapacity, "cloning template %d: host %s went offline", a.intent.TemplateID, a.intent.Host)
 	}
 	uid := string(a.claim.UID)
 	a.deps.Launches.RecordCloneRequested(uid)
