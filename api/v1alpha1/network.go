@@ -101,9 +101,9 @@ type AddressSource struct {
 	// +optional
 	Exclude []string `json:"exclude,omitempty"`
 
-	// gateway is the gateway of the cidr. If empty, the gateway of the host's bridge is used if it is in the cidr. If no
-	// interface has a default route then, the address of the host on its bridge is used if it is in the cidr. Otherwise
-	// there is no gateway.
+	// gateway is the gateway of the cidr. If empty, the gateway of the host's bridge is used if it is in the cidr, or if it
+	// is a link-local IPv6 address and the host has an address in the cidr. If no interface has a default route then, the
+	// address of the host on its bridge is used if it is in the cidr. Otherwise there is no gateway.
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,3}(\\\\.[0-9]{1,3}){3}|[0-9a-fA-F.]*:[0-9a-fA-F:.]*)$')",message="gateway must be an address without a prefix, like 192.168.0.1"
 	// +optional

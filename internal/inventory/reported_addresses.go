@@ -152,6 +152,8 @@ func (c *cluster) oldestContainer(rows []proxmox.GuestRow, online map[string]boo
 	return oldest
 }
 
+// readContainer reads the addresses of a container. A read that the poll has no time for is not
+// counted as tried, unless that happens repeatedly.
 func (c *cluster) readContainer(ctx context.Context, row proxmox.GuestRow, read *guestAddresses, now time.Time) {
 	if ctx.Err() != nil {
 		return

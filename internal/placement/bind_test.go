@@ -131,7 +131,7 @@ func TestUnsupportedReasonSlotsWithHugepages(t *testing.T) {
 	host := newNUMAHost(1, 8, 1, 16384)
 	host.slots, host.slotPages = []cpuset.CPUSet{cpuset.New(0, 1)}, map[int]string{0: "1024"}
 	need := exclusive(2, 2048, placement.PinningSupport{SlotTag: slotTag})
-	if ok, reason := placement.Fit(host.view(t), zone("pve1"), need); ok || !strings.Contains(reason, "have another option hugepages, and the class has no spec.cpu.hugepages") {
+	if ok, reason := placement.Fit(host.view(t), zone("pve1"), need); ok || !strings.Contains(reason, "have other hugepages, and the class has no spec.cpu.hugepages") {
 		t.Errorf("found %t: %s", ok, reason)
 	}
 	need.Layout.PageMiB = 2

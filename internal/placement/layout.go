@@ -97,7 +97,7 @@ func UnsupportedReason(cells *inventory.CellAccounts, l Layout, m PinningSupport
 	case l.Exclusive && matching > 0:
 		return ""
 	case l.Exclusive && !m.Hook && !m.Root && others > 0:
-		return fmt.Sprintf("its %d templates with the tag %s have another option hugepages, and the class has %s: change one of them", others, m.SlotTag, l.pages())
+		return fmt.Sprintf("its %d templates with the tag %s have other hugepages, and the class has %s: change one of them", others, m.SlotTag, l.pages())
 	case l.Exclusive && !m.Hook && !m.Root:
 		return fmt.Sprintf("spec.cpu.pinning Exclusive needs one of: templates created by root with an affinity and the tag %s, a hookscript named %s in the template, a root login in the cloud config; this host has none of them",
 			m.SlotTag, HookName)
@@ -109,6 +109,7 @@ func UnsupportedReason(cells *inventory.CellAccounts, l Layout, m PinningSupport
 	return ""
 }
 
+// pages describes the hugepages of the class.
 func (l Layout) pages() string {
 	if l.PageMiB > 0 {
 		return fmt.Sprintf("spec.cpu.hugepages of %d MiB", l.PageMiB)

@@ -59,7 +59,7 @@ type restartCount struct {
 	delay time.Duration
 	// pending: the last attempt counts if the VM is seen running.
 	pending bool
-	// unreachable: the Host could not be reached during the last attempt.
+	// unreachable: the Host could not be reached in an attempt since the VM last ran.
 	unreachable bool
 }
 
@@ -101,7 +101,7 @@ func (r *restarts) recordFailed(vm instance.VM, pending bool) {
 }
 
 // recordUnreachable records that the Host of a VM could not be reached, and returns whether that
-// was so in the attempt before.
+// was so in an earlier attempt.
 func (r *restarts) recordUnreachable(vm instance.VM) (again bool) {
 	r.update(vm, func(t *restartCount) {
 		again = t.unreachable
