@@ -93,16 +93,22 @@ type attempt struct {
 	unreadableIntent bool
 }
 
-// isHostAwaited reports whether the launch still waits for its Host to wake up, so nothing was
-// created for it.
-func (a *attempt) isHostAwaited() bool {
+// isNotLaunched reports whether nothing was created for the Claim on Proxmox: it is parked, or
+// its launch still waits for its Host to wake up.
+func (a *attempt) isNotLaunched() bool {
+	if state := a.deps.Launches.Get(string(a.claim.UID)); !a.hasIntent || state.Started || state.Completed {
+		return false
+	}
+	if a.intent.Parked {
+		_, listed := a.deps.Inventory.View().Guest(a.id.Region, a.id.VMID)
+		return !listed
+	}
 	progress := instance.ReadProgress(a.claim)
-	return a.hasIntent && progress.HasReached(instance.PhaseHostWaking) && !progress.HasReached(instance.PhaseHostAwake) &&
-		!a.deps.Launches.Get(string(a.claim.UID)).Started
+	return progress.HasReached(instance.PhaseHostWaking) && !progress.HasReached(instance.PhaseHostAwake)
 }
 
 func (a *attempt) run(ctx context.Context) (bool, error) {
-	if a.isHostAwaited() {
+	if a.isNotLaunched() {
 		return a.releaseClaimState(ctx)
 	}
 	result := vmAbsent

@@ -42,3 +42,19 @@ func TestDeleteHostRemovedSoon(t *testing.T) {
 	w.Expect(err).To(MatchError(ContainSubstring("was removed from the Proxmox cluster")))
 	w.Expect(deleted).To(BeTrue())
 }
+
+// A parked Claim has no VM, so it does not wait for its Host.
+func TestDeleteParkedHostOffline(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t, testenv.Hosts(2))
+	p := w.StartProcess()
+	claim := w.Claim("pool-abc", w.NodeClass)
+	in, err := p.Instances.Planner.Park(t.Context(), claim, w.NodeClass, nil)
+	w.Expect(err).NotTo(HaveOccurred())
+	claim = w.SetPlanned(claim, in)
+	w.Expect(w.Sim.HostDown(in.Host, "noroute")).To(Succeed())
+	next := w.StartProcess()
+	deleted, err := next.Instances.Deleter.Delete(t.Context(), w.Stored(claim))
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(deleted).To(BeTrue())
+}
