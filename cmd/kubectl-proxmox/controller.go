@@ -26,14 +26,15 @@ type controllerDeployment struct {
 }
 
 // findController returns the only Deployment with a container that has the flag
-// --cloud-config; the one with the name NAMESPACE/NAME if that is not empty.
+// --cloud-config; the one with the name NAMESPACE/NAME if that is not empty. The cloud
+// controller manager and the CSI driver for Proxmox have the flag too, and others that the
+// controller does not have.
 func findController(ctx context.Context, kube client.Reader, name string) (*controllerDeployment, error) {
 	list := &appsv1.DeploymentList{}
 	if err := kube.List(ctx, list); err != nil {
 		return nil, fmt.Errorf("listing Deployments to find the controller: %w", err)
 	}
 	var found []*controllerDeployment
-	var names []string
 	for i := range list.Items {
 		deployment := &list.Items[i]
 		n := slices.IndexFunc(deployment.Spec.Template.Spec.Containers, func(c corev1.Container) bool {
@@ -41,8 +42,15 @@ func findController(ctx context.Context, kube client.Reader, name string) (*cont
 		})
 		if key := client.ObjectKeyFromObject(deployment).String(); n >= 0 && (name == "" || name == key) {
 			found = append(found, &controllerDeployment{kube, deployment, deployment.Spec.Template.Spec.Containers[n]})
-			names = append(names, key)
 		}
+	}
+	isController := func(c *controllerDeployment) bool { return c.deployed(ctx).HasOnlyKnownFlags() }
+	if slices.ContainsFunc(found, isController) {
+		found = slices.DeleteFunc(found, func(c *controllerDeployment) bool { return !isController(c) })
+	}
+	var names []string
+	for _, controller := range found {
+		names = append(names, controller.String())
 	}
 	switch {
 	case len(found) == 1:

@@ -66,8 +66,15 @@ func TestHostsFromCluster(t *testing.T) {
 	w.Expect(err).To(MatchError("no Deployment has a container with the flag --cloud-config: is the controller installed?; to use a local file, set --cloud-config or --values"))
 
 	createController(w, "karpenter")
+	labels := map[string]string{"app": "csi"}
+	w.Create(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: "csi"}, Spec: appsv1.DeploymentSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
+			Name: "controller", Image: "example.com/csi", Args: []string{"-v=5", "--csi-address=unix:///csi/csi.sock", "--cloud-config=/etc/proxmox/config.yaml"},
+		}}}},
+	}})
 	out, err := runIn(w, "hosts")
-	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(err).NotTo(HaveOccurred(), "the CSI driver has the flag too")
 	w.Expect(out).To(Equal("" +
 		"REGION     HOST   CPUS   FREE CPUS   MEMORY     FREE MEMORY   UNUSABLE BECAUSE\n" +
 		"region-1   pve1   32     30          63.0 GiB   59.0 GiB      \n" +
@@ -130,6 +137,11 @@ func TestOrphans(t *testing.T) {
 	none, err := runIn(w, "orphans")
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(none).To(Equal("no orphans found\n"))
+	fault, err := w.Sim.AddFault(pvesim.Fault{Method: "GET", Path: "/nodes/*/storage/*/content", Status: 500, Message: "timed out"})
+	w.Expect(err).NotTo(HaveOccurred())
+	_, err = runIn(w, "orphans")
+	w.Expect(err).To(MatchError(And(ContainSubstring("listing boot drives"), ContainSubstring("timed out"))))
+	w.Sim.RemoveFault(fault)
 	system := testenv.Reload(w, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem}})
 	process := w.StartProcess(testenv.KubeCluster(string(system.UID)))
 	claim := process.Launched("a", w.Class())

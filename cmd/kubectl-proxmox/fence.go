@@ -143,7 +143,9 @@ func (f *fence) claims(ctx context.Context, host string) ([]*karpv1.NodeClaim, e
 		}
 		name := instance.RecordedHost(claim)
 		if f.undo {
-			name = claim.Annotations[v1alpha1.AnnotationHostFenced]
+			if name, err = f.fencedHost(ctx, claim); err != nil {
+				return nil, err
+			}
 		}
 		if name != "" {
 			hosts[name] = true
@@ -160,6 +162,19 @@ func (f *fence) claims(ctx context.Context, host string) ([]*karpv1.NodeClaim, e
 		return nil, fmt.Errorf("host %[1]q is in several regions: use REGION/%[1]s, or set --region to one of %[2]s", host, strings.Join(slices.Sorted(maps.Keys(regions)), ", "))
 	}
 	return out, nil
+}
+
+// fencedHost returns the host that a NodeClaim declares as fenced, or its own if only its Node has
+// the taint: fence was interrupted.
+func (f *fence) fencedHost(ctx context.Context, claim *karpv1.NodeClaim) (string, error) {
+	if host := claim.Annotations[v1alpha1.AnnotationHostFenced]; host != "" {
+		return host, nil
+	}
+	nodes, err := f.nodes(ctx, []*karpv1.NodeClaim{claim})
+	if node := nodes[claim.Name]; node != nil && slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&outOfService) }) {
+		return instance.RecordedHost(claim), nil
+	}
+	return "", err
 }
 
 // nodes returns the Nodes of NodeClaims by the name of the NodeClaim.

@@ -5,6 +5,8 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -30,6 +33,16 @@ func newNode(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass, name, region, hos
 	claim.Status.NodeName = node.Name
 	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
 	return claim, node
+}
+
+// withoutAttachments is a client that cannot list VolumeAttachments.
+type withoutAttachments struct{ client.Client }
+
+func (c withoutAttachments) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if _, ok := list.(*storagev1.VolumeAttachmentList); ok {
+		return errors.New("interrupted")
+	}
+	return c.Client.List(ctx, list, options...)
 }
 
 func TestFence(t *testing.T) {
@@ -71,6 +84,17 @@ func TestFence(t *testing.T) {
 	for _, claim := range []*karpv1.NodeClaim{dead, live, moved, other} {
 		w.Expect(fenced(claim)).To(BeEmpty(), claim.Name)
 	}
+
+	_, err = fenceHost("pve1", func(f *fence) { f.kube = withoutAttachments{w.Kube} })
+	w.Expect(err).To(MatchError("interrupted"))
+	w.Expect(testenv.Reload(w, deadNode)).To(tainted)
+	w.Expect(fenced(dead)).To(BeEmpty())
+	out, err = fenceHost("pve1", func(f *fence) { f.undo = true })
+	w.Expect(err).NotTo(HaveOccurred(), "the taint is sufficient")
+	w.Expect(out).To(ContainSubstring("nodeclaim %s no longer fenced", dead.Name))
+	w.Expect(testenv.Reload(w, deadNode)).NotTo(tainted)
+	_, err = fenceHost("pve2", func(f *fence) { f.undo = true })
+	w.Expect(err).To(MatchError(ContainSubstring("no NodeClaim found for host")))
 
 	w.Create(&storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: w.Named("volume")}, Spec: storagev1.VolumeAttachmentSpec{
 		Attacher: "csi.proxmox.sinextra.dev", NodeName: deadNode.Name, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: new("volume")},

@@ -34,31 +34,41 @@ func newFleetSource(ctx context.Context, kube client.Client, v *view) (*fleetSou
 }
 
 // readHostStates applies the ConfigMaps of hosts in maintenance and of hosts that were shut down
-// to save energy. It emits no events about invalid entries: the controller does.
+// to save energy to a view that was read.
 func (v *view) readHostStates(ctx context.Context, kube client.Client) error {
+	sleeping, err := v.applyHostStates(ctx, kube)
+	if err != nil || !sleeping {
+		return err
+	}
+	return v.inventory.RefreshAll(ctx) // the records have the sizes of sleeping hosts
+}
+
+// applyHostStates applies the ConfigMaps to the next refresh, and returns whether a host was shut
+// down to save energy. It emits no events about invalid entries: the controller does.
+func (v *view) applyHostStates(ctx context.Context, kube client.Client) (sleeping bool, err error) {
 	hosts := &maintenance.ConfigMap{Namespace: v.settings.Options.SystemNamespace, Inventory: v.inventory, Recorder: events.NewRecorder(&record.FakeRecorder{})}
 	if err := hosts.Read(ctx, kube); err != nil {
-		return err
+		return false, err
 	}
 	id, err := clusterID(ctx, kube)
 	if err != nil {
-		return err
+		return false, err
 	}
-	sleeping, err := power.Store{Kube: kube, Namespace: v.settings.Options.SystemNamespace, KubeCluster: id}.Load(ctx)
-	if err != nil || len(sleeping) == 0 {
-		return err
+	records, err := power.Store{Kube: kube, Namespace: v.settings.Options.SystemNamespace, KubeCluster: id}.Load(ctx)
+	if err != nil {
+		return false, err
 	}
-	v.inventory.SetSleeping(sleeping)
-	return v.inventory.RefreshAll(ctx)
+	v.inventory.SetSleeping(records)
+	return len(records) > 0, nil
 }
 
 // read returns the current map. A Proxmox cluster that does not respond is shown as of its
 // last poll. It fails if none was ever read.
 func (s *fleetSource) read(ctx context.Context) (fleet.Map, error) {
-	if err := s.view.inventory.RefreshAll(ctx); err != nil && len(s.view.inventory.View().Snapshots) == 0 {
+	if _, err := s.view.applyHostStates(ctx, s.kube); err != nil {
 		return fleet.Map{}, err
 	}
-	if err := s.view.readHostStates(ctx, s.kube); err != nil {
+	if err := s.view.inventory.RefreshAll(ctx); err != nil && len(s.view.inventory.View().Snapshots) == 0 {
 		return fleet.Map{}, err
 	}
 	objects, err := fleet.ReadObjects(ctx, s.kube, s.kube)

@@ -50,7 +50,7 @@ func newMaintenance(cluster *kubeCluster) *cobra.Command {
 The hosts are listed in the ConfigMap ` + maintenance.ConfigMapName + `. Hosts in Proxmox's own HA maintenance are
 drained in the same way, without this command.`,
 	}
-	command.PersistentFlags().StringVar(&m.namespace, "system-namespace", metav1.NamespaceSystem, "namespace of the ConfigMap "+maintenance.ConfigMapName+" that the controller reads")
+	command.PersistentFlags().StringVar(&m.namespace, "system-namespace", "", "namespace of the ConfigMap "+maintenance.ConfigMapName+" (default that of the controller's settings, or kube-system)")
 	var reason string
 	start := &cobra.Command{
 		Use:   "start REGION/HOST",
@@ -94,13 +94,31 @@ func parseHost(arg string) (inventory.HostName, error) {
 	return name, nil
 }
 
+// connect returns a client, and sets the namespace to that of the controller's settings if it is
+// not set.
+func (m *hostMaintenance) connect(command *cobra.Command) (client.Client, error) {
+	kube, _, err := m.cluster.connect()
+	if err != nil || m.namespace != "" {
+		return kube, err
+	}
+	controller, err := findController(command.Context(), kube, "")
+	if err == nil {
+		m.namespace, err = controller.deployed(command.Context()).SystemNamespace()
+	}
+	if err != nil {
+		m.namespace = metav1.NamespaceSystem
+		_, _ = fmt.Fprintf(command.ErrOrStderr(), "warning: using namespace %s: %v; if the controller uses another one, set --system-namespace\n", m.namespace, err)
+	}
+	return kube, nil
+}
+
 // set adds a host to the ConfigMap with a reason, or removes it if the reason is nil.
 func (m *hostMaintenance) set(command *cobra.Command, arg string, reason *string, message string) error {
 	name, err := parseHost(arg)
 	if err != nil {
 		return err
 	}
-	kube, _, err := m.cluster.connect()
+	kube, err := m.connect(command)
 	if err != nil {
 		return err
 	}
@@ -205,7 +223,7 @@ func (m *hostMaintenance) reportClaims(command *cobra.Command, arg string) error
 }
 
 func (m *hostMaintenance) list(command *cobra.Command) error {
-	kube, _, err := m.cluster.connect()
+	kube, err := m.connect(command)
 	if err != nil {
 		return err
 	}

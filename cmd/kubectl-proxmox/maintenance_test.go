@@ -57,7 +57,14 @@ func TestMaintenance(t *testing.T) {
 	w.Expect(usable("pve1")).To(BeTrue())
 	w.Expect(usable("pve2")).To(BeFalse())
 
-	_, err := run(t, append([]string{"maintenance", "stop", pve1}, at...)...)
+	createController(w, "karpenter")
+	_, err := runIn(w, "maintenance", "start", pve1)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(controller.Read(t.Context(), w.Kube)).To(Succeed())
+	w.Expect(usable("pve1")).To(BeFalse(), "in the namespace of the controller's settings")
+	w.Expect(maintained("stop", pve1)).To(ContainSubstring(pve1 + " is in service"))
+
+	_, err = run(t, append([]string{"maintenance", "stop", pve1}, at...)...)
 	w.Expect(err).To(MatchError(And(ContainSubstring(pve1+" is not in maintenance"), ContainSubstring("node-maintenance disable pve1"))))
 	w.Annotate(claim, map[string]string{v1alpha1.AnnotationHostMaintenanceSince: "2026-11-15T12:00:00Z"})
 	w.Expect(maintained("list")).To(MatchRegexp(testenv.Region + ` +pve1 +[1-9]\d* +HA maintenance`))

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -55,17 +56,21 @@ command deletes nothing.`,
 			collector := garbagecollection.NewController(garbagecollection.Deps{
 				Kube: kube, Reader: kube, VMs: vms.VMs, Deleter: vms.Deleter, Planner: vms.Planner, Inventory: view.inventory, Tokens: tokens, Clock: clock.RealClock{},
 			})
-			orphans, err := collector.Find(command.Context())
-			if err != nil {
-				return err
+			orphans, incomplete := collector.Find(command.Context())
+			if incomplete != nil && len(orphans) == 0 {
+				return incomplete
 			}
 			rows := []orphan{}
 			for _, o := range orphans {
 				rows = append(rows, orphan{o.Kind, o.Name, o.Where, o.Command})
 			}
-			return printRows(format, command.OutOrStdout(), rows, "no orphans found", "KIND\tNAME\tWHERE\tCOMMAND TO DELETE IT", func(o orphan) string {
+			err = printRows(format, command.OutOrStdout(), rows, "no orphans found", "KIND\tNAME\tWHERE\tCOMMAND TO DELETE IT", func(o orphan) string {
 				return fmt.Sprintf("%s\t%s\t%s\t%s", o.Kind, o.Name, o.Where, o.Command)
 			})
+			if incomplete != nil {
+				err = errors.Join(err, fmt.Errorf("the list is incomplete: %w", incomplete))
+			}
+			return err
 		},
 	}
 	from.flagsOr(cluster, command)

@@ -91,7 +91,7 @@ func (w *planEnv) addNode(name, host, cpu string) {
 		claim.StatusConditions().SetTrue(condition)
 	}
 	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
-	w.Create(&corev1.Pod{
+	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: name, OwnerReferences: []metav1.OwnerReference{
 			{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "app", UID: "app", Controller: new(true)},
 		}},
@@ -99,7 +99,12 @@ func (w *planEnv) addNode(name, host, cpu string) {
 			Name: "c", Image: "i", Env: []corev1.EnvVar{{Name: "PASSWORD", Value: "confidential"}},
 			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}},
 		}}},
-	})
+	}
+	w.Create(pod)
+	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+		Name: "debug", Image: "i", Command: []string{"confidential"},
+	}}}
+	w.Expect(w.Kube.SubResource("ephemeralcontainers").Update(w.T.Context(), pod)).To(Succeed())
 }
 
 // plan runs the command on a saved inventory with other names, so the output does not depend

@@ -20,8 +20,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -209,4 +212,29 @@ func TestTopPlain(t *testing.T) {
 	w.Expect(err).To(MatchError(`--sort: found "age", want one of [name CPUs memory price pods]`))
 	_, err = run(t, "top", "--interval", "1ms", "--cloud-config", "absent")
 	w.Expect(err).To(MatchError("--interval: found 1ms, want at least 1s"))
+}
+
+// A host is shown as awake when its record is gone, also if another cluster is unreachable.
+func TestTopAfterSleep(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
+	reachable, unreachable := testenv.ClusterConfig(w.Sim, testenv.Region), testenv.ClusterConfig(w.Sim, "region-2")
+	unreachable.URLs = []string{"https://127.0.0.1:1"}
+	settings := operator.Settings{Options: operator.DefaultOptions(), Cloud: proxmox.Config{Clusters: []proxmox.ClusterConfig{reachable, unreachable}}}
+	settings.Options.SystemNamespace = w.Name
+	v, err := newView(settings)
+	w.Expect(err).NotTo(HaveOccurred())
+	source, err := newFleetSource(t.Context(), w.Kube, v)
+	w.Expect(err).NotTo(HaveOccurred())
+	store, name := power.Store{Kube: w.Kube, Namespace: w.Name, KubeCluster: source.kubeCluster}, inventory.HostName{Region: testenv.Region, Host: "pve2"}
+	for _, state := range []inventory.SleepState{inventory.Waking, ""} {
+		var record *inventory.Sleep
+		if state != "" {
+			record = &inventory.Sleep{State: state, KubeCluster: source.kubeCluster}
+		}
+		w.Expect(store.Put(t.Context(), name, record)).To(Succeed())
+		fleet, err := source.read(t.Context())
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Expect(fleet.Hosts).To(ContainElement(And(HaveField("Name", "pve2"), HaveField("Sleep", string(state)))))
+	}
 }

@@ -22,6 +22,7 @@ type versions struct {
 func newVersion(cluster *kubeCluster) *cobra.Command {
 	format := &output{}
 	var clientOnly bool
+	var name string
 	command := &cobra.Command{
 		Use:   "version",
 		Short: "Show the versions of the plugin, the controller and Kubernetes",
@@ -34,7 +35,7 @@ func newVersion(cluster *kubeCluster) *cobra.Command {
 					return fmt.Errorf("%w; for the version of the plugin only, use --client", err)
 				}
 				found.Kubernetes = version
-				if controller, err := findController(command.Context(), kube, ""); err != nil {
+				if controller, err := findController(command.Context(), kube, name); err != nil {
 					found.Controller = fmt.Sprintf("not found: %v", err)
 				} else {
 					found.Controller = fmt.Sprintf("%s (Deployment %s)", controller.container.Image, controller)
@@ -50,6 +51,7 @@ func newVersion(cluster *kubeCluster) *cobra.Command {
 			})
 		},
 	}
+	command.Flags().StringVar(&name, "controller", "", "Deployment of the controller as NAMESPACE/NAME, if there are several")
 	command.Flags().BoolVar(&clientOnly, "client", false, "show the version of the plugin only")
 	format.flags(command)
 	return command

@@ -88,6 +88,34 @@ func (d Deployed) OptionEnv() map[string]string {
 	return env
 }
 
+// HasOnlyKnownFlags reports whether the controller has all flags of the arguments. Otherwise
+// they may be those of another program.
+func (d Deployed) HasOnlyKnownFlags() bool {
+	fs := &coreoptions.FlagSet{FlagSet: flag.NewFlagSet("controller", flag.ContinueOnError)}
+	new(coreoptions.Options).AddFlags(fs)
+	known := map[string]bool{}
+	fs.VisitAll(func(f *flag.Flag) { known[f.Name] = true })
+	for _, option := range OptionTable() {
+		known[option.Flag] = true
+	}
+	for _, arg := range d.Args {
+		if name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "="); strings.HasPrefix(arg, "-") && !known[name] {
+			return false
+		}
+	}
+	return true
+}
+
+// SystemNamespace returns the namespace of the controller's own ConfigMaps. It fails if a flag or
+// variable is invalid.
+func (d Deployed) SystemNamespace() (string, error) {
+	options, _, err := d.options()
+	if err != nil {
+		return "", fmt.Errorf("reading the controller's flags and environment: %w", err)
+	}
+	return options.SystemNamespace, nil
+}
+
 // coreVariable returns the environment variable of a flag of Karpenter.
 func coreVariable(f *flag.Flag) string { return strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_")) }
 

@@ -112,6 +112,7 @@ func strip(object client.Object) client.Object {
 }
 
 func stripSpec(spec *corev1.PodSpec) {
+	spec.EphemeralContainers = nil // they have no requests
 	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 		for i := range containers {
 			c := &containers[i]

@@ -111,7 +111,10 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 		return result, err
 	}
 	reservations := c.deps.Inventory.View().Reservations
-	found := c.listResources(ctx, err == nil)
+	found, incomplete := c.listResources(ctx, err == nil)
+	if incomplete != nil {
+		log.FromContext(ctx).Error(incomplete, "listing resources failed, retrying at the next interval")
+	}
 	unfinished := c.deps.Deleter.UnfinishedOrphans()
 	if len(vms) == 0 && len(unfinished) == 0 && len(reservations) == 0 && found.isEmpty() {
 		return result, nil

@@ -47,13 +47,13 @@ func destroyCommand(vm instance.VM) string {
 }
 
 // Find returns the orphans without their grace period, and deletes nothing. It ignores
-// DeletionMaxFraction.
+// DeletionMaxFraction. With an error, it returns those that it found.
 func (c *Controller) Find(ctx context.Context) ([]Orphan, error) {
 	vms, err := c.deps.VMs.List()
 	if err != nil {
 		return nil, err
 	}
-	found := c.listResources(ctx, true)
+	found, incomplete := c.listResources(ctx, true)
 	claims, err := c.listClaims(ctx, c.deps.Reader)
 	if err != nil {
 		return nil, err
@@ -65,5 +65,5 @@ func (c *Controller) Find(ctx context.Context) ([]Orphan, error) {
 		}
 	}
 	// Without the VMs: the commands to delete them delete neither boot drives nor tokens.
-	return append(out, c.orphanResources(ctx, found, nil, claims)...), nil
+	return append(out, c.orphanResources(ctx, found, nil, claims)...), incomplete
 }

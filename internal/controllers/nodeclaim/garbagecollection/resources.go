@@ -6,6 +6,7 @@ package garbagecollection
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -35,31 +36,32 @@ type resources struct {
 func (r resources) isEmpty() bool { return len(r.drives) == 0 && len(r.nodes) == 0 && !r.swept }
 
 // listResources lists boot drives as the call budget allows, Nodes always, and join
-// tokens if that is allowed. What cannot be listed now is found the next time. Join
-// tokens have no region, so they are listed only if the VMs of all regions are known.
-func (c *Controller) listResources(ctx context.Context, allPolled bool) (found resources) {
-	var err error
-	if found.drives, err = c.deps.Deleter.ListBootDrives(ctx); err != nil {
-		log.FromContext(ctx).Error(err, "listing boot drives failed")
+// tokens if that is allowed. Join tokens have no region, so they are listed only if the
+// VMs of all regions are known. With an error, it returns what it could list.
+func (c *Controller) listResources(ctx context.Context, allPolled bool) (found resources, err error) {
+	var problems []error
+	failed := func(what string, err error) {
+		if err != nil {
+			problems = append(problems, fmt.Errorf("listing %s: %w", what, err))
+		}
 	}
+	found.drives, err = c.deps.Deleter.ListBootDrives(ctx)
+	failed("boot drives", err)
 	// Always: Karpenter provisions nothing while there is a Node without the labels that
 	// only a Claim sets.
-	if found.nodes, err = c.unreadyNodes(ctx); err != nil {
-		log.FromContext(ctx).Error(err, "listing nodes failed")
-	}
+	found.nodes, err = c.unreadyNodes(ctx)
+	failed("nodes", err)
 	if c.deps.Tokens == nil || !allPolled {
-		return found
+		return found, errors.Join(problems...)
 	}
 	found.swept = true
 	tokens, err := c.deps.Tokens.ListOwned(ctx)
-	if err != nil {
-		log.FromContext(ctx).Error(err, "listing join tokens failed")
-	}
+	failed("join tokens", err)
 	found.tokens = make(map[types.UID]string, len(tokens))
 	for _, token := range tokens {
 		found.tokens[token.Claim.UID] = token.Claim.Name
 	}
-	return found
+	return found, errors.Join(problems...)
 }
 
 // orphanResources returns the resources whose Claim and VM do not exist.
