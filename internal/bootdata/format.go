@@ -79,11 +79,16 @@ func finalize(name string, out *output) ([]byte, error) {
 	return content, nil
 }
 
-// checkYAML fails if a file contains anything but YAML mappings.
+// checkYAML fails if a file contains anything but a YAML mapping. Cloud-init ignores a file
+// with several documents.
 func checkYAML(name string, out *output) error {
 	documents, err := parseYAML(name, out)
 	if err != nil {
 		return err
+	}
+	if len(documents) > 1 {
+		line, column := out.origin(documents[1].Line, 0)
+		return &TemplateError{File: name, Line: line, Column: column, Reason: "renders to several YAML documents, but cloud-init reads only files with one"}
 	}
 	for _, document := range documents {
 		if document.Kind != yamlv3.MappingNode {

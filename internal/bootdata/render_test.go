@@ -209,6 +209,10 @@ func TestRenderBadTemplates(t *testing.T) {
 		templates bootdata.Templates
 		want      string
 	}{
+		"several_documents": {bootdata.Templates{UserData: "#cloud-config\na: b\n---\nc: d"},
+			`user-data: line 4: renders to several YAML documents, but cloud-init reads only files with one`},
+		"several_documents_of_meta-data": {bootdata.Templates{MetaData: "a: b\n---\nc: d"},
+			`meta-data: line 3: renders to several YAML documents, but cloud-init reads only files with one`},
 		"missing_key": {bootdata.Templates{UserData: "a\nb: {{ .Values.apiSever }}"},
 			`user-data: line 2, column 13: missing key "apiSever"; valuesRef has the keys apiServer, password`},
 		"missing_key_in_condition_operand": {bootdata.Templates{UserData: `{{ if eq .Values.absent "x" }}{{ end }}`},

@@ -28,7 +28,8 @@ type configFile struct {
 	problem string
 }
 
-func configFiles(o *Options) []*configFile {
+// readConfigFiles returns the files with their current content.
+func readConfigFiles(o *Options) []*configFile {
 	files := []*configFile{{name: "cloud config", path: o.CloudConfig, load: func(path string) error {
 		_, err := proxmox.LoadConfig(path)
 		return err
@@ -39,6 +40,9 @@ func configFiles(o *Options) []*configFile {
 			return err
 		}})
 	}
+	for _, file := range files {
+		file.content, _ = os.ReadFile(file.path) // Load reports the error
+	}
 	return files
 }
 
@@ -48,11 +52,7 @@ func configFiles(o *Options) []*configFile {
 // invalid file is logged and ignored: a typo must not stop a running controller.
 func StopOnChange(ctx context.Context, settings Settings, every time.Duration) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
-	files := configFiles(settings.Options)
-	for _, file := range files {
-		// Load has just read the same file.
-		file.content, _ = os.ReadFile(file.path)
-	}
+	files := settings.files
 	go func() {
 		defer cancel()
 		ticker := time.NewTicker(every)

@@ -39,6 +39,10 @@ func TestStopOnChange(t *testing.T) {
 			settings, err := operator.Load([]string{"--cloud-config", filepath.Join(dir, "cloud.yaml"), "--instance-types-file", filepath.Join(dir, "types.json")})
 			g.Expect(err).NotTo(HaveOccurred())
 			ctx := operator.StopOnChange(t.Context(), settings, time.Millisecond)
+			defer func() {
+				early := operator.StopOnChange(t.Context(), settings, time.Millisecond)
+				g.Eventually(early.Done()).WithTimeout(time.Minute).Should(BeClosed(), "the file changed since it was loaded")
+			}()
 			g.Consistently(ctx.Err).WithTimeout(50 * time.Millisecond).ShouldNot(HaveOccurred())
 			replace(c.file, c.bad)
 			g.Consistently(ctx.Err).WithTimeout(50*time.Millisecond).ShouldNot(HaveOccurred(), "an invalid file must not stop the controller")

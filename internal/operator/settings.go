@@ -24,6 +24,9 @@ type Settings struct {
 	Cloud   proxmox.Config
 	Catalog instancetype.Catalog
 	Hosts   inventory.Settings
+
+	// files are the files that Load read.
+	files []*configFile
 }
 
 // Load reads all flags, variables and files before anything starts. It returns an
@@ -33,7 +36,8 @@ func Load(args []string) (Settings, error) {
 	if err != nil {
 		return Settings{}, err
 	}
-	s := Settings{Options: opts}
+	// The files are read here as well, so StopOnChange finds changes since then.
+	s := Settings{Options: opts, files: readConfigFiles(opts)}
 	if s.Cloud, err = proxmox.LoadConfig(opts.CloudConfig); err != nil {
 		return Settings{}, err
 	}
