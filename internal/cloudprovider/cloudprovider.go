@@ -93,7 +93,7 @@ func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (*k
 	pool := c.nodePool(ctx, claim)
 	overlay := c.overlay(claim)
 	requested := withoutAssumedSpot(claim, pool)
-	fixedSize, err := c.needsFixedSize(ctx, claim, class, pool)
+	fixedSize, err := c.needsFixedSize(ctx, claim, pool)
 	if err != nil {
 		return nil, err
 	}

@@ -11,11 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
-	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 )
 
@@ -37,7 +34,7 @@ func (c *CloudProvider) refreshSizes(ctx context.Context) error {
 // needsFixedSize reports whether a Claim must get one of the instance types that it lists: a
 // VM of exact size has another instance type. That is the case for a static NodePool, for
 // a NodePool or a standalone Claim that names instance types, and for pods that do.
-func (c *CloudProvider) needsFixedSize(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, pool *karpv1.NodePool) (bool, error) {
+func (c *CloudProvider) needsFixedSize(ctx context.Context, claim *karpv1.NodeClaim, pool *karpv1.NodePool) (bool, error) {
 	if pool == nil {
 		return instancetype.AreNamed(claim.Spec.Requirements), nil
 	}
@@ -46,22 +43,32 @@ func (c *CloudProvider) needsFixedSize(ctx context.Context, claim *karpv1.NodeCl
 	}
 	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(claim.Spec.Requirements...)
 	listed := requirements.Get(corev1.LabelInstanceTypeStable)
-	delete(requirements, corev1.LabelInstanceTypeStable)
-	allListed := !slices.ContainsFunc(c.deps.Types.List(class, pool.Name), func(it *cloudprovider.InstanceType) bool {
-		return !listed.Has(it.Name) && requirements.IsCompatible(it.Requirements, scheduling.AllowUndefinedWellKnownLabels) &&
-			resources.Fits(claim.Spec.Resources.Requests, it.Allocatable()) && it.Offerings.Available().HasCompatible(requirements)
-	})
-	if allListed {
+	if listed.Operator() != corev1.NodeSelectorOpIn {
 		return false, nil
 	}
-	// Core left types out. When it replaces a Node, these are the more expensive ones.
 	pods := &corev1.PodList{}
 	if err := c.deps.Kube.List(ctx, pods, client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("listing pods: %w", err)
 	}
-	return slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool {
-		selected := scheduling.NewStrictPodRequirements(&pod)
-		return selected.Has(corev1.LabelInstanceTypeStable) && selected.Get(corev1.LabelInstanceTypeStable).Operator() == corev1.NodeSelectorOpIn &&
-			slices.ContainsFunc(selected.Get(corev1.LabelInstanceTypeStable).Values(), listed.Has)
-	}), nil
+	return slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool { return mayRestrict(&pod, listed) }), nil
+}
+
+// mayRestrict reports whether a Claim may list its instance types because of a pod: the pod
+// selects all of them. Core may have left out others that the pod selects.
+func mayRestrict(pod *corev1.Pod, listed *scheduling.Requirement) bool {
+	selectsAll := func(values []string) bool {
+		return listed.Len() <= len(values) && !slices.ContainsFunc(listed.Values(), func(name string) bool { return !slices.Contains(values, name) })
+	}
+	if value, ok := pod.Spec.NodeSelector[corev1.LabelInstanceTypeStable]; ok {
+		return selectsAll([]string{value})
+	}
+	if pod.Spec.Affinity == nil || pod.Spec.Affinity.NodeAffinity == nil || pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return false
+	}
+	// Core tries the terms one by one.
+	return slices.ContainsFunc(pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms, func(term corev1.NodeSelectorTerm) bool {
+		return slices.ContainsFunc(term.MatchExpressions, func(r corev1.NodeSelectorRequirement) bool {
+			return r.Key == corev1.LabelInstanceTypeStable && r.Operator == corev1.NodeSelectorOpIn && selectsAll(r.Values)
+		})
+	})
 }

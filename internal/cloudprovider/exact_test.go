@@ -27,6 +27,7 @@ func TestScheduleExactSize(t *testing.T) {
 	const exact = "e1.3VCPU-1GB"
 	for name, c := range map[string]struct {
 		requires []karpv1.NodeSelectorRequirementWithMinValues
+		max      v1alpha1.VMSize
 		pod      func(*corev1.Pod)
 		want     string
 		cpus     int
@@ -35,6 +36,25 @@ func TestScheduleExactSize(t *testing.T) {
 		"pod_names_a_type": {
 			pod: func(p *corev1.Pod) {
 				p.Spec.NodeSelector = map[string]string{corev1.LabelInstanceTypeStable: "c1.8VCPU-16GB"}
+			},
+			want: "c1.8VCPU-16GB", cpus: 8,
+		},
+		"pod_names_the_only_type_that_fits": {
+			max: v1alpha1.VMSize{CPU: 4, Memory: "8Gi"},
+			pod: func(p *corev1.Pod) {
+				p.Spec.NodeSelector = map[string]string{corev1.LabelInstanceTypeStable: "c1.4VCPU-8GB"}
+			},
+			want: "c1.4VCPU-8GB", cpus: 4,
+		},
+		"pod_names_a_type_in_a_later_term": {
+			pod: func(p *corev1.Pod) {
+				var terms []corev1.NodeSelectorTerm
+				for _, name := range []string{"missing", "c1.8VCPU-16GB"} {
+					terms = append(terms, corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
+						{Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpIn, Values: []string{name}},
+					}})
+				}
+				p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms}}}
 			},
 			want: "c1.8VCPU-16GB", cpus: 8,
 		},
@@ -54,7 +74,9 @@ func TestScheduleExactSize(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			k := newKarpenter(t, testenv.NoPolling())
-			k.readyPool(withExactSizes, func(_ *v1alpha1.ProxmoxNodeClass, p *karpv1.NodePool) { p.Spec.Template.Spec.Requirements = c.requires })
+			k.readyPool(withExactSizes, func(class *v1alpha1.ProxmoxNodeClass, p *karpv1.NodePool) {
+				class.Spec.VMSize.Max, p.Spec.Template.Spec.Requirements = c.max, c.requires
+			})
 			k.pending("pod", "2500m", func(p *corev1.Pod) {
 				if c.pod != nil {
 					c.pod(p)

@@ -106,6 +106,23 @@ func TestScheduleTopologySpread(t *testing.T) {
 	k.Expect(hosts).To(HaveLen(3), "one VM on each host")
 }
 
+// A host that the class cannot use is not a domain over which pods are spread.
+func TestScheduleTopologySpreadUsableHosts(t *testing.T) {
+	t.Parallel()
+	k := newKarpenter(t, testenv.Hosts(3))
+	class := k.readyPool()
+	class.Status.SelectedZones = testenv.Zones(2)
+	k.Expect(k.Kube.Status().Update(k.ctx, class)).To(Succeed())
+	for _, name := range []string{"a", "b", "c"} {
+		k.pending(name, "1")
+	}
+	hosts := map[string]bool{}
+	for _, claim := range k.launchPending() {
+		hosts[k.Intent(claim).Host] = true
+	}
+	k.Expect(hosts).To(HaveLen(2), "two of the pods are on the same host")
+}
+
 // launchPending schedules all pending pods and launches the NodeClaims that they need.
 func (k *karpenter) launchPending() (claims []*karpv1.NodeClaim) {
 	k.T.Helper()

@@ -272,8 +272,11 @@ func (p *Provider) exactSize(l *list, v variant, it *cloudprovider.InstanceType,
 		return Type{}, false
 	}
 	labels := t.labels()
-	// The requirement lists the types that core selected, which this size is a part of.
-	delete(labels, corev1.LabelInstanceTypeStable)
+	// The requirement lists the types that core selected, which this size is a part of. Another
+	// type of the catalog may be excluded.
+	if p.isExactSize(t.Name) {
+		delete(labels, corev1.LabelInstanceTypeStable)
+	}
 	if !requirements.IsCompatible(scheduling.NewLabelRequirements(labels), scheduling.AllowUndefinedWellKnownLabels) {
 		return Type{}, false
 	}

@@ -51,11 +51,17 @@ func newSharedRequirements(params offeringParams, variants []variant, devices De
 	return f
 }
 
-// commonRequirements returns the requirements of types that are for the zones.
+// commonRequirements returns the requirements of types that are for the zones. Core spreads
+// pods over all zones and regions in them, so those in which the class cannot have a VM are
+// not listed, unless there are no others.
 func commonRequirements(zones []zone) []*scheduling.Requirement {
+	hasUsable := slices.ContainsFunc(zones, func(z zone) bool { return z.blockedReason() == "" })
 	values := map[string][]string{}
 	for _, z := range zones {
 		for key, value := range z.labels() {
+			if isTopology := key == corev1.LabelTopologyRegion || key == corev1.LabelTopologyZone; isTopology && hasUsable && z.blockedReason() != "" {
+				continue
+			}
 			values[key] = append(values[key], value)
 		}
 	}
@@ -108,8 +114,9 @@ func (p *Provider) newInstanceType(f sharedRequirements, v variant, available []
 	}
 	offerings := make([]cloudprovider.Offering, len(f.zones))
 	pointers := make(cloudprovider.Offerings, len(f.zones))
+	factors := priceFactors(f.params.zones, available)
 	for n := range f.zones {
-		offerings[n] = cloudprovider.Offering{Requirements: f.zones[n], Price: offeringPrice(v.price, f.params.zones[n]), Available: available[n]}
+		offerings[n] = cloudprovider.Offering{Requirements: f.zones[n], Price: v.price * factors[n], Available: available[n]}
 		pointers[n] = &offerings[n]
 	}
 	capacity, overhead := p.resources(f.params, t)

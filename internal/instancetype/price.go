@@ -52,9 +52,31 @@ func energyFactor(host inventory.HostState) float64 {
 }
 
 // sleepingFactor multiplies the highest factor of the Hosts that are on for those that were shut
-// down to save energy. No Host is woken while another one has capacity, and none to replace a
-// Node by a smaller one.
+// down to save energy. No Host is woken while another one has capacity.
 const sleepingFactor = 100
+
+// replacementFactor is used instead in the offerings of a type that is available on a Host that is
+// on. Core compares the price of a Node with that of the most expensive offering of a
+// replacement, and would not replace any Node by a smaller one while a Host sleeps.
+const replacementFactor = 1.01
+
+// priceFactors returns the factors of a type's offerings in the zones.
+func priceFactors(zones []zone, available []bool) []float64 {
+	highest, isAvailable := 1.0, false
+	for n, z := range zones {
+		if !z.asleep {
+			highest, isAvailable = max(highest, z.priceFactor), isAvailable || available[n]
+		}
+	}
+	factors := make([]float64, len(zones))
+	for n, z := range zones {
+		factors[n] = z.priceFactor
+		if z.asleep && isAvailable {
+			factors[n] = replacementFactor * highest
+		}
+	}
+	return factors
+}
 
 // raiseSleeping makes Hosts that were shut down to save energy more expensive than all others.
 func raiseSleeping(zones map[placement.Zone]zone) {
@@ -88,7 +110,3 @@ func unifyPriceFactors(zones map[placement.Zone]zone) {
 		zones[key] = z
 	}
 }
-
-// offeringPrice returns the price of an offering: the price of the type times the price
-// factor of the Host.
-func offeringPrice(typePrice float64, z zone) float64 { return typePrice * z.priceFactor }

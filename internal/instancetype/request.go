@@ -34,6 +34,10 @@ func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.N
 	}
 	request := newRequest(nodeClass, claim, pool, l.params)
 	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(claim.Spec.Requirements...)
+	// Zones are checked one by one: types do not list those that the class cannot use.
+	anywhere := maps.Clone(requirements)
+	delete(anywhere, corev1.LabelTopologyRegion)
+	delete(anywhere, corev1.LabelTopologyZone)
 	var zoneSets [][]placement.Zone
 	var allowed []*cloudprovider.InstanceType
 	var sizes exactSizes
@@ -43,7 +47,7 @@ func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.N
 			continue
 		}
 		allowed = append(allowed, it)
-		if !requirements.IsCompatible(it.Requirements, scheduling.AllowUndefinedWellKnownLabels) ||
+		if !anywhere.IsCompatible(it.Requirements, scheduling.AllowUndefinedWellKnownLabels) ||
 			!resources.Fits(claim.Spec.Resources.Requests, it.Allocatable()) {
 			continue
 		}
@@ -239,6 +243,9 @@ func (p *Provider) allowedZones(
 			continue
 		}
 		price := it.Offerings[n].Price
+		if z.asleep {
+			price = max(price, v.price*z.priceFactor)
+		}
 		zones[price] = append(zones[price], z.Zone)
 	}
 	return zones

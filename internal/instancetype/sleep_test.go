@@ -6,6 +6,9 @@ package instancetype_test
 import (
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
@@ -53,8 +56,8 @@ func TestListSleeping(t *testing.T) {
 				highest = max(highest, o.Price)
 			}
 		}
-		if asleep < 10*highest {
-			t.Errorf("%s: the price is %g, the highest one of other hosts %g", state, asleep, highest)
+		if asleep <= highest || asleep > 1.1*highest {
+			t.Errorf("%s: the price is %g, the highest one of other hosts %g: Nodes could not be replaced by smaller ones", state, asleep, highest)
 		}
 		if placed := choose(); placed.Zone.Host == pve9 {
 			t.Errorf("%s: the VM is placed on it", state)
@@ -66,9 +69,37 @@ func TestListSleeping(t *testing.T) {
 	if placed := choose(); placed.Zone.Host != pve9 {
 		t.Errorf("the VM is placed on %s", placed.Zone)
 	}
+	prices := map[string]float64{}
+	for _, o := range find(t, p.List(class, ""), oneType).Offerings {
+		prices[o.Zone()] = o.Price
+	}
+	if prices[pve9] < 10*prices["pve1"] {
+		t.Errorf("without capacity elsewhere, the price is %g, on another host %g", prices[pve9], prices["pve1"])
+	}
 	sleep(inventory.WakeFailed)
 	if got := availability(find(t, p.List(class, ""), oneType)); got[pve9] {
 		t.Error("a host that does not wake is offered")
+	}
+}
+
+// Karpenter finds the price of a Node on the Host that is on, not that of one with the same name
+// that is asleep.
+func TestPriceOfSleepingHostWithSameName(t *testing.T) {
+	t.Parallel()
+	v, class := newViewer(), newNodeClass("east/pve1/901", "east/pve2/902", "west/pve1/908", "west/pve9/909")
+	v.addHost("west", "pve1", 908, "host")
+	v.settings = parseSettings(t, `{"east": {"pve1": {"powermanagement": "Enabled"}}}`).WithSleeping(map[inventory.HostName]inventory.Sleep{{Region: "east", Host: "pve1"}: {State: inventory.Asleep}})
+	v.publish()
+	p, _ := newProvider(t, v)
+	it := find(t, p.List(class, ""), oneType)
+	west := 0.0
+	for _, o := range it.Offerings {
+		if o.Zone() == "pve1" && o.Requirements.Get(corev1.LabelTopologyRegion).Has("west") {
+			west = o.Price
+		}
+	}
+	if price, ok := it.OfferingPrice("pve1", karpv1.CapacityTypeOnDemand); !ok || price != west {
+		t.Errorf("the price of a Node on pve1 is %g, that of the offering in west %g", price, west)
 	}
 }
 
