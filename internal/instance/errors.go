@@ -21,6 +21,8 @@ var (
 	// ErrStartInProgress means that a VM's start did not end in time; the next poll shows
 	// its result.
 	ErrStartInProgress = errors.New("the start is still in progress")
+	// ErrVMLocked means that a VM is not started, because another task or a crash locked it.
+	ErrVMLocked = errors.New("VM is locked")
 	// ErrHostStopping means that a Host stops all of its guests, usually to shut down.
 	ErrHostStopping = errors.New("the host stops all of its guests")
 	// ErrNewerVersion means that a newer controller wrote something that this one cannot

@@ -81,7 +81,7 @@ func (p *Power) reset(ctx context.Context, vm VM) error {
 }
 
 // PowerOn starts a Claim's VM that is stopped, for example after its Host rebooted. It
-// returns false if the VM needed no start, ErrHostStopping if its Host is about to shut
+// returns false if the VM needed no start, ErrVMLocked if it is locked, ErrHostStopping if its Host is about to shut
 // down, and ErrStartInProgress if the start did not end in time.
 func (p *Power) PowerOn(ctx context.Context, claim *karpv1.NodeClaim) (bool, error) {
 	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
@@ -111,9 +111,11 @@ func (p *Power) start(ctx context.Context, id v1alpha1.ProviderID, claim *karpv1
 	if err != nil {
 		return false, err
 	}
-	if state.Running || state.Lock != "" {
-		// The Snapshot is outdated, or another task works on the VM.
-		return false, nil
+	if state.Running {
+		return false, nil // the Snapshot is outdated
+	}
+	if state.Lock != "" && state.Lock != LockSuspended {
+		return false, fmt.Errorf("%w (%s)", ErrVMLocked, state.Lock)
 	}
 	// A Host that shuts down is online until its guests are stopped.
 	stopping, err := client.RunningTasks(ctx, vm.Host, taskStopAll)

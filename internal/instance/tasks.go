@@ -26,6 +26,8 @@ const (
 
 // Locks that Proxmox sets in a VM's configuration.
 const (
+	// LockSuspended: the VM was suspended to disk. A start continues it.
+	LockSuspended = "suspended"
 	// LockClone: a clone still writes the configuration.
 	LockClone = "clone"
 	// LockDestroyed: the VM is being destroyed.

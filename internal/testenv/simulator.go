@@ -5,10 +5,17 @@ package testenv
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -76,4 +83,21 @@ func Must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// PostToProxmox makes a call that the controller does not make, as an administrator does.
+func (w *Env) PostToProxmox(path string, form url.Values) {
+	w.T.Helper()
+	request, err := http.NewRequestWithContext(w.T.Context(), http.MethodPost, w.Sim.URL()+path, strings.NewReader(form.Encode()))
+	w.Expect(err).NotTo(gomega.HaveOccurred())
+	request.Header.Set("Authorization", "PVEAPIToken="+pvesim.DefaultTokenID+"="+pvesim.DefaultTokenSecret)
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	authorities := x509.NewCertPool()
+	authorities.AppendCertsFromPEM(w.Sim.CAPEM())
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}}
+	defer transport.CloseIdleConnections()
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	w.Expect(err).NotTo(gomega.HaveOccurred())
+	w.Expect(response.Body.Close()).To(gomega.Succeed())
+	w.Expect(response.StatusCode).To(gomega.Equal(http.StatusOK))
 }

@@ -4,14 +4,10 @@
 package deletion_test
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -41,18 +37,7 @@ func deleting(w *testenv.Env, claim *karpv1.NodeClaim) *karpv1.NodeClaim {
 func allocate(w *testenv.Env, host, storage string, vmid int) {
 	w.T.Helper()
 	form := url.Values{"vmid": {strconv.Itoa(vmid)}, "filename": {fmt.Sprintf("vm-%d-disk-0", vmid)}, "size": {"4G"}}
-	request, err := http.NewRequestWithContext(w.T.Context(), http.MethodPost, fmt.Sprintf("%s/nodes/%s/storage/%s/content", w.Sim.URL(), host, storage), strings.NewReader(form.Encode()))
-	w.Expect(err).NotTo(HaveOccurred())
-	request.Header.Set("Authorization", "PVEAPIToken="+pvesim.DefaultTokenID+"="+pvesim.DefaultTokenSecret)
-	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	authorities := x509.NewCertPool()
-	authorities.AppendCertsFromPEM(w.Sim.CAPEM())
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}}
-	defer transport.CloseIdleConnections()
-	response, err := (&http.Client{Transport: transport}).Do(request)
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(response.Body.Close()).To(Succeed())
-	w.Expect(response.StatusCode).To(Equal(http.StatusOK))
+	w.PostToProxmox(fmt.Sprintf("/nodes/%s/storage/%s/content", host, storage), form)
 }
 
 // slowCopy makes a full clone take twelve minutes, which are 15 seconds of real time.

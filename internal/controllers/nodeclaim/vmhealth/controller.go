@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -129,6 +130,9 @@ func waitFor(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
+// pausedStatuses are those of VMs that QEMU or another user paused.
+var pausedStatuses = []string{"paused", "io-error", "internal-error", "guest-panicked"}
+
 // reconcileVM handles a VM that exists. all is the number of VMs in its region.
 func (c *Controller) reconcileVM(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM, all int) {
 	if vm.Status == "running" {
@@ -145,6 +149,10 @@ func (c *Controller) reconcileVM(ctx context.Context, claim *karpv1.NodeClaim, v
 		c.reportSuspended(ctx, claim, vm, "is in maintenance")
 	case vm.Status == "stopped" && outOfService == inventory.Excluded:
 		c.reportSuspended(ctx, claim, vm, "is excluded by settings")
+	case slices.Contains(pausedStatuses, vm.Status) && outOfService == "":
+		if c.restarts.recordRefused(vm) { // not in the middle of a migration or a snapshot
+			c.reportProblem(ctx, claim, v1alpha1.EventVMPaused, pausedMessage(vm))
+		}
 	default:
 		c.recordHost(ctx, claim, vm)
 		c.checkJoined(claim, vm)

@@ -43,6 +43,14 @@ func stoppedMessage(vm instance.VM, starter string) string {
 	return fmt.Sprintf("VM %d on host %s is stopped: it was stopped outside of Karpenter, crashed, or its host restarted; %s starts it", vm.VMID, vm.Host, starter)
 }
 
+func lockedMessage(vm instance.VM, cause error) string {
+	return fmt.Sprintf("VM %d on host %s is stopped, and Karpenter starts it when it is unlocked: %s; if no task of the VM is running, run: qm unlock %d", vm.VMID, vm.Host, cause, vm.VMID)
+}
+
+func pausedMessage(vm instance.VM) string {
+	return fmt.Sprintf("VM %d on host %s is paused (%s); check its storage and whether another user paused it, then run: qm resume %d; to replace it, delete its NodeClaim", vm.VMID, vm.Host, vm.Status, vm.VMID)
+}
+
 // reportStarted reports a VM that was started, and that it was stopped, unless the stop was
 // reported before.
 func (c *Controller) reportStarted(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM) {

@@ -132,6 +132,66 @@ func TestRestartHostUnreachable(t *testing.T) {
 	w.Expect(w.Events.Reasons(claim)).To(Equal([]string{"VMStopped", "VMRestartFailed", "VMRestarted"}))
 }
 
+// A VM that stays locked after a crash is reported, and started when it is unlocked.
+func TestRestartLocked(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling())
+	claim := launched(w, 1)[0]
+	w.PowerOff(claim)
+	vmid := w.Intent(claim).VMID
+	w.Expect(w.Sim.SetConfigLock(vmid, "migrate")).To(Succeed())
+	c := controller(w)
+	reconcile(w, c)
+	w.Expect(w.Events.Reasons(claim)).To(BeEmpty(), "a task may work on the VM")
+	w.Sim.ResetRequests()
+	reconcile(w, c)
+	w.Expect(w.Sim.CountRequests("GET", "/nodes/{node}/qemu/{vmid}/config")).To(BeZero(), "there is a backoff")
+	w.Clock.Advance(61 * time.Second)
+	reconcile(w, c)
+	w.Expect(w.Events.Messages("VMLocked")).To(ConsistOf(And(ContainSubstring("locked (migrate)"), HaveSuffix("qm unlock %d", vmid))))
+
+	w.Expect(w.Sim.SetConfigLock(vmid, "")).To(Succeed())
+	w.Clock.Advance(61 * time.Second)
+	reconcile(w, c)
+	w.Expect(w.Running(claim)).To(BeTrue())
+	w.Expect(w.Events.Reasons(claim)).To(Equal([]string{"VMLocked", "VMRestarted"}))
+}
+
+// A VM that QEMU paused, for example because its storage is full, is reported.
+func TestPaused(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling())
+	claim := launched(w, 1)[0]
+	in, c := w.Intent(claim), controller(w)
+	set := func(action, status string) {
+		w.PostToProxmox(fmt.Sprintf("/nodes/%s/qemu/%d/status/%s", in.Host, in.VMID, action), nil)
+		w.Eventually(func() string {
+			w.Refresh()
+			guest, _ := w.Inventory.View().Guest(in.Region, in.VMID)
+			return guest.Status
+		}).Should(Equal(status))
+	}
+	set("suspend", "paused")
+	reconcile(w, c)
+	w.Expect(w.Events.Reasons(claim)).To(BeEmpty(), "a migration pauses a VM for a moment")
+	reconcile(w, c)
+	w.Expect(w.Events.Messages("VMPaused")).To(ConsistOf(ContainSubstring("qm resume %d", in.VMID)))
+	set("resume", "running")
+	reconcile(w, c)
+	w.Expect(w.Events.Reasons(claim)).To(Equal([]string{"VMPaused", "VMRestarted"}))
+}
+
+// A VM that was hibernated is started, which continues it.
+func TestRestartSuspended(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling())
+	claim := launched(w, 1)[0]
+	w.PowerOff(claim)
+	w.Expect(w.Sim.SetConfigLock(w.Intent(claim).VMID, "suspended")).To(Succeed())
+	reconcile(w, controller(w))
+	w.Expect(w.Running(claim)).To(BeTrue())
+}
+
 func TestMassReplacement(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling())

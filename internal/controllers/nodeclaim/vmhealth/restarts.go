@@ -59,8 +59,9 @@ type restartCount struct {
 	delay time.Duration
 	// pending: the last attempt counts if the VM is seen running.
 	pending bool
-	// unreachable: the Host could not be reached in an attempt since the VM last ran.
-	unreachable bool
+	// refused: the Host could not be reached, or the VM was locked or paused, since the VM last
+	// ran.
+	refused bool
 }
 
 func newRestarts(c clock.Clock, p RestartPolicy) *restarts {
@@ -91,7 +92,7 @@ func (r *restarts) next(vm instance.VM) action {
 func (r *restarts) recordStarted(vm instance.VM) {
 	r.update(vm, func(t *restartCount) {
 		t.count = min(t.count+1, r.Limit)
-		t.delay, t.pending, t.unreachable = backoff.Exponential{Initial: r.Backoff}.Delay(t.count-1), false, false
+		t.delay, t.pending, t.refused = backoff.Exponential{Initial: r.Backoff}.Delay(t.count-1), false, false
 	})
 }
 
@@ -100,12 +101,12 @@ func (r *restarts) recordFailed(vm instance.VM, pending bool) {
 	r.update(vm, func(t *restartCount) { t.delay, t.pending = r.Backoff, pending })
 }
 
-// recordUnreachable records that the Host of a VM could not be reached, and returns whether that
-// was so in an earlier attempt.
-func (r *restarts) recordUnreachable(vm instance.VM) (again bool) {
+// recordRefused records that the Host of a VM could not be reached, or that the VM was locked or
+// paused, and returns whether that was so before.
+func (r *restarts) recordRefused(vm instance.VM) (again bool) {
 	r.update(vm, func(t *restartCount) {
-		again = t.unreachable
-		t.delay, t.pending, t.unreachable = r.Backoff, false, true
+		again = t.refused
+		t.delay, t.pending, t.refused = r.Backoff, false, true
 	})
 	return again
 }
@@ -130,7 +131,7 @@ func (r *restarts) observeRunning(uid string) {
 	if t.pending {
 		t.count = min(t.count+1, r.Limit)
 	}
-	t.pending, t.unreachable = false, false
+	t.pending, t.refused = false, false
 	r.byClaim[uid] = t
 }
 
