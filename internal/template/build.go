@@ -44,9 +44,8 @@ func (r *hostReconciler) build(ctx context.Context, obs observation, creating bo
 	if err != nil {
 		return 0, err
 	}
-	if prepare := r.desired.Spec.Prepare; prepare != nil && !r.tryAcquireBuilder() {
-		r.tracker.setWaiting(r.HostKey, fmt.Sprintf("waiting for builder VMs on other hosts: spec.prepare.maxConcurrent is %d", prepare.HostLimit()))
-		return builderInterval, nil
+	if r.desired.Spec.Prepare != nil && !r.tryAcquireBuilder(0) {
+		return r.waitForOthers(), nil
 	}
 	existing, err := r.createVM(ctx, obs.location, volume)
 	if err != nil {

@@ -24,14 +24,16 @@ const statusRunning = "running"
 // builderReservation makes a builder VM count for the limit of its ProxmoxTemplate before
 // the inventory shows it.
 type builderReservation struct {
-	vmid int // 0 until the VM was started
+	vmid int // 0 until the VM is started
 	at   time.Time
 }
 
-// tryAcquireBuilder reports whether a builder VM may be created on the Host: fewer than
-// the limit exist on other Hosts, according to the inventory or to this process.
-func (r *hostReconciler) tryAcquireBuilder() bool {
-	busy := r.hostsWithBuilders()
+// tryAcquireBuilder reports whether a builder VM may be created on the Host, or the given one
+// started: fewer than the limit exist or run on other Hosts, according to the inventory or to
+// this process.
+func (r *hostReconciler) tryAcquireBuilder(vmid int) bool {
+	// Those that wait to be started do not count for each other.
+	busy := r.hostsWithBuilders(vmid != 0)
 	r.tracker.mu.Lock()
 	defer r.tracker.mu.Unlock()
 	now := r.clock.Now()
@@ -47,7 +49,8 @@ func (r *hostReconciler) tryAcquireBuilder() bool {
 	}
 	for key, reservation := range r.tracker.builders {
 		// The Host of an older one went offline. One that could not be started does not count.
-		if key.UID == r.UID && now.Sub(reservation.at) < r.desired.Spec.Prepare.TimeLimit() && (reservation.vmid != 0 || !hasFailed(key)) {
+		counts := reservation.vmid != 0 || vmid == 0 && !hasFailed(key)
+		if key.UID == r.UID && counts && now.Sub(reservation.at) < r.desired.Spec.Prepare.TimeLimit() {
 			busy[key] = true
 		}
 	}
@@ -55,14 +58,20 @@ func (r *hostReconciler) tryAcquireBuilder() bool {
 	if len(busy) >= r.desired.Spec.Prepare.HostLimit() {
 		return false
 	}
-	r.tracker.builders[r.HostKey] = builderReservation{at: now}
+	r.tracker.builders[r.HostKey] = builderReservation{vmid: vmid, at: now}
 	return true
 }
 
+// waitForOthers reports that the Host waits for builder VMs on others, and returns for how long.
+func (r *hostReconciler) waitForOthers() time.Duration {
+	r.tracker.setWaiting(r.HostKey, fmt.Sprintf("waiting for builder VMs on other hosts: spec.prepare.maxConcurrent is %d", r.desired.Spec.Prepare.HostLimit()))
+	return builderInterval
+}
+
 // hostsWithBuilders returns the online Hosts with a builder VM of the ProxmoxTemplate that has
-// not failed, according to the inventory. If only one may run, those that failed count until
-// they are stopped; their value is true.
-func (r *hostReconciler) hostsWithBuilders() map[HostKey]bool {
+// not failed, according to the inventory, or has been started as well. If only one may run,
+// those that failed count until they are stopped; their value is true.
+func (r *hostReconciler) hostsWithBuilders(started bool) map[HostKey]bool {
 	busy := map[HostKey]bool{}
 	for region, snapshot := range r.inventory.View().Snapshots {
 		for _, guest := range snapshot.Guests {
@@ -71,6 +80,9 @@ func (r *hostReconciler) hostsWithBuilders() map[HostKey]bool {
 			}
 			mark, owned := readOwnedMark(r.kubeCluster, r.UID, guest.VMID, *guest.Config)
 			if !owned || mark.Builder == nil {
+				continue
+			}
+			if started && mark.Builder.Started.IsZero() && guest.Status != statusRunning {
 				continue
 			}
 			failed := !mark.Builder.Failed.IsZero()

@@ -301,6 +301,13 @@ func TestBuildOnSharedStorage(t *testing.T) {
 	}).Should(Succeed())
 	e.Expect(e.sim.HostUp(host)).To(Succeed())
 	e.Eventually(func(g Gomega) {
+		g.Expect(p.Inventory().RefreshAll(t.Context())).To(Succeed())
+		owned := template.ListOwned(p.Inventory().View(), kubeCluster, string(e.object.UID))
+		g.Expect(owned).To(HaveLen(2))
+		required := template.Locations(p.Inventory().View(), e.desired(), owned)[0].Host
+		g.Expect(p.PendingHosts(e.desired())).To(ContainElement(HaveField("Host", Not(Equal(required)))), "one of both templates is surplus")
+	}).Should(Succeed())
+	e.Eventually(func(g Gomega) {
 		g.Expect(p.reconcileUntilComplete().Zones).To(HaveLen(3))
 		guests, _, _ := e.createdObjects()
 		g.Expect(guests).To(HaveLen(1), "only one remains when the host is back online")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -67,7 +68,7 @@ func locationsInRegion(view inventory.View, region string, desired Desired, exis
 	shared := map[string]int{} // index in locations by storage
 	for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
 		location := locationOnHost(snapshot, host, desired)
-		if state, _ := view.Host(region, host); state.Maintenance != "" && desired.Spec.Prepare != nil {
+		if state, _ := view.Host(region, host); state.Maintenance != "" && desired.Spec.Prepare != nil && !isBuilderStarted(snapshot, desired, host) {
 			location.Maintenance = fmt.Sprintf("the host is in maintenance (%s); its template is prepared afterwards", state.Maintenance)
 		}
 		if !location.Shared {
@@ -89,7 +90,8 @@ func locationsInRegion(view inventory.View, region string, desired Desired, exis
 }
 
 // isPreferred reports whether a shared Template belongs to location rather than to
-// other: where it already exists, otherwise where it can be built.
+// other: where it already exists, otherwise where it can be built, if possible where that
+// was begun.
 func isPreferred(snapshot *inventory.Snapshot, desired Desired, existing []Existing, location, other Location) bool {
 	rank := func(l Location) int {
 		exists := slices.ContainsFunc(existing, func(e Existing) bool {
@@ -97,13 +99,40 @@ func isPreferred(snapshot *inventory.Snapshot, desired Desired, existing []Exist
 		})
 		switch {
 		case exists && snapshot.Hosts[l.Host].Online:
-			return 2
-		case l.Blocker() == "":
-			return 1
+			return 3
+		case l.Blocker() != "":
+			return 0
 		}
-		return 0
+		if _, _, building := findUnfinished(snapshot, desired, l.Host); building {
+			return 2
+		}
+		return 1
 	}
 	return rank(location) > rank(other)
+}
+
+// findUnfinished returns a VM on a Host that becomes the desired Template and has not failed.
+// The row and the configuration of a guest show at different times that it is a template, so
+// it may be one already.
+func findUnfinished(snapshot *inventory.Snapshot, desired Desired, host string) (inventory.Guest, ownership.Mark, bool) {
+	for _, guest := range snapshot.Guests {
+		if guest.Host != host || guest.Config == nil {
+			continue
+		}
+		mark, ok := ownership.Read(guest.Config.Description())
+		if ok && mark.VMID == guest.VMID && mark.TemplateUID == desired.UID && desired.matches(mark) && (mark.Builder == nil || mark.Builder.Failed.IsZero()) {
+			return guest, mark, true
+		}
+	}
+	return inventory.Guest{}, ownership.Mark{}, false
+}
+
+// isBuilderStarted reports whether a builder VM was started on a Host: it is completed even if
+// maintenance begins.
+func isBuilderStarted(snapshot *inventory.Snapshot, desired Desired, host string) bool {
+	guest, mark, ok := findUnfinished(snapshot, desired, host)
+	// The configuration may have been read before the start was recorded.
+	return ok && mark.Builder != nil && (!mark.Builder.Started.IsZero() || guest.Status == statusRunning)
 }
 
 func storageOf(e Existing) string {

@@ -67,10 +67,16 @@ func (r *hostReconciler) bootBuilder(ctx context.Context, location Location, exi
 	if err := r.attachBootDrive(ctx, location, existing); err != nil {
 		return 0, err
 	}
+	if !r.tryAcquireBuilder(existing.VMID) { // after a failed start, others may have begun
+		return r.waitForOthers(), nil
+	}
 	r.tracker.setStep(r.HostKey, fmt.Sprintf("booting builder VM %d", existing.VMID))
 	task, err := r.client.StartVM(ctx, r.Host, existing.VMID)
 	if err == nil {
 		err = r.wait(ctx, r.client, task, r.durationKey(location.Storage))
+	}
+	if err != nil && !errors.Is(err, proxmox.ErrRunning) && !proxmox.IsTransient(err) {
+		r.tracker.releaseBuilder(r.HostKey)
 	}
 	switch step := fmt.Sprintf("starting builder VM %d", existing.VMID); {
 	case err == nil, errors.Is(err, proxmox.ErrRunning):

@@ -108,6 +108,31 @@ func TestPrepareOneAtATime(t *testing.T) {
 	e.Expect(e.listObjects()).To(Equal(e.initial))
 }
 
+// A host that could not start its builder VM waits for those that run meanwhile.
+func TestPrepareRetriedStart(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 2)
+	prepareTemplates(e, func(p *v1alpha1.Preparation) {
+		p.MaxConcurrent, p.Timeout = 1, &metav1.Duration{Duration: 2 * time.Hour}
+	})
+	e.builders.set(pvesim.Script{})
+	_, err := e.sim.AddFault(pvesim.Fault{Task: "qmstart", Fail: "no such bridge", Count: 1})
+	e.Expect(err).NotTo(HaveOccurred())
+	p := e.process()
+	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
+	e.Expect(p.report().Message).To(ContainSubstring("no such bridge"))
+	p.reconcileUntilListed(p.reconcileUntilRunning())
+	e.builders.clock.Advance(time.Hour)
+	p.reconcileUntil(func(g Gomega) {
+		g.Expect(p.report().Message).To(ContainSubstring("pve1: waiting for builder VMs on other hosts"))
+	})
+	e.Expect(e.sim.CountRequests("POST", startPath)).To(Equal(2))
+	e.builders.clock.Advance(time.Hour)
+	p.reconcileUntil(func(g Gomega) { g.Expect(e.sim.CountRequests("POST", startPath)).To(Equal(3)) })
+	p.deleteUntilGone()
+	e.Expect(e.listObjects()).To(Equal(e.initial))
+}
+
 // A host that cannot create its builder VM does not block the others.
 func TestPrepareCreationFails(t *testing.T) {
 	t.Parallel()
@@ -245,17 +270,30 @@ func TestPrepareInMaintenance(t *testing.T) {
 	p.reconcileUntilComplete()
 }
 
-// A builder VM that was started before the maintenance is completed.
+// A builder VM that was started before the maintenance is completed, even if another host could
+// build the template.
 func TestPrepareBeforeMaintenance(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, 1)
-	prepareTemplates(e)
-	e.builders.set(pvesim.Script{})
-	p := e.process()
-	vmid := p.reconcileUntilRunning()
-	p.Inventory().SetMaintenance(inventory.Maintenance{{Region: region, Host: "pve1"}: ""})
-	e.Expect(e.sim.PowerOffGuest(vmid)).To(Succeed())
-	e.Expect(p.reconcileUntilComplete().Zones).To(ConsistOf(HaveField("VMID", vmid)))
+	for name, storages := range map[string][]string{"local_storage": {"local", "local-lvm"}, "shared_storage": {"shared", "local"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t, 2, sharedStorage("rbd", "images"))
+			prepareTemplates(e, func(p *v1alpha1.Preparation) { p.MaxConcurrent = 1 })
+			e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.StorageIDs = storages })
+			e.builders.set(pvesim.Script{})
+			p := e.process()
+			e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
+			vmid := p.reconcileUntilRunning()
+			p.reconcileUntilListed(vmid)
+			p.Inventory().SetMaintenance(inventory.Maintenance{{Region: region, Host: "pve1"}: ""})
+			p.reconcileUntilListed(vmid)
+			e.Expect(p.report().Message).To(ContainSubstring("pve1: preparing: builder VM"))
+			e.Expect(e.sim.PowerOffGuest(vmid)).To(Succeed())
+			p.reconcileUntil(func(g Gomega) {
+				g.Expect(p.report().Zones).To(ContainElement(And(HaveField("Host", "pve1"), HaveField("VMID", vmid))))
+			})
+		})
+	}
 }
 
 // withoutMarks is a client of which the ownership marks were removed.
@@ -277,4 +315,27 @@ func TestBuildWithoutMark(t *testing.T) {
 	e.Expect(e.sim.CountRequests("POST", "/nodes/{node}/qemu")).To(Equal(1))
 	e.Expect(e.sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/template")).To(BeZero())
 	e.Expect(strings.Join(e.listObjects(), "\n")).To(ContainSubstring("pve1/1000 "))
+}
+
+// A builder VM on shared storage stays when the first host returns.
+func TestPrepareOnSharedStorageStays(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 2, sharedStorage("rbd", "images"))
+	prepareTemplates(e)
+	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.StorageIDs = []string{"shared", "local"} })
+	e.builders.set(pvesim.Script{})
+	e.Expect(e.sim.HostDown("pve1", "refused")).To(Succeed())
+	p := e.process()
+	vmid := p.reconcileUntilRunning()
+	p.reconcileUntilListed(vmid)
+	e.Expect(e.sim.HostUp("pve1")).To(Succeed())
+	p.reconcileUntil(func(g Gomega) {
+		g.Expect(p.Inventory().View().Snapshots[region].Hosts["pve1"].Online).To(BeTrue())
+	})
+	for range 3 {
+		p.reconcileUntilListed(vmid)
+	}
+	e.Expect(e.sim.CountRequests("POST", startPath)).To(Equal(1))
+	p.deleteUntilGone()
+	e.Expect(e.listObjects()).To(Equal(e.initial))
 }

@@ -178,12 +178,8 @@ func (r *hostReconciler) ensureTemplate(ctx context.Context) (time.Duration, err
 		}
 		return 0, r.updateExisting(ctx, obs.location, obs.ready[i])
 	}
-	if blocker := obs.location.Blocker(); blocker != "" {
-		// During maintenance no builder VM is started, but one that was is completed.
-		builder, ok := obs.findBuilder(r.desired)
-		if blocker != obs.location.Maintenance || !ok || builder.Mark.Builder.Started.IsZero() {
-			return 0, nil
-		}
+	if obs.location.Blocker() != "" {
+		return 0, nil
 	}
 	return r.buildMissing(ctx, obs)
 }
@@ -213,7 +209,7 @@ func (r *hostReconciler) buildMissing(ctx context.Context, obs observation) (tim
 	if err != nil {
 		return 0, err
 	}
-	if !obs.required || slices.ContainsFunc(obs.ready, func(e Existing) bool { return obs.location.matches(r.desired, e) }) {
+	if !obs.required || obs.location.Blocker() != "" || slices.ContainsFunc(obs.ready, func(e Existing) bool { return obs.location.matches(r.desired, e) }) {
 		return time.Millisecond, nil
 	}
 	return r.build(ctx, obs, creating)
@@ -242,8 +238,11 @@ func (p *Provider) PendingHosts(desired Desired) []HostKey {
 		pending[HostKey{UID: desired.UID, Region: location.Region, Host: location.Host}] = (missing || sweep) && p.isReconcilable(desired, owned, location)
 	}
 	for _, e := range owned {
-		if desired.Deleted || !desired.matches(e.Mark) || len(onHost(owned, e.Region, e.Host)) > 1 || !desired.appliesTo(e.Region) {
-			pending[HostKey{UID: desired.UID, Region: e.Region, Host: e.Host}] = true
+		key := HostKey{UID: desired.UID, Region: e.Region, Host: e.Host}
+		// On shared storage, a Host that is back may have a surplus Template.
+		_, required := pending[key]
+		if desired.Deleted || !required || !desired.matches(e.Mark) || len(onHost(owned, e.Region, e.Host)) > 1 || !desired.appliesTo(e.Region) {
+			pending[key] = true
 		}
 	}
 	for _, key := range p.unfinishedHosts(view, desired) {
