@@ -11,12 +11,15 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	templatebuild "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
 
 // hostPower is a host in the output of power.
@@ -82,6 +85,10 @@ func (v *view) readPower(ctx context.Context, kube client.Client) ([]hostPower, 
 	if err := kube.List(ctx, claims); err != nil {
 		return nil, fmt.Errorf("listing NodeClaims: %w", err)
 	}
+	pending, err := templatebuild.HostsToKeepAwake(ctx, kube, template.NewProvider(template.Deps{Inventory: v.inventory, Clock: clock.RealClock{}, KubeCluster: id}))
+	if err != nil {
+		return nil, err
+	}
 	rows, now := []hostPower{}, time.Now()
 	current := v.inventory.View().WithReservations(fleet.Reservations(claims.Items)...)
 	for _, c := range v.clients {
@@ -92,7 +99,7 @@ func (v *view) readPower(ctx context.Context, kube client.Client) ([]hostPower, 
 		region := power.NewRegion(power.Source{
 			View: current, Region: c.Region(), KubeCluster: id, Now: now,
 			Facts:     power.ReadFacts(ctx, c, current.Snapshots[c.Region()].Version, hosts),
-			IdleSince: func(string) time.Time { return now.AddDate(-1, 0, 0) },
+			IdleSince: func(string) time.Time { return now.AddDate(-1, 0, 0) }, PendingTemplates: pending,
 		})
 		states := map[string]power.Host{}
 		for _, host := range region.Hosts {

@@ -156,7 +156,7 @@ func (in Intent) Reservation(claim *karpv1.NodeClaim) inventory.Reservation {
 	r := inventory.Reservation{
 		ClaimUID: string(claim.UID),
 		NodePool: claim.Labels[karpv1.NodePoolLabelKey],
-		Region:   in.Region, Host: in.Host, VMID: in.VMID, Storage: in.Storage,
+		Region:   in.Region, Host: in.Host, TemplateHost: in.TemplateHost, VMID: in.VMID, Storage: in.Storage,
 		Addresses: in.Network.Addresses(), Machine: in.Machine, CreatedAt: in.Time,
 	}
 	amount := inventory.Amount{CPUs: in.Cores, MemoryBytes: int64(in.MemoryMiB) << 20}

@@ -104,8 +104,10 @@ type Reservation struct {
 	NodePool string
 	Region   string
 	Host     string
-	VMID     int
-	Storage  string
+	// TemplateHost has the template that the VM is cloned from.
+	TemplateHost string
+	VMID         int
+	Storage      string
 	Amount
 	// Waiting is the size of a VM that waits for capacity. It reserves none.
 	Waiting   Amount

@@ -274,7 +274,9 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		offline.NewController(kube, o.Instances.VMs, o.Inventory, o.EventRecorder),
 		power.NewController(power.Deps{
 			Clients: o.clients, Inventory: o.Inventory, KubeCluster: o.kubeID, Store: o.powerStore(), Recorder: o.EventRecorder, Clock: o.Clock,
-			Registerer: crmetrics.Registry,
+			Registerer: crmetrics.Registry, PendingTemplates: func(ctx context.Context) (map[inventory.HostName][]string, error) {
+				return templatebuild.HostsToKeepAwake(ctx, kube, o.Templates)
+			},
 		}),
 		registration.NewController(kube, o.EventRecorder, o.Clock),
 		nodecapacity.NewController(kube, o.Types, o.Inventory, o.EventRecorder),

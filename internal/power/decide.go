@@ -73,6 +73,7 @@ func Decide(region Region) []Decision {
 	p.wakeForMinimum()
 	p.wakeForQuorum()
 	p.wakeForJobs()
+	p.wakeForTemplates()
 	p.wakeDisabled()
 	decisions := p.sleep()
 	out := make([]Decision, 0, len(region.Hosts))
@@ -189,6 +190,14 @@ func (p *plan) wakeDisabled() {
 	for _, host := range p.sleepers() {
 		if host.Settings.Mode != inventory.PowerEnabled {
 			p.wake(host, NotEnabled, fmt.Sprintf("the setting powermanagement is %s", host.Settings.Mode))
+		}
+	}
+}
+
+func (p *plan) wakeForTemplates() {
+	for _, host := range p.sleepers() {
+		if message := p.pendingTemplates(host); message != "" {
+			p.wake(host, TemplatePending, message)
 		}
 	}
 }

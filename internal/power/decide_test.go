@@ -69,8 +69,11 @@ func TestGuards(t *testing.T) {
 		"replication": {func(_ *power.Region, h *power.Host) { h.Replications = []string{"101-0"} }, power.Replication, "101-0"},
 		"task":        {func(_ *power.Region, h *power.Host) { h.Tasks = []string{"vzdump 101"} }, power.TaskRunning, "vzdump 101"},
 		"template":    {func(_ *power.Region, h *power.Host) { h.Templates = []string{"ubuntu", "talos"} }, power.OnlyTemplate, "awake has the templates: talos"},
-		"export":      {func(_ *power.Region, h *power.Host) { h.Exports = []string{"nas"} }, power.StorageExported, "nas"},
-		"privilege":   {func(_ *power.Region, h *power.Host) { h.PrivilegeMissing = "k@pve lacks Sys.PowerMgmt on /nodes/a" }, power.PrivilegeMissing, "Sys.PowerMgmt"},
+		"pending_template": {
+			func(_ *power.Region, h *power.Host) { h.PendingTemplates = []string{"debian"} }, power.TemplatePending, "templates to build or delete: debian",
+		},
+		"export":    {func(_ *power.Region, h *power.Host) { h.Exports = []string{"nas"} }, power.StorageExported, "nas"},
+		"privilege": {func(_ *power.Region, h *power.Host) { h.PrivilegeMissing = "k@pve lacks Sys.PowerMgmt on /nodes/a" }, power.PrivilegeMissing, "Sys.PowerMgmt"},
 		"only_URL": {func(r *power.Region, _ *power.Host) {
 			r.Endpoints = []string{"a", "b"}
 			r.Hosts[1].State, r.Hosts[1].Votes = power.Asleep, 0
@@ -227,6 +230,9 @@ func TestWake(t *testing.T) {
 		"backup": {
 			func(r *power.Region) { r.Hosts[3].Backups = map[string]time.Time{"nightly": now.Add(time.Minute)} },
 			map[string]power.ReasonType{"d": power.BackupDue},
+		},
+		"template": {
+			func(r *power.Region) { r.Hosts[3].PendingTemplates = []string{"debian"} }, map[string]power.ReasonType{"d": power.TemplatePending},
 		},
 		"VM_to_launch": {
 			func(r *power.Region) { r.Hosts[3].VMs = []string{"20000 (being launched)"} }, map[string]power.ReasonType{"d": power.InUse},

@@ -29,6 +29,7 @@ const (
 	BackupDue            ReasonType = "BackupDue"
 	TaskRunning          ReasonType = "TaskRunning"
 	OnlyTemplate         ReasonType = "OnlyTemplate"
+	TemplatePending      ReasonType = "TemplatePending"
 	StorageExported      ReasonType = "StorageExported"
 	OnlyURL              ReasonType = "OnlyURL"
 	NoWakeAddress        ReasonType = "NoWakeAddress"
@@ -65,6 +66,7 @@ var guards = []struct {
 	{BackupDue, (*plan).dueBackups},
 	{TaskRunning, listed("running tasks: %s", func(h Host) []string { return h.Tasks })},
 	{OnlyTemplate, (*plan).onlyTemplates},
+	{TemplatePending, (*plan).pendingTemplates},
 	{StorageExported, listed("it serves storages of the cluster: %s", func(h Host) []string { return h.Exports })},
 	{OnlyURL, (*plan).onlyURL},
 	{NoWakeAddress, func(_ *plan, h Host) string {
@@ -154,6 +156,10 @@ func (p *plan) onlyTemplates(host Host) string {
 	}
 	only := slices.DeleteFunc(slices.Clone(host.Templates), func(name string) bool { return others[name] })
 	return textIf(len(only) > 0, "no other host that remains awake has the templates: "+joined(only))
+}
+
+func (p *plan) pendingTemplates(host Host) string {
+	return textIf(len(host.PendingTemplates) > 0, "templates to build or delete: "+joined(host.PendingTemplates))
 }
 
 // onlyURL keeps a Host awake without which the controller could not reach the Cluster.

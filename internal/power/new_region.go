@@ -26,6 +26,9 @@ type Source struct {
 	Now         time.Time
 	// IdleSince returns since when a Host is idle.
 	IdleSince func(host string) time.Time
+	// PendingTemplates are the names of the ProxmoxTemplates whose Templates are to be built or
+	// deleted on a Host.
+	PendingTemplates map[inventory.HostName][]string
 	// Deciding is the Host whose shutdown is recorded, but not requested; it counts as awake.
 	Deciding string
 }
@@ -56,7 +59,8 @@ func NewRegion(s Source) Region {
 			Name: state.Name, State: s.stateOf(state, row.Online), Settings: state.Power, CPULoad: row.CPULoad, Free: state.Free,
 			Votes: s.Facts.Votes.Hosts[state.Name],
 			HA:    slices.Clone(s.Facts.HA[state.Name]), Ceph: s.Facts.Ceph[state.Name], Tasks: s.Facts.tasksOn(state.Name), Exports: s.Facts.Exports[state.Name],
-			Maintenance: state.Maintenance, WakeAddress: s.Facts.WakeAddresses[state.Name],
+			PendingTemplates: s.PendingTemplates[inventory.HostName{Region: s.Region, Host: state.Name}],
+			Maintenance:      state.Maintenance, WakeAddress: s.Facts.WakeAddresses[state.Name],
 			Unknown: slices.Concat(s.Facts.Unknown, s.Facts.UnknownOf[state.Name]), Backups: map[string]time.Time{},
 		}
 		if state.Power.Mode == inventory.PowerEnabled && snapshot.Facts != nil {
@@ -72,7 +76,7 @@ func NewRegion(s Source) Region {
 		host.addGuests(s, snapshot)
 		host.addReservations(s)
 		host.addJobs(s.Facts, snapshot)
-		if host.State == Awake && len(host.VMs) == 0 && len(host.Running) == 0 {
+		if host.State == Awake && len(host.VMs) == 0 && len(host.OtherVMs) == 0 && len(host.Running) == 0 {
 			host.IdleSince = s.IdleSince(host.Name)
 		}
 		region.Hosts = append(region.Hosts, host)
@@ -145,10 +149,12 @@ func (h *Host) addGuests(s Source, snapshot *inventory.Snapshot) {
 	}
 }
 
-// addReservations adds the VMs that are being launched and not visible yet.
+// addReservations adds the VMs that are being launched and not visible yet, and those that are
+// cloned from a template of the Host.
 func (h *Host) addReservations(s Source) {
 	for _, r := range s.View.Reservations {
-		if _, visible := s.View.Guest(r.Region, r.VMID); r.Region == s.Region && r.Host == h.Name && !visible && r.Amount != (inventory.Amount{}) {
+		needed := r.Region == s.Region && (r.Host == h.Name || r.TemplateHost == h.Name)
+		if _, visible := s.View.Guest(r.Region, r.VMID); needed && !visible && r.Amount != (inventory.Amount{}) {
 			h.VMs = append(h.VMs, fmt.Sprintf("%d (being launched)", r.VMID))
 		}
 	}

@@ -74,6 +74,8 @@ type Host struct {
 	// Templates are the names of the templates on the Host. The Host is needed to clone
 	// them even if their disks are on a shared storage.
 	Templates []string
+	// PendingTemplates are ProxmoxTemplates whose Templates are to be built or deleted.
+	PendingTemplates []string
 	// Exports are network storages of the Cluster whose server is the Host.
 	Exports []string
 	// Maintenance describes who put the Host into maintenance; empty if nobody did.

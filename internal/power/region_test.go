@@ -207,9 +207,12 @@ func TestNewRegion(t *testing.T) {
 
 func TestNewRegionReservation(t *testing.T) {
 	t.Parallel()
-	got := decide(t, idleScenario(), inventory.Reservation{ClaimUID: "a", Region: "home", Host: "pve2", VMID: 20007, Amount: inventory.Amount{CPUs: 1, MemoryBytes: gib}})
-	if got.Action != power.Keep || got.Message() != "VMs of this Kubernetes cluster: 20007 (being launched)" {
-		t.Errorf("decision: %s %s", got.Action, got.Message())
+	for name, reservation := range map[string]inventory.Reservation{"host": {Host: "pve2"}, "host_of_the_template": {Host: "pve1", TemplateHost: "pve2"}} {
+		reservation.ClaimUID, reservation.Region, reservation.VMID, reservation.Amount = "a", "home", 20007, inventory.Amount{CPUs: 1, MemoryBytes: gib}
+		got := decide(t, idleScenario(), reservation)
+		if got.Action != power.Keep || got.Message() != "VMs of this Kubernetes cluster: 20007 (being launched)" {
+			t.Errorf("%s: decision: %s %s", name, got.Action, got.Message())
+		}
 	}
 }
 

@@ -63,7 +63,9 @@ type tracker struct {
 	// swept is when unused images were last deleted from a Host.
 	swept map[string]time.Time
 	// builders are the builder VMs that this process created.
-	builders    map[HostKey]builderReservation
+	builders map[HostKey]builderReservation
+	// awake is the hash of the generation for which a Host without its Template was awake.
+	awake       map[HostKey]string
 	subscribers []chan Event
 }
 
@@ -74,7 +76,7 @@ func newTracker() *tracker {
 	return &tracker{
 		hosts: map[HostKey]*hostState{}, unneeded: map[any]time.Time{},
 		written: map[v1alpha1.TemplateZone]string{}, swept: map[string]time.Time{},
-		builders: map[HostKey]builderReservation{},
+		builders: map[HostKey]builderReservation{}, awake: map[HostKey]string{},
 	}
 }
 

@@ -12,28 +12,32 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-// ensureAwake returns nil if the Host of the VM was not shut down to save energy, or is up again.
-// Until then it returns instance.ErrHostAsleep: the reservation of the Claim makes the power
-// controller wake the Host. The Claim shows the wait, so its deletion needs no request to a Host
+// ensureAwake returns nil if neither the Host of the VM nor that of the Template was shut down to
+// save energy, or both are up again. Until then it returns instance.ErrHostAsleep: the reservation of the Claim makes the power
+// controller wake them. The Claim shows the wait, so its deletion needs no request to a Host
 // that is off. A launch that may have sent requests does not wait: its Host is in use, so a
 // record about it is removed again.
 func (a *attempt) ensureAwake(ctx context.Context) error {
 	if a.deps.Launches.Get(string(a.claim.UID)).Started || a.progress.HasReached(instance.PhaseCloning) {
 		return nil
 	}
-	host, _ := a.deps.Inventory.View().Host(a.intent.Region, a.intent.Host)
+	view := a.deps.Inventory.View()
+	host, _ := view.Host(a.intent.Region, a.intent.Host)
+	if host.Sleep == "" {
+		host, _ = view.Host(a.intent.Region, a.intent.TemplateHost)
+	}
 	waited := a.progress.HasReached(instance.PhaseHostWaking)
 	switch {
 	case host.Sleep == inventory.WakeFailed:
-		return failf(v1alpha1.EventHostWakeFailed, "host %s was shut down to save energy and did not wake up within %s", a.intent.Host, host.Power.WakeTimeout)
+		return failf(v1alpha1.EventHostWakeFailed, "host %s was shut down to save energy and did not wake up within %s", host.Name, host.Power.WakeTimeout)
 	case host.Sleep != "" && waited:
-		return a.waitingForHost()
+		return a.waitingFor(host)
 	case host.Sleep != "":
 		a.reach(instance.PhaseHostWaking)
 		if err := a.annotateProgress(ctx); err != nil {
 			return err
 		}
-		return a.waitingForHost()
+		return a.waitingFor(host)
 	case waited && !a.progress.HasReached(instance.PhaseHostAwake):
 		a.reach(instance.PhaseHostAwake)
 		return a.annotateProgress(ctx) // before the first request
@@ -41,8 +45,8 @@ func (a *attempt) ensureAwake(ctx context.Context) error {
 	return nil
 }
 
-func (a *attempt) waitingForHost() error {
-	return fmt.Errorf("VM %d: %w: %s", a.intent.VMID, instance.ErrHostAsleep, a.intent.Host)
+func (a *attempt) waitingFor(host inventory.HostState) error {
+	return fmt.Errorf("VM %d: %w: %s", a.intent.VMID, instance.ErrHostAsleep, host.Name)
 }
 
 func (a *attempt) annotateProgress(ctx context.Context) error {

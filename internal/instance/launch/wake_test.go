@@ -123,3 +123,16 @@ func TestDeleteWaitingForHost(t *testing.T) {
 	w.Refresh()
 	w.Delete(testenv.Reload(w, claim))
 }
+
+// A launch waits for the host of its template too.
+func TestLaunchSleepingTemplateHost(t *testing.T) {
+	t.Parallel()
+	w, _ := sleeping(t)
+	claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve1"))
+	in := w.Intent(claim)
+	in.TemplateHost = "pve2"
+	w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchIntent: in.Encode()})
+	err := w.Launch(testenv.Reload(w, claim), w.NodeClass)
+	w.Expect(err).To(And(MatchError(instance.ErrHostAsleep), MatchError(ContainSubstring("pve2"))))
+	w.Expect(w.Sim.CountRequests("POST", "/nodes/*/qemu/*/clone")).To(BeZero())
+}

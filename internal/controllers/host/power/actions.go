@@ -260,8 +260,14 @@ func (c *Controller) shutDown(ctx context.Context, view inventory.View, name inv
 	if err == nil {
 		log.FromContext(ctx).Info("host stays awake", "region", name.Region, "host", name.Host, "reasons", reasonTypes(decision), "message", decision.Message())
 	}
+	// The controller may end now. A record of a Host that stays awake would delay launches.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+	defer cancel()
 	return errors.Join(err, c.put(ctx, name, nil))
 }
+
+// writeTimeout limits a write that must not end with the controller.
+const writeTimeout = 10 * time.Second
 
 // decideAgain reads everything again and returns the decision about a Host.
 func (c *Controller) decideAgain(ctx context.Context, name inventory.HostName) (power.Decision, error) {
@@ -282,8 +288,11 @@ func (c *Controller) decideAgain(ctx context.Context, name inventory.HostName) (
 // goes offline, or counts as awake after a timeout.
 func (c *Controller) requestShutdown(ctx context.Context, name inventory.HostName) error {
 	err := c.deps.Clients[name.Region].Shutdown(ctx, name.Host)
-	if err != nil && (proxmox.IsTransient(err) || errors.Is(err, proxmox.ErrUnknownOutcome)) {
+	if errors.Is(err, proxmox.ErrUnknownOutcome) || ctx.Err() != nil {
 		return err
+	}
+	if proxmox.IsTransient(err) {
+		return errors.Join(err, c.put(ctx, name, nil)) // the request had no effect
 	}
 	if err != nil {
 		c.retryAt[name] = c.deps.Clock.Now().Add(retryDelay)

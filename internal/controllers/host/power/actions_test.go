@@ -183,6 +183,9 @@ func TestWakeReasons(t *testing.T) {
 			e.Expect(err).NotTo(HaveOccurred())
 			e.inventory.SetSettings(settings)
 		}, "minawake"},
+		"template": {func(e *env) {
+			e.templates = map[inventory.HostName][]string{{Region: "home", Host: "pve4"}: {"debian"}}
+		}, "templates to build or delete: debian"},
 		"host_failed": {func(e *env) { e.Expect(e.sim.HostDown("pve2", "noroute")).To(Succeed()) }, "votes"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -343,6 +346,15 @@ func TestShutDownErrors(t *testing.T) {
 		e.Expect(e.shutdowns()).To(Equal(1), "it is left alone for a while")
 		e.evaluate(30 * time.Minute)
 		e.Expect(e.shutdowns()).To(Equal(2))
+	})
+	t.Run("host_unreachable", func(t *testing.T) {
+		t.Parallel()
+		e := startEnv(t, enabledScenario(), enabled)
+		_, err := e.sim.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/*/status", Status: 595, Count: 1})
+		e.Expect(err).NotTo(HaveOccurred())
+		e.evaluate(0)
+		e.evaluate(31 * time.Minute)
+		e.Expect(e.states()).To(BeEmpty(), "the request had no effect")
 	})
 	t.Run("response_lost", func(t *testing.T) {
 		t.Parallel()

@@ -44,9 +44,12 @@ type Deps struct {
 	// KubeCluster is the UID of the Kubernetes cluster, which identifies its VMs.
 	KubeCluster string
 	Store       Store
-	Recorder    events.Recorder
-	Clock       clock.PassiveClock
-	Registerer  prometheus.Registerer
+	// PendingTemplates returns the ProxmoxTemplates whose Templates are to be built or deleted on
+	// Hosts.
+	PendingTemplates func(context.Context) (map[inventory.HostName][]string, error)
+	Recorder         events.Recorder
+	Clock            clock.PassiveClock
+	Registerer       prometheus.Registerer
 }
 
 // Controller reports which Hosts could be shut down, shuts them down, and wakes them.
@@ -168,9 +171,13 @@ func (c *Controller) evaluateRegion(ctx context.Context, view inventory.View, re
 // newRegion returns the state of a region. The Host whose shutdown is being decided counts as
 // awake; empty for none.
 func (c *Controller) newRegion(ctx context.Context, view inventory.View, region, deciding string) power.Region {
-	now := c.deps.Clock.Now()
+	now, facts := c.deps.Clock.Now(), c.readFacts(ctx, view, region)
+	pending, err := c.deps.PendingTemplates(ctx)
+	if err != nil {
+		facts.Unknown = append(slices.Clone(facts.Unknown), err.Error())
+	}
 	return power.NewRegion(power.Source{
-		View: view, Region: region, Facts: c.readFacts(ctx, view, region), KubeCluster: c.deps.KubeCluster, Now: now, Deciding: deciding,
+		View: view, Region: region, Facts: facts, KubeCluster: c.deps.KubeCluster, Now: now, Deciding: deciding, PendingTemplates: pending,
 		IdleSince: func(host string) time.Time {
 			name := inventory.HostName{Region: region, Host: host}
 			if c.idleSince[name].IsZero() {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -41,6 +42,7 @@ type env struct {
 	settings   inventory.Settings
 	kube       client.Client
 	events     *testenv.Recorder
+	templates  map[inventory.HostName][]string
 }
 
 const settings = `{"home": {"*": {"wattsidle": 60, "wattsfull": 160}, "pve3": {"powermanagement": "Report"}, "pve4": {"powermanagement": "Report"}}}`
@@ -90,6 +92,7 @@ func (e *env) start(kubeCluster string) {
 	e.controller = power.NewController(power.Deps{
 		Clients: map[string]proxmox.Client{"home": e.client}, Inventory: e.inventory, KubeCluster: kubeCluster, Clock: e.clock, Registerer: e.registry,
 		Store: e.store(kubeCluster), Recorder: e.events,
+		PendingTemplates: func(context.Context) (map[inventory.HostName][]string, error) { return e.templates, nil },
 	})
 }
 
@@ -202,4 +205,19 @@ func TestEvaluateUnknownFacts(t *testing.T) {
 	e.Expect(got).To(HaveKeyWithValue("sleep_possible pve3", 0.0))
 	e.Expect(got).To(HaveKeyWithValue("sleep_blocked pve3 FactsUnknown", 1.0))
 	e.Expect(e.log.String()).To(ContainSubstring("reading the replication jobs: failed: broken"))
+}
+
+// A host on which a VM of another Kubernetes cluster ran is idle since that was deleted.
+func TestIdleAfterOtherCluster(t *testing.T) {
+	t.Parallel()
+	s := enabledScenario()
+	mark := ownership.Mark{VMID: 150, KubeCluster: "other", ClaimUID: "claim"}
+	s.Guests = append(s.Guests, pvesim.Guest{VMID: 150, Host: "pve4", Status: "stopped", Config: map[string]string{"memory": "1024", "description": mark.Notes("")}})
+	e := startEnv(t, s, enabled)
+	e.evaluate(0)
+	e.Expect(e.evaluate(31 * time.Minute)).To(HaveKeyWithValue("sleep_blocked pve4 OtherKubernetesCluster", 1.0))
+	_, err := e.client.DestroyVM(e.ctx, "pve4", 150)
+	e.Expect(err).NotTo(HaveOccurred())
+	e.Eventually(func() map[string]float64 { return e.evaluate(0) }).WithTimeout(time.Minute).Should(HaveKeyWithValue("sleep_blocked pve4 NotIdleLongEnough", 1.0))
+	e.Expect(e.states()).NotTo(HaveKey("pve4"))
 }

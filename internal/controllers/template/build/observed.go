@@ -13,6 +13,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
 
@@ -48,6 +49,22 @@ func observeDesired(ctx context.Context, kube client.Client) (Observed, error) {
 		o.Desired = append(o.Desired, template.NewDesired(&templates.Items[i], classes.Items))
 	}
 	return o, nil
+}
+
+// HostsToKeepAwake returns the Hosts that must not sleep, because Templates are to be built or
+// deleted there, with the names of their ProxmoxTemplates.
+func HostsToKeepAwake(ctx context.Context, kube client.Client, templates *template.Provider) (map[inventory.HostName][]string, error) {
+	observed, err := observeDesired(ctx, kube)
+	if err != nil {
+		return nil, err
+	}
+	hosts := map[inventory.HostName][]string{}
+	for _, desired := range observed.Desired {
+		for _, host := range templates.HostsToKeepAwake(desired) {
+			hosts[host] = append(hosts[host], desired.Name)
+		}
+	}
+	return hosts, nil
 }
 
 // ListUsage returns the function that lists the usage of the Templates of one
