@@ -4,16 +4,19 @@
 package cloudprovider_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/disruption"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 func withExactSizes(class *v1alpha1.ProxmoxNodeClass, _ *karpv1.NodePool) {
@@ -89,6 +92,32 @@ func TestScheduleExactSize(t *testing.T) {
 			k.Expect(claims[0].Status.Capacity.Cpu().Value()).To(BeEquivalentTo(c.cpus))
 		})
 	}
+}
+
+// A pod gets a VM of the same size again on a full host, although no type of the catalog that is
+// large enough fits there.
+func TestScheduleExactSizeOnFullHost(t *testing.T) {
+	t.Parallel()
+	k := newKarpenter(t, testenv.NoPolling(), testenv.Scenario(func(s *pvesim.Scenario) {
+		s.Hosts[0].Sockets, s.Hosts[0].Cores, s.Hosts[0].Threads = 1, 4, 1
+		s.Guests = slices.DeleteFunc(s.Guests, func(g pvesim.Guest) bool { return g.VMID < 9000 })
+	}))
+	k.readyPool(withExactSizes)
+	unlimited := func(p *corev1.Pod) { p.Spec.TopologySpreadConstraints = nil }
+	k.pending("first", "2500m", unlimited)
+	first := k.launchPending()[0]
+	k.Expect(first.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "e1.3VCPU-1GB"))
+	k.Expect(k.Kube.Delete(k.ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: k.Name, Name: "first"}})).To(Succeed())
+	k.pending("second", "500m", unlimited)
+	k.Expect(k.launchPending()).To(HaveLen(1))
+	k.Expect(k.Kube.Delete(k.ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: k.Name, Name: "second"}})).To(Succeed())
+
+	k.Delete(first)
+	k.Refresh()
+	k.pending("third", "2500m", unlimited)
+	again := k.launchPending()
+	k.Expect(again).To(HaveLen(1))
+	k.Expect(again[0].Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "e1.3VCPU-1GB"))
 }
 
 // TestExactSizeAfterRestart checks that core's drift controller finds the instance type of a Node of exact

@@ -27,8 +27,15 @@ type variant struct {
 	arch string
 	// unused is set for a variant that is listed only because Nodes may have its name:
 	// without it they would drift. It is a variant for arm64 while the NodeClass has no Hosts
-	// of both architectures, or an exact size.
+	// of both architectures, or an exact size of a NodeClass without them.
 	unused bool
+	// exact is whether it is the exact size of a Node.
+	exact bool
+}
+
+// contains reports whether a VM of the other variant is a part of one of this variant.
+func (v variant) contains(other variant) bool {
+	return v.arch == other.arch && v.CPUs >= other.CPUs && v.MemoryBytes >= other.MemoryBytes
 }
 
 // isFor reports whether VMs of the variant are created in the zone. Offerings in other zones
@@ -69,7 +76,7 @@ func (p *Provider) variants(params offeringParams) []variant {
 			out = append(out, variant{Type: t, price: prices[n], arch: karpv1.ArchitectureArm64, unused: !mixed})
 		}
 	}
-	return p.withSizesInUse(out)
+	return p.withSizesInUse(out, params.sizing, mixed)
 }
 
 // architectures returns the architectures of types that are for the zones: those where a VM

@@ -109,7 +109,7 @@ func (p *Provider) computeList(key listKey, before *list, view inventory.View, c
 	l.variants = p.variants(l.params)
 	same := keep && len(l.variants) == len(before.variants)
 	for _, v := range l.variants {
-		available := p.availability(view, l.params, v)
+		available := p.availability(view, l, v)
 		n, listed := index[v.Name]
 		for z := range available {
 			was := available[z]
@@ -134,6 +134,17 @@ func (p *Provider) computeList(key listKey, before *list, view inventory.View, c
 		l.types = before.types
 	}
 	return l
+}
+
+// isContained reports whether a type that contains the exact size is available in a zone. Then the
+// size is not offered there: it is computed for each Claim.
+func (l *list) isContained(v variant, zone int) bool {
+	for n, available := range l.available {
+		if available[zone] && !l.variants[n].exact && l.variants[n].contains(v) {
+			return true
+		}
+	}
+	return false
 }
 
 // wasAvailable returns a function that reports whether a type was available in a zone
@@ -170,15 +181,17 @@ func (l *list) index() map[string]int {
 	return index
 }
 
-// availability reports for each zone whether the type can be launched there.
-func (p *Provider) availability(view inventory.View, params offeringParams, v variant) []bool {
+// availability reports for each zone whether the type can be launched there. Exact sizes come
+// after the types that contain them.
+func (p *Provider) availability(view inventory.View, l *list, v variant) []bool {
+	params := l.params
 	available := make([]bool, len(params.zones))
 	if v.unused || params.sizing.excludedReason(v.Type) != "" || p.checkKubeletSize(params, v.Type) != nil {
 		return available
 	}
 	need := p.newNeed(params, v.Type)
 	for n, z := range params.zones {
-		if !v.isFor(z) {
+		if !v.isFor(z) || v.exact && l.isContained(v, n) {
 			continue
 		}
 		need.Storage, need.Disks, need.Inherited, need.PinningSupport = z.storage, z.disks, z.inherited(), z.pinning

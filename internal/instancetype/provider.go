@@ -171,6 +171,9 @@ func (p *Provider) unavailableReason(l *list, v variant, z zone) string {
 	if ok, reason := placement.Fit(p.deps.Inventory.View(), z.Zone, p.newNeedIn(l.params, v.Type, z)); !ok {
 		return reason
 	}
+	if n := slices.IndexFunc(l.params.zones, func(other zone) bool { return other.Zone == z.Zone }); v.exact && n >= 0 && l.isContained(v, n) {
+		return "a larger instance type is available, and VMs get the part of it that they need"
+	}
 	return l.damper.losses[offeringKey{z.Zone, v.Name}].reason(p.deps.Clock.Now())
 }
 
@@ -183,7 +186,7 @@ func (p *Provider) CheckCapacity(nodeClass *v1alpha1.ProxmoxNodeClass) *placemen
 		if slices.Contains(available, true) {
 			return nil
 		}
-		if !l.variants[n].unused && (cheapest < 0 || l.isPreferred(n, cheapest)) {
+		if !l.variants[n].unused && !l.variants[n].exact && (cheapest < 0 || l.isPreferred(n, cheapest)) {
 			cheapest = n
 		}
 	}

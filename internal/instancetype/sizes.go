@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -20,14 +21,17 @@ import (
 // those that no Node has anymore.
 const sizesRefreshInterval = 10 * time.Minute
 
-// sizesInUse holds the exact sizes of Nodes. The types are listed without an available
-// offering: Karpenter replaces Nodes whose type is not listed, and reads their price there.
+// sizesInUse holds the exact sizes of Nodes. The types are listed because Karpenter replaces
+// Nodes whose type is not listed, and reads their price there. They are available only where
+// no larger type is: a Node on a full Host can be replaced by one of the same size.
 type sizesInUse struct {
 	generation atomic.Uint64
 	refreshed  atomic.Int64 // Unix nanoseconds
 
-	mu    sync.Mutex
-	names map[string]time.Time // when the size was planned last; zero if a Node has it
+	mu sync.Mutex
+	// names have the time when the size was planned last, or its last Node was missing first; zero
+	// if a Node has it.
+	names map[string]time.Time
 }
 
 // RefreshSizes reads the types of all Claims, at most every few minutes. Without it, Karpenter
@@ -51,6 +55,9 @@ func (p *Provider) RefreshSizes(read func() ([]string, error)) error {
 		}
 	}
 	for name, planned := range s.names {
+		if planned.IsZero() {
+			planned = now // its pods may need a Node of the same size
+		}
 		// A Claim gets its label some time after its VM was planned.
 		if _, ok := names[name]; !ok && now.Sub(planned) < sizesRefreshInterval {
 			names[name] = planned
@@ -94,8 +101,9 @@ func (p *Provider) isExactSize(name string) bool {
 	return ok
 }
 
-// withSizesInUse appends the exact sizes of Nodes that are not listed already.
-func (p *Provider) withSizesInUse(variants []variant) []variant {
+// withSizesInUse appends the exact sizes of Nodes that are not listed already. mixed is whether the
+// class has Hosts of both architectures.
+func (p *Provider) withSizesInUse(variants []variant, s sizing, mixed bool) []variant {
 	p.sizes.mu.Lock()
 	names := slices.Sorted(maps.Keys(p.sizes.names))
 	p.sizes.mu.Unlock()
@@ -105,7 +113,13 @@ func (p *Provider) withSizesInUse(variants []variant) []variant {
 			continue
 		}
 		if t, ok := parseSize(name); ok {
-			variants = append(variants, variant{Type: t, price: p.deps.Pricing.Price(t, 0), unused: true})
+			v := variant{Type: t, price: p.deps.Pricing.Price(t, 0), exact: true}
+			isARM64 := strings.HasSuffix(name, arm64Suffix)
+			v.unused = !s.exact || isARM64 && !mixed
+			if mixed {
+				v.arch = map[bool]string{false: karpv1.ArchitectureAmd64, true: karpv1.ArchitectureArm64}[isARM64]
+			}
+			variants = append(variants, v)
 		}
 	}
 	return variants
