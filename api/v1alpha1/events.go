@@ -113,7 +113,7 @@ const (
 const (
 	// EventVMStopped means that the VM is stopped, and Karpenter did not stop it.
 	EventVMStopped = "VMStopped"
-	// EventVMPaused means that the VM is paused, for example because its storage is full. Karpenter does not continue it.
+	// EventVMPaused means that the VM is paused, for example because its storage is full. Karpenter does not resume it.
 	EventVMPaused = "VMPaused"
 	// EventVMRestarted means that the VM was stopped and runs again.
 	EventVMRestarted = "VMRestarted"

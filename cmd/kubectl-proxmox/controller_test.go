@@ -154,7 +154,7 @@ func TestOrphans(t *testing.T) {
 		w.Expect(err).NotTo(HaveOccurred())
 		lines = strings.Split(strings.TrimSpace(out), "\n")
 		return lines
-	}).Should(HaveLen(4), "Proxmox lists a new VM late")
+	}).Should(And(HaveLen(4), ContainElement(ContainSubstring("("+claim.Name+")"))), "Proxmox lists a new VM and its name late")
 	w.Expect(lines[0]).To(MatchRegexp("^KIND +NAME +WHERE +COMMAND TO DELETE IT$"))
 	w.Expect(lines[1]).To(MatchRegexp(`^vm +%[1]d \(%[2]s\) +region-1/pve1 +qm stop %[1]d && qm destroy %[1]d --purge$`, in.VMID, claim.Name))
 	w.Expect(lines[2]).To(MatchRegexp(`^boot-drive +local:iso/karpenter-[0-9a-f]+-%[1]s.iso +region-1/pve1 +pvesm free local:iso/karpenter-[0-9a-f]+-%[1]s.iso$`, claim.UID))

@@ -143,7 +143,7 @@ func (f *fence) claims(ctx context.Context, host string) ([]*karpv1.NodeClaim, e
 		}
 		name := instance.RecordedHost(claim)
 		if f.undo {
-			if name, err = f.fencedHost(ctx, claim); err != nil {
+			if name, err = f.fencedHost(ctx, claim, host); err != nil {
 				return nil, err
 			}
 		}
@@ -164,15 +164,15 @@ func (f *fence) claims(ctx context.Context, host string) ([]*karpv1.NodeClaim, e
 	return out, nil
 }
 
-// fencedHost returns the host that a NodeClaim declares as fenced, or its own if only its Node has
-// the taint: fence was interrupted.
-func (f *fence) fencedHost(ctx context.Context, claim *karpv1.NodeClaim) (string, error) {
-	if host := claim.Annotations[v1alpha1.AnnotationHostFenced]; host != "" {
+// fencedHost returns the host that a NodeClaim declares as fenced, or the requested one if it is on
+// it and only its Node has the taint: fence was interrupted.
+func (f *fence) fencedHost(ctx context.Context, claim *karpv1.NodeClaim, requested string) (string, error) {
+	if host := claim.Annotations[v1alpha1.AnnotationHostFenced]; host != "" || instance.RecordedHost(claim) != requested {
 		return host, nil
 	}
 	nodes, err := f.nodes(ctx, []*karpv1.NodeClaim{claim})
 	if node := nodes[claim.Name]; node != nil && slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&outOfService) }) {
-		return instance.RecordedHost(claim), nil
+		return requested, nil
 	}
 	return "", err
 }

@@ -4,6 +4,7 @@
 package cloudprovider
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -59,8 +60,10 @@ func mayRestrict(pod *corev1.Pod, listed *scheduling.Requirement) bool {
 	selectsAll := func(values []string) bool {
 		return listed.Len() <= len(values) && !slices.ContainsFunc(listed.Values(), func(name string) bool { return !slices.Contains(values, name) })
 	}
-	if value, ok := pod.Spec.NodeSelector[corev1.LabelInstanceTypeStable]; ok {
-		return selectsAll([]string{value})
+	for key, value := range pod.Spec.NodeSelector {
+		if isInstanceType(key) {
+			return selectsAll([]string{value})
+		}
 	}
 	if pod.Spec.Affinity == nil || pod.Spec.Affinity.NodeAffinity == nil || pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return false
@@ -68,7 +71,12 @@ func mayRestrict(pod *corev1.Pod, listed *scheduling.Requirement) bool {
 	// Core tries the terms one by one.
 	return slices.ContainsFunc(pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms, func(term corev1.NodeSelectorTerm) bool {
 		return slices.ContainsFunc(term.MatchExpressions, func(r corev1.NodeSelectorRequirement) bool {
-			return r.Key == corev1.LabelInstanceTypeStable && r.Operator == corev1.NodeSelectorOpIn && selectsAll(r.Values)
+			return isInstanceType(r.Key) && r.Operator == corev1.NodeSelectorOpIn && selectsAll(r.Values)
 		})
 	})
+}
+
+// isInstanceType reports whether core treats a label as that of the instance type.
+func isInstanceType(key string) bool {
+	return cmp.Or(karpv1.NormalizedLabels[key], key) == corev1.LabelInstanceTypeStable
 }

@@ -42,6 +42,12 @@ func TestScheduleExactSize(t *testing.T) {
 			},
 			want: "c1.8VCPU-16GB", cpus: 8,
 		},
+		"pod_names_a_type_with_an_old_label": {
+			pod: func(p *corev1.Pod) {
+				p.Spec.NodeSelector = map[string]string{corev1.LabelInstanceType: "c1.8VCPU-16GB"}
+			},
+			want: "c1.8VCPU-16GB", cpus: 8,
+		},
 		"pod_names_the_only_type_that_fits": {
 			max: v1alpha1.VMSize{CPU: 4, Memory: "8Gi"},
 			pod: func(p *corev1.Pod) {

@@ -26,7 +26,7 @@ const (
 
 // Locks that Proxmox sets in a VM's configuration.
 const (
-	// LockSuspended: the VM was suspended to disk. A start continues it.
+	// LockSuspended: the VM was suspended to disk. A start resumes it.
 	LockSuspended = "suspended"
 	// LockClone: a clone still writes the configuration.
 	LockClone = "clone"

@@ -27,7 +27,7 @@ type variant struct {
 	arch string
 	// unused is set for a variant that is listed only because Nodes may have its name:
 	// without it they would drift. It is a variant for arm64 while the NodeClass has no Hosts
-	// of both architectures, or an exact size of a NodeClass without them.
+	// of both architectures, or an exact size while the NodeClass has no exact sizes.
 	unused bool
 	// exact is whether it is the exact size of a Node.
 	exact bool

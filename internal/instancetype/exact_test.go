@@ -5,6 +5,7 @@ package instancetype_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -18,6 +19,8 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 func newExactProvider(t testing.TB, v instancetype.Viewer) *instancetype.Provider {
@@ -118,8 +121,8 @@ func TestExactSizeHoldsRequests(t *testing.T) {
 // that of a size in the catalog; only the former is checked.
 func sizeName(cpus int, memory int64) string { return fmt.Sprintf("e1.%dVCPU-%dMB", cpus, memory>>20) }
 
-// TestSizesInUse checks that the sizes of existing Nodes are listed with a price, but not
-// offered, and that the other types keep their objects.
+// TestSizesInUse checks that the sizes of existing Nodes are listed with a price, but offered only
+// where no larger type fits, and that the other types keep their objects.
 func TestSizesInUse(t *testing.T) {
 	t.Parallel()
 	const name = "e1.3VCPU-4352MB"
@@ -140,6 +143,35 @@ func TestSizesInUse(t *testing.T) {
 	}
 	if got := it.Capacity.Cpu().Value(); got != 3 {
 		t.Errorf("%s has %d CPUs", name, got)
+	}
+	// As of a static NodePool.
+	request := must(p.Request(class, newClaim("0", "0"), instancetype.RequestOptions{FixedSize: true}))
+	if slices.ContainsFunc(request.Options, func(o placement.Option) bool { return o.InstanceType == name }) {
+		t.Errorf("a claim that names no type may get %s", name)
+	}
+}
+
+func TestSizesInUseOnFullHost(t *testing.T) {
+	t.Parallel()
+	const name = "e1.3VCPU-4352MB"
+	v, class := newViewer(), newNodeClassWithAllHosts()
+	p := newExactProvider(t, v)
+	if err := p.RefreshSizes(func() ([]string, error) { return []string{name}, nil }); err != nil {
+		t.Fatal(err)
+	}
+	v.change(func(r map[string]*proxmox.Resources) {
+		r["east"].Guests = append(r["east"].Guests, proxmox.GuestRow{VMID: 100, Kind: proxmox.KindQEMU, Host: "pve1", Status: "running", CPUs: 13, MemoryBytes: gib})
+	})
+	if got, want := availability(find(t, p.List(class, ""), name)), map[string]bool{"pve1": true, "pve2": false, "pve9": false}; !maps.Equal(got, want) {
+		t.Errorf("offered: %v, want %v", got, want)
+	}
+	listed := requirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, name)
+	request := must(p.Request(class, newClaim("2500m", "1Gi", listed), instancetype.RequestOptions{}))
+	if !slices.ContainsFunc(request.Options, func(o placement.Option) bool { return o.InstanceType == name }) {
+		t.Errorf("a claim that lists %s does not get it", name)
+	}
+	if reason := p.UnavailableReasons(class, name)[zone("east", "pve2")]; !strings.Contains(reason, "a larger instance type is available") {
+		t.Errorf("reason %q", reason)
 	}
 }
 

@@ -42,10 +42,11 @@ func newSharedRequirements(params offeringParams, variants []variant, devices De
 			f.zones[n].Add(in(key, value))
 		}
 	}
+	hasUsable := slices.ContainsFunc(params.zones, func(z zone) bool { return z.blockedReason() == "" })
 	for _, v := range variants {
 		if _, ok := f.byArch[v.arch]; !ok {
 			zones := slices.DeleteFunc(slices.Clone(params.zones), func(z zone) bool { return !z.isOf(v.arch) })
-			f.byArch[v.arch] = archRequirements{common: commonRequirements(zones), devices: devices.sharedResources(zones)}
+			f.byArch[v.arch] = archRequirements{common: commonRequirements(zones, hasUsable), devices: devices.sharedResources(zones)}
 		}
 	}
 	return f
@@ -53,9 +54,8 @@ func newSharedRequirements(params offeringParams, variants []variant, devices De
 
 // commonRequirements returns the requirements of types that are for the zones. Core spreads
 // pods over all zones and regions in them, so those in which the class cannot have a VM are
-// not listed, unless there are no others.
-func commonRequirements(zones []zone) []*scheduling.Requirement {
-	hasUsable := slices.ContainsFunc(zones, func(z zone) bool { return z.blockedReason() == "" })
+// not listed if the class has any others.
+func commonRequirements(zones []zone, hasUsable bool) []*scheduling.Requirement {
 	values := map[string][]string{}
 	for _, z := range zones {
 		for key, value := range z.labels() {

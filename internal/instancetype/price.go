@@ -52,10 +52,10 @@ func energyFactor(host inventory.HostState) float64 {
 }
 
 // sleepingFactor multiplies the highest factor of the Hosts that are on for those that were shut
-// down to save energy. No Host is woken while another one has capacity.
+// down to save energy. No Host is woken while another one that the Claim allows has capacity.
 const sleepingFactor = 100
 
-// replacementFactor is used instead in the offerings of a type that is available on a Host that is
+// replacementFactor is used instead of it in the offerings of a type that is available on a Host that is
 // on. Core compares the price of a Node with that of the most expensive offering of a
 // replacement, and would not replace any Node by a smaller one while a Host sleeps.
 const replacementFactor = 1.01

@@ -4,44 +4,47 @@
 package template
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
+// maxFailuresAwake is after how many failures a Host may sleep without its Template.
+const maxFailuresAwake = 10
+
 // HostsToKeepAwake returns the Hosts that must not sleep: the Template of a ProxmoxTemplate can be
-// built there, or Templates of a deleted one still exist. A Host that is asleep is returned until
-// it was awake once for this generation: only then is it known what prevents the build.
-func (p *Provider) HostsToKeepAwake(desired Desired) []inventory.HostName {
+// built there, or those of a deleted one can be deleted. A Host that is asleep is returned until
+// it was awake once for this generation: only then is it known what prevents the build. inUse
+// returns why a Template is still needed.
+func (p *Provider) HostsToKeepAwake(desired Desired, inUse func(region string, vmid int) string) []inventory.HostName {
 	view := p.inventory.View()
 	owned := ListOwned(view, p.kubeCluster, desired.UID)
-	hosts := map[inventory.HostName]bool{}
-	for _, e := range owned {
-		if desired.Deleted {
-			hosts[inventory.HostName{Region: e.Region, Host: e.Host}] = true
+	var hosts []inventory.HostName
+	add := func(region, host, hash string, possible func(asleep bool) bool) {
+		key := HostKey{UID: desired.UID, Region: region, Host: host}
+		state, _ := view.Host(region, host)
+		asleep := state.Sleep != ""
+		tried := p.tracker.recordAwake(key, hash, !asleep)
+		if possible(asleep) && !(asleep && tried) && p.tracker.get(key).failures < maxFailuresAwake {
+			hosts = append(hosts, inventory.HostName{Region: region, Host: host})
 		}
 	}
-	if desired.Deleted || desired.isUnread() {
-		return slices.Collect(maps.Keys(hosts))
-	}
-	for _, location := range Locations(view, desired, owned) {
-		if slices.ContainsFunc(owned, func(e Existing) bool { return location.matches(desired, e) }) {
-			continue
+	switch {
+	case desired.Deleted:
+		for _, e := range owned {
+			add(e.Region, e.Host, "deleted", func(bool) bool { return !e.Config.Protected() && inUse(e.Region, e.VMID) == "" })
 		}
-		key := HostKey{UID: desired.UID, Region: location.Region, Host: location.Host}
-		asleep := isAsleep(view, location)
-		if tried := p.tracker.recordAwake(key, desired.Hash, !asleep); asleep && !tried || !asleep && location.Blocker() == "" {
-			hosts[inventory.HostName{Region: location.Region, Host: location.Host}] = true
+	case !desired.isUnread():
+		for _, l := range Locations(view, desired, owned) {
+			if slices.ContainsFunc(owned, func(e Existing) bool { return l.matches(desired, e) }) {
+				continue
+			}
+			add(l.Region, l.Host, desired.Hash, func(asleep bool) bool {
+				return !asleep && l.Blocker() == "" || asleep && l.Storage != "" && l.Images != ""
+			})
 		}
 	}
-	return slices.Collect(maps.Keys(hosts))
-}
-
-// isAsleep reports whether the Host of a Location was shut down to save energy.
-func isAsleep(view inventory.View, location Location) bool {
-	state, _ := view.Host(location.Region, location.Host)
-	return state.Sleep != ""
+	return hosts
 }
 
 // recordAwake records that a Host without the Template of a generation is awake, and returns

@@ -153,7 +153,7 @@ func TestReplaceImage(t *testing.T) {
 
 	report := p.reconcileUntilComplete()
 	e.Expect(report.Zones[0].VMID).NotTo(Equal(old.VMID))
-	e.Expect(report.Message).To(Equal("pve1: template 1000 of an older generation is retained: 3 nodes are linked clones of it"))
+	e.Expect(report.Message).To(Equal("pve1: template 1000 is obsolete and retained: 3 nodes are linked clones of it"))
 	e.Expect(e.mark(report.Zones[0].VMID).Generation).NotTo(Equal(e.mark(old.VMID).Generation))
 
 	delete(e.inUse, old.VMID)

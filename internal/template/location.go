@@ -97,14 +97,14 @@ func isPreferred(snapshot *inventory.Snapshot, desired Desired, existing []Exist
 		exists := slices.ContainsFunc(existing, func(e Existing) bool {
 			return l.matches(desired, e) && storageOf(e) == l.Storage
 		})
-		switch {
+		_, _, building := findUnfinished(snapshot, desired, l.Host)
+		switch blocker := l.Blocker(); {
 		case exists && snapshot.Hosts[l.Host].Online:
 			return 3
-		case l.Blocker() != "":
+		case building && (blocker == "" || blocker == l.Maintenance):
+			return 2 // during maintenance too: the start of a builder VM is known late
+		case blocker != "":
 			return 0
-		}
-		if _, _, building := findUnfinished(snapshot, desired, l.Host); building {
-			return 2
 		}
 		return 1
 	}

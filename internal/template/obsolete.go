@@ -115,7 +115,7 @@ func (r *hostReconciler) deleteObsolete(ctx context.Context, existing Existing) 
 		reason := usage.InUse(existing.Region, existing.VMID)
 		since, unneeded := r.tracker.unneededSince(existing.Zone(), reason != "", now)
 		if !unneeded {
-			return 0, &retainedError{fmt.Sprintf("template %d of an older generation is retained: %s", existing.VMID, reason)}
+			return 0, &retainedError{fmt.Sprintf("template %d is obsolete and retained: %s", existing.VMID, reason)}
 		}
 		if left := r.settings.GracePeriod - now.Sub(since); left > 0 && !r.desired.Deleted {
 			return left, nil

@@ -70,14 +70,7 @@ func (r *hostReconciler) bootBuilder(ctx context.Context, location Location, exi
 	if !r.tryAcquireBuilder(existing.VMID) { // after a failed start, others may have begun
 		return r.waitForOthers(), nil
 	}
-	r.tracker.setStep(r.HostKey, fmt.Sprintf("booting builder VM %d", existing.VMID))
-	task, err := r.client.StartVM(ctx, r.Host, existing.VMID)
-	if err == nil {
-		err = r.wait(ctx, r.client, task, r.durationKey(location.Storage))
-	}
-	if err != nil && !errors.Is(err, proxmox.ErrRunning) && !proxmox.IsTransient(err) {
-		r.tracker.releaseBuilder(r.HostKey)
-	}
+	task, err := r.startBuilder(ctx, location, existing.VMID)
 	switch step := fmt.Sprintf("starting builder VM %d", existing.VMID); {
 	case err == nil, errors.Is(err, proxmox.ErrRunning):
 		return r.recordStarted(ctx, location, existing, r.clock.Now())
@@ -86,6 +79,20 @@ func (r *hostReconciler) bootBuilder(ctx context.Context, location Location, exi
 	default:
 		return 0, explain(err, location, step, "")
 	}
+}
+
+// startBuilder starts a builder VM and waits until it runs. If it certainly does not, it does not
+// count for the limit.
+func (r *hostReconciler) startBuilder(ctx context.Context, location Location, vmid int) (proxmox.UPID, error) {
+	r.tracker.setStep(r.HostKey, fmt.Sprintf("booting builder VM %d", vmid))
+	task, err := r.client.StartVM(ctx, r.Host, vmid)
+	if err == nil {
+		err = r.wait(ctx, r.client, task, r.durationKey(location.Storage))
+	}
+	if err != nil && !errors.Is(err, proxmox.ErrRunning) && !errors.Is(err, errStillRunning) && !proxmox.IsTransient(err) {
+		r.tracker.releaseBuilder(r.HostKey)
+	}
+	return task, err
 }
 
 const taskStart = "qmstart"

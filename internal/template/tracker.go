@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -213,6 +214,7 @@ func (p *Provider) Evict(uid string) {
 			delete(p.tracker.builders, key)
 		}
 	}
+	maps.DeleteFunc(p.tracker.awake, func(key HostKey, _ string) bool { return key.UID == uid })
 }
 
 // RecordMissing records that a Template which VMs were cloned from no longer exists.

@@ -22,6 +22,8 @@ type Observed struct {
 	Desired []template.Desired
 	Classes []v1alpha1.ProxmoxNodeClass
 	Claims  []karpv1.NodeClaim
+
+	templates []v1alpha1.ProxmoxTemplate // in the order of Desired
 }
 
 // Observe lists the objects. They are those of the cache and must not be changed. It
@@ -44,7 +46,7 @@ func observeDesired(ctx context.Context, kube client.Client) (Observed, error) {
 			return Observed{}, fmt.Errorf("listing objects for templates: %w", err)
 		}
 	}
-	o := Observed{Classes: classes.Items}
+	o := Observed{Classes: classes.Items, templates: templates.Items}
 	for i := range templates.Items {
 		o.Desired = append(o.Desired, template.NewDesired(&templates.Items[i], classes.Items))
 	}
@@ -54,13 +56,14 @@ func observeDesired(ctx context.Context, kube client.Client) (Observed, error) {
 // HostsToKeepAwake returns the Hosts that must not sleep, because Templates are to be built or
 // deleted there, with the names of their ProxmoxTemplates.
 func HostsToKeepAwake(ctx context.Context, kube client.Client, templates *template.Provider) (map[inventory.HostName][]string, error) {
-	observed, err := observeDesired(ctx, kube)
+	observed, err := Observe(ctx, kube)
 	if err != nil {
 		return nil, err
 	}
 	hosts := map[inventory.HostName][]string{}
-	for _, desired := range observed.Desired {
-		for _, host := range templates.HostsToKeepAwake(desired) {
+	for n, desired := range observed.Desired {
+		inUse := func(region string, vmid int) string { return observed.inUse(&observed.templates[n], region, vmid) }
+		for _, host := range templates.HostsToKeepAwake(desired, inUse) {
 			hosts[host] = append(hosts[host], desired.Name)
 		}
 	}
