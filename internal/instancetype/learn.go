@@ -16,6 +16,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -56,6 +57,9 @@ type Observation struct {
 	Image, InstanceType string
 	CPUs                int
 	MemoryMiB           int
+	// Slot is where the VM was cloned from a slot template, which has another ID than the
+	// template of the NodeClass; the zero value if it was not.
+	Slot placement.Zone
 	// VM is the current configuration.
 	VM proxmox.VMConfig
 	// Capacity is that of the Node.
@@ -70,9 +74,12 @@ func (p *Provider) Learn(nodeClass *v1alpha1.ProxmoxNodeClass, o Observation) ([
 	if err := o.validate(); err != nil {
 		return known, err
 	}
-	key := newGuestKey(o.Image, o.VM)
+	key, zones := newGuestKey(o.Image, o.VM), p.currentList(nodeClass, "").params.zones
+	if n := slices.IndexFunc(zones, func(z zone) bool { return z.Zone == o.Slot && z.ready }); n >= 0 {
+		key = zones[n].guest
+	}
 	learned := make([]v1alpha1.MemoryOverhead, 0, len(known)+1)
-	used, complete := usedKeys(p.currentList(nodeClass, "").params.zones)
+	used, complete := usedKeys(zones)
 	if complete && !used[key] {
 		return known, fmt.Errorf("%w: image %s, %s, %s", ErrImageUnused, key.image, key.bios, key.machine)
 	}

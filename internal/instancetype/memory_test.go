@@ -5,6 +5,7 @@ package instancetype_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -156,6 +157,23 @@ func TestLearnImages(t *testing.T) {
 		if got := memoryOf(t, p, class, typ); got > 3915*mib || got <= estimated || len(class.Status.MemoryOverhead) != 1 {
 			t.Errorf("%d MiB and %d images with %s, want what the new Node reports, without the unused image", got/mib, len(class.Status.MemoryOverhead), option)
 		}
+	}
+}
+
+// A VM from a slot template is one of the NodeClass's template on the same Host.
+func TestLearnSlot(t *testing.T) {
+	t.Parallel()
+	v, typ := newViewer(), sized(2, 4096)
+	p, class := newSizedProvider(t, v, nil, typ), newNodeClass("east/pve1/901")
+	o := observation(v, typ, 3500<<10)
+	o.Image = "950-0a1b2c"
+	if _, err := p.Learn(class, o); !errors.Is(err, instancetype.ErrImageUnused) {
+		t.Errorf("the image of another template: %v", err)
+	}
+	o.Slot = zone("east", "pve1")
+	learned, err := p.Learn(class, o)
+	if err != nil || len(learned) != 1 || learned[0].Image != ownership.ImageID(901, *v.configs[901]) {
+		t.Errorf("learned %v: %v", learned, err)
 	}
 }
 

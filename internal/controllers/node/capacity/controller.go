@@ -33,6 +33,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
 // unknownVMInterval is how often a Node is checked whose VM has not been read yet.
@@ -101,9 +102,13 @@ func (c *Controller) Reconcile(ctx context.Context, node *corev1.Node) (reconcil
 	if err := c.kube.Get(ctx, client.ObjectKey{Name: claim.Spec.NodeClassRef.Name}, class); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	learned, err := c.types.Learn(class, instancetype.Observation{
+	observation := instancetype.Observation{
 		Image: in.ImageID, InstanceType: in.InstanceType, CPUs: in.Cores, MemoryMiB: in.MemoryMiB, VM: *vm.Config, Capacity: node.Status.Capacity,
-	})
+	}
+	if in.Binding != nil && in.Binding.Method == placement.PinBySlot {
+		observation.Slot = placement.Zone{Region: in.Region, Host: in.Host}
+	}
+	learned, err := c.types.Learn(class, observation)
 	if err != nil {
 		c.report(ctx, claim, node, err)
 	}
