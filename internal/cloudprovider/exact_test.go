@@ -9,6 +9,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -32,8 +33,10 @@ func TestScheduleExactSize(t *testing.T) {
 		requires []karpv1.NodeSelectorRequirementWithMinValues
 		max      v1alpha1.VMSize
 		pod      func(*corev1.Pod)
-		want     string
-		cpus     int
+		// daemonSet is whether a DaemonSet excludes an instance type.
+		daemonSet bool
+		want      string
+		cpus      int
 	}{
 		"what_the_pod_needs": {want: exact, cpus: 3},
 		"pod_names_a_type": {
@@ -67,6 +70,7 @@ func TestScheduleExactSize(t *testing.T) {
 			},
 			want: "c1.8VCPU-16GB", cpus: 8,
 		},
+		"DaemonSet_names_a_type": {daemonSet: true, want: "c1.4VCPU-8GB", cpus: 4},
 		"NodePool_names_types": {
 			requires: []karpv1.NodeSelectorRequirementWithMinValues{
 				{Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpIn, Values: []string{"c1.4VCPU-8GB", "c1.8VCPU-16GB"}},
@@ -86,6 +90,20 @@ func TestScheduleExactSize(t *testing.T) {
 			k.readyPool(withExactSizes, func(class *v1alpha1.ProxmoxNodeClass, p *karpv1.NodePool) {
 				class.Spec.VMSize.Max, p.Spec.Template.Spec.Requirements = c.max, c.requires
 			})
+			if c.daemonSet {
+				labels := map[string]string{"app": "agent"}
+				k.Create(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: k.Name, Name: "agent"}, Spec: appsv1.DaemonSetSpec{
+					Selector: &metav1.LabelSelector{MatchLabels: labels},
+					Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
+						Containers: []corev1.Container{{Name: "agent", Image: "agent"}},
+						Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+							NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+								{Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpNotIn, Values: []string{"c1.1VCPU-2GB"}},
+							}}},
+						}}},
+					}},
+				}})
+			}
 			k.pending("pod", "2500m", func(p *corev1.Pod) {
 				if c.pod != nil {
 					c.pod(p)
