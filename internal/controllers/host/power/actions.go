@@ -288,7 +288,7 @@ func (c *Controller) decideAgain(ctx context.Context, name inventory.HostName) (
 // goes offline, or counts as awake after a timeout.
 func (c *Controller) requestShutdown(ctx context.Context, name inventory.HostName) error {
 	err := c.deps.Clients[name.Region].Shutdown(ctx, name.Host)
-	if errors.Is(err, proxmox.ErrUnknownOutcome) || ctx.Err() != nil {
+	if err != nil && (errors.Is(err, proxmox.ErrUnknownOutcome) || ctx.Err() != nil) {
 		return err
 	}
 	if proxmox.IsTransient(err) {
