@@ -30,6 +30,19 @@ func setArch(v *viewer, arch map[string]string) {
 	})
 }
 
+// Core spreads pods over the zones of all types, also of those for Nodes that may exist.
+func TestListUnusableArchitecture(t *testing.T) {
+	t.Parallel()
+	v := newViewer()
+	setArch(v, map[string]string{"pve2": "aarch64"})
+	p, _ := newProvider(t, v)
+	for _, it := range p.List(newNodeClass("east/pve1/901", "west/pve9/909"), "") {
+		if it.Requirements.Get(corev1.LabelTopologyZone).Has("pve2") {
+			t.Errorf("%s lists a host without a template", it.Name)
+		}
+	}
+}
+
 func TestListArchitectures(t *testing.T) {
 	t.Parallel()
 	none := map[string]bool{"pve1": false, "pve2": false, "pve9": false}

@@ -168,8 +168,11 @@ func newOfferingParams(view inventory.View, key listKey, c classInput) offeringP
 	raiseSleeping(zones)
 	// Core takes the price of a Node from the first zone with the name of its Host in any region.
 	sorted := slices.SortedFunc(maps.Values(zones), func(a, b zone) int {
-		if a.asleep != b.asleep {
-			return map[bool]int{false: -1, true: 1}[a.asleep]
+		switch {
+		case a.asleep && !b.asleep:
+			return 1
+		case b.asleep && !a.asleep:
+			return -1
 		}
 		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Host, b.Host))
 	})

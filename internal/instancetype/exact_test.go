@@ -145,9 +145,11 @@ func TestSizesInUse(t *testing.T) {
 		t.Errorf("%s has %d CPUs", name, got)
 	}
 	// As of a static NodePool.
-	request := must(p.Request(class, newClaim("0", "0"), instancetype.RequestOptions{FixedSize: true}))
-	if slices.ContainsFunc(request.Options, func(o placement.Option) bool { return o.InstanceType == name }) {
-		t.Errorf("a claim that names no type may get %s", name)
+	for _, claim := range []*karpv1.NodeClaim{newClaim("0", "0"), newClaim("0", "0", requirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpExists))} {
+		request := must(p.Request(class, claim, instancetype.RequestOptions{FixedSize: true}))
+		if slices.ContainsFunc(request.Options, func(o placement.Option) bool { return o.InstanceType == name }) {
+			t.Errorf("a claim that lists no types may get %s", name)
+		}
 	}
 }
 

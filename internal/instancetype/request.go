@@ -38,14 +38,14 @@ func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.N
 	anywhere := maps.Clone(requirements)
 	delete(anywhere, corev1.LabelTopologyRegion)
 	delete(anywhere, corev1.LabelTopologyZone)
-	// A Claim of a static NodePool names no type, and must not get the exact size of another Node.
-	_, isNamed := requirements[corev1.LabelInstanceTypeStable]
+	// A Claim of a static NodePool lists no types, and must not get the exact size of another Node.
+	listsTypes := requirements.Get(corev1.LabelInstanceTypeStable).Operator() == corev1.NodeSelectorOpIn
 	var zoneSets [][]placement.Zone
 	var allowed []*cloudprovider.InstanceType
 	var sizes exactSizes
 	for n, it := range types {
 		v := l.variants[n]
-		if v.unused || v.exact && !isNamed || l.params.sizing.excludedReason(v.Type) != "" {
+		if v.unused || v.exact && !listsTypes || l.params.sizing.excludedReason(v.Type) != "" {
 			continue
 		}
 		allowed = append(allowed, it)

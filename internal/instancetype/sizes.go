@@ -113,11 +113,13 @@ func (p *Provider) withSizesInUse(variants []variant, s sizing, mixed bool) []va
 			continue
 		}
 		if t, ok := parseSize(name); ok {
-			v := variant{Type: t, price: p.deps.Pricing.Price(t, 0), exact: true}
 			isARM64 := strings.HasSuffix(name, arm64Suffix)
-			v.unused = !s.exact || isARM64 && !mixed
-			if mixed {
-				v.arch = map[bool]string{false: karpv1.ArchitectureAmd64, true: karpv1.ArchitectureArm64}[isARM64]
+			v := variant{Type: t, price: p.deps.Pricing.Price(t, 0), exact: true, unused: !s.exact || isARM64 && !mixed}
+			switch {
+			case mixed && isARM64:
+				v.arch = karpv1.ArchitectureArm64
+			case mixed:
+				v.arch = karpv1.ArchitectureAmd64
 			}
 			variants = append(variants, v)
 		}
