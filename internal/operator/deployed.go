@@ -73,8 +73,7 @@ func (d Deployed) SettingsWithoutClusters() (Settings, *coreoptions.Options, err
 // OptionEnv returns the variables of the environment that set an option. Others may be
 // confidential.
 func (d Deployed) OptionEnv() map[string]string {
-	fs := &coreoptions.FlagSet{FlagSet: flag.NewFlagSet("controller", flag.ContinueOnError)}
-	new(coreoptions.Options).AddFlags(fs)
+	fs := newCoreFlags(&coreoptions.Options{})
 	env := map[string]string{}
 	add := func(name string) {
 		if value := d.Env[name]; value != "" {
@@ -91,8 +90,7 @@ func (d Deployed) OptionEnv() map[string]string {
 // HasOnlyKnownFlags reports whether the controller has all flags of the arguments. Otherwise
 // they may be those of another program.
 func (d Deployed) HasOnlyKnownFlags() bool {
-	fs := &coreoptions.FlagSet{FlagSet: flag.NewFlagSet("controller", flag.ContinueOnError)}
-	new(coreoptions.Options).AddFlags(fs)
+	fs := newCoreFlags(&coreoptions.Options{})
 	known := map[string]bool{}
 	fs.VisitAll(func(f *flag.Flag) { known[f.Name] = true })
 	for _, option := range OptionTable() {
@@ -116,15 +114,21 @@ func (d Deployed) SystemNamespace() (string, error) {
 	return options.SystemNamespace, nil
 }
 
+// newCoreFlags returns the flags of Karpenter, which set the options.
+func newCoreFlags(core *coreoptions.Options) *coreoptions.FlagSet {
+	fs := &coreoptions.FlagSet{FlagSet: flag.NewFlagSet("controller", flag.ContinueOnError)}
+	fs.SetOutput(io.Discard)
+	core.AddFlags(fs)
+	return fs
+}
+
 // coreVariable returns the environment variable of a flag of Karpenter.
 func coreVariable(f *flag.Flag) string { return strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_")) }
 
 // options parses flags and environment. A flag takes precedence over its variable.
 func (d Deployed) options() (*Options, *coreoptions.Options, error) {
-	fs := &coreoptions.FlagSet{FlagSet: flag.NewFlagSet("controller", flag.ContinueOnError)}
-	fs.SetOutput(io.Discard)
 	own, core := DefaultOptions(), &coreoptions.Options{}
-	core.AddFlags(fs)
+	fs := newCoreFlags(core)
 	var problems []error
 	fs.VisitAll(func(f *flag.Flag) {
 		if value := d.Env[coreVariable(f)]; value != "" {

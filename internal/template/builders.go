@@ -69,8 +69,8 @@ func (r *hostReconciler) waitForOthers() time.Duration {
 }
 
 // hostsWithBuilders returns the online Hosts with a builder VM of the ProxmoxTemplate that has
-// not failed, according to the inventory, or has been started as well. If only one may run,
-// those that failed count until they are stopped; their value is true.
+// not failed, according to the inventory; with started, only those that were started. If only
+// one may run, those that failed count until they are stopped; their value is true.
 func (r *hostReconciler) hostsWithBuilders(started bool) map[HostKey]bool {
 	busy := map[HostKey]bool{}
 	for region, snapshot := range r.inventory.View().Snapshots {

@@ -150,7 +150,7 @@ func (c *Controller) reconcileVM(ctx context.Context, claim *karpv1.NodeClaim, v
 	case vm.Status == "stopped" && outOfService == inventory.Excluded:
 		c.reportSuspended(ctx, claim, vm, "is excluded by settings")
 	case slices.Contains(pausedStatuses, vm.Status) && outOfService == "":
-		if c.restarts.recordRefused(vm) { // not in the middle of a migration or a snapshot
+		if c.restarts.recordBlocked(vm) { // not in the middle of a migration or a snapshot
 			c.reportProblem(ctx, claim, v1alpha1.EventVMPaused, pausedMessage(vm))
 		}
 	default:

@@ -51,10 +51,10 @@ func (c *Controller) restart(ctx context.Context, claim *karpv1.NodeClaim, vm in
 		log.Info("region cannot be reached, not starting stopped VM", "cause", err.Error())
 	case errors.Is(err, instance.ErrVMLocked):
 		log.Info("stopped VM is locked, not starting it", "cause", err.Error())
-		if c.restarts.recordRefused(vm) {
+		if c.restarts.recordBlocked(vm) {
 			c.reportProblem(ctx, claim, v1alpha1.EventVMLocked, lockedMessage(vm, err))
 		}
-	case errors.Is(err, proxmox.ErrHostUnreachable) && !c.restarts.recordRefused(vm):
+	case errors.Is(err, proxmox.ErrHostUnreachable) && !c.restarts.recordBlocked(vm):
 		// The Snapshot may be older than a start of the VM, so the next attempt reports it.
 		log.Info("host cannot be reached, not starting stopped VM", "cause", err.Error())
 	case err != nil:

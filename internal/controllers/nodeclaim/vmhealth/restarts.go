@@ -59,9 +59,9 @@ type restartCount struct {
 	delay time.Duration
 	// pending: the last attempt counts if the VM is seen running.
 	pending bool
-	// refused: the Host could not be reached, or the VM was locked or paused, since the VM last
+	// blocked: the Host could not be reached, or the VM was locked or paused, since the VM last
 	// ran.
-	refused bool
+	blocked bool
 }
 
 func newRestarts(c clock.Clock, p RestartPolicy) *restarts {
@@ -92,7 +92,7 @@ func (r *restarts) next(vm instance.VM) action {
 func (r *restarts) recordStarted(vm instance.VM) {
 	r.update(vm, func(t *restartCount) {
 		t.count = min(t.count+1, r.Limit)
-		t.delay, t.pending, t.refused = backoff.Exponential{Initial: r.Backoff}.Delay(t.count-1), false, false
+		t.delay, t.pending, t.blocked = backoff.Exponential{Initial: r.Backoff}.Delay(t.count-1), false, false
 	})
 }
 
@@ -101,12 +101,12 @@ func (r *restarts) recordFailed(vm instance.VM, pending bool) {
 	r.update(vm, func(t *restartCount) { t.delay, t.pending = r.Backoff, pending })
 }
 
-// recordRefused records that the Host of a VM could not be reached, or that the VM was locked or
+// recordBlocked records that the Host of a VM could not be reached, or that the VM was locked or
 // paused, and returns whether that was so before.
-func (r *restarts) recordRefused(vm instance.VM) (again bool) {
+func (r *restarts) recordBlocked(vm instance.VM) (again bool) {
 	r.update(vm, func(t *restartCount) {
-		again = t.refused
-		t.delay, t.pending, t.refused = r.Backoff, false, true
+		again = t.blocked
+		t.delay, t.pending, t.blocked = r.Backoff, false, true
 	})
 	return again
 }
@@ -131,7 +131,7 @@ func (r *restarts) observeRunning(uid string) {
 	if t.pending {
 		t.count = min(t.count+1, r.Limit)
 	}
-	t.pending, t.refused = false, false
+	t.pending, t.blocked = false, false
 	r.byClaim[uid] = t
 }
 
