@@ -57,7 +57,9 @@ type Deps struct {
 	HostDriftAfter time.Duration
 	// DrainMaintenance makes the Nodes of a Host in maintenance drift.
 	DrainMaintenance bool
-	Repair           RepairTolerations
+	// CapacityBuffers is whether core's feature gate for them is on.
+	CapacityBuffers bool
+	Repair          RepairTolerations
 	// ReplacementMaxFraction is the fraction of a region's VMs above which none that
 	// disappeared counts as deleted.
 	ReplacementMaxFraction instance.SafetyThreshold
@@ -93,7 +95,7 @@ func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (*k
 	pool := c.nodePool(ctx, claim)
 	overlay := c.overlay(claim)
 	requested := withoutAssumedSpot(claim, pool)
-	fixedSize, err := c.needsFixedSize(ctx, claim, pool)
+	fixedSize, err := c.needsFixedSize(ctx, claim, class, pool)
 	if err != nil {
 		return nil, err
 	}

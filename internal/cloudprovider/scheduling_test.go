@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -32,6 +33,7 @@ import (
 type karpenter struct {
 	*testenv.Env
 	ctx         context.Context
+	cluster     *state.Cluster
 	provisioner *provisioning.Provisioner
 	lifecycle   *lifecycle.Controller
 }
@@ -39,13 +41,14 @@ type karpenter struct {
 func newKarpenter(t *testing.T, options ...testenv.Option) *karpenter {
 	t.Helper()
 	w := testenv.New(t, options...)
-	cp := provider(w)
+	cp := provider(w, func(d *cloudprovider.Deps) { d.CapacityBuffers = true })
 	cluster := state.NewCluster(w.Clock, w.Kube, cp)
 	return &karpenter{
-		Env: w,
+		Env: w, cluster: cluster,
 		ctx: coreoptions.ToContext(t.Context(), &coreoptions.Options{
 			CPURequests: 1000, IgnoreDRARequests: true,
 			PreferencePolicy: coreoptions.PreferencePolicyRespect, MinValuesPolicy: coreoptions.MinValuesPolicyStrict,
+			FeatureGates: coreoptions.FeatureGates{CapacityBuffer: true},
 		}),
 		provisioner: provisioning.NewProvisioner(w.Kube, w.Events, cp, cluster, w.Clock, deviceallocation.NewController(w.Kube), virtualpods.NewVirtualPodCache(w.Kube)),
 		lifecycle:   lifecycle.NewController(w.Clock, w.Kube, cp, w.Events, cluster, nodepoolhealth.NewState(), nil),
@@ -62,6 +65,7 @@ func (k *karpenter) readyPool(changes ...func(*v1alpha1.ProxmoxNodeClass, *karpv
 		}
 	})
 	pool := k.Pool(class, func(p *karpv1.NodePool) {
+		p.Spec.Template.Labels = template.Spec.Template.Labels
 		p.Spec.Template.Spec.Requirements = append([]karpv1.NodeSelectorRequirementWithMinValues{}, template.Spec.Template.Spec.Requirements...)
 	})
 	pool.StatusConditions().SetTrue(karpv1.ConditionTypeValidationSucceeded)
@@ -142,6 +146,18 @@ func (k *karpenter) launchPending() (claims []*karpv1.NodeClaim) {
 		claims = append(claims, claim)
 	}
 	return claims
+}
+
+// expectScheduled checks that core plans no more Claims for the pods.
+func (k *karpenter) expectScheduled(claims []*karpv1.NodeClaim) {
+	k.T.Helper()
+	for _, claim := range claims {
+		k.cluster.UpdateNodeClaim(claim)
+	}
+	results, err := k.provisioner.Schedule(k.ctx)
+	k.Expect(err).NotTo(HaveOccurred())
+	k.Expect(results.NewNodeClaims).To(BeEmpty())
+	k.Expect(results.PodErrors).To(BeEmpty())
 }
 
 func TestScheduleInsufficientCapacity(t *testing.T) {

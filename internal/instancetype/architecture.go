@@ -108,6 +108,13 @@ func (c Catalog) hasARM64(t Type) bool {
 	return !strings.HasSuffix(t.Name, arm64Suffix) && len(t.Name)+len(arm64Suffix) <= validation.LabelValueMaxLength
 }
 
+// AreMixed reports whether types are for both architectures.
+func AreMixed(names []string) bool {
+	isARM64 := func(name string) bool { return strings.HasSuffix(name, arm64Suffix) }
+	isOther := func(name string) bool { return !isARM64(name) }
+	return slices.ContainsFunc(names, isARM64) && slices.ContainsFunc(names, isOther)
+}
+
 // variantIn returns the variant of the same size that is for the zone; v if there is none.
 func (l *list) variantIn(v variant, z zone) variant {
 	size := strings.TrimSuffix(v.Name, arm64Suffix)

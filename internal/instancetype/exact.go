@@ -38,6 +38,11 @@ type sizing struct {
 	headroomPercent      int64
 }
 
+// HasExactSizes reports whether the VMs of a NodeClass can have other sizes than the types.
+func (p *Provider) HasExactSizes(nodeClass *v1alpha1.ProxmoxNodeClass) bool {
+	return newSizing(nodeClass.Spec.VMSize, p.deps.VMSizePolicy, 0).exact
+}
+
 // newSizing returns the sizing of a NodeClass. The API server has validated the sizes.
 func newSizing(spec v1alpha1.VMSizing, policy v1alpha1.VMSizePolicy, pageBytes int64) sizing {
 	s := sizing{

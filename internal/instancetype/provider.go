@@ -227,7 +227,7 @@ func (l *list) isPreferred(n, other int) bool {
 func (p *Provider) Get(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType string) (*cloudprovider.InstanceType, bool) {
 	l := p.currentList(nodeClass, "")
 	n := slices.IndexFunc(l.variants, func(v variant) bool { return v.Name == instanceType })
-	if n < 0 {
+	if n < 0 || l.variants[n].exact {
 		// The NodeClass has no arm64 Hosts anymore; the variants have the same size.
 		var ok bool
 		if n, ok = p.deps.Catalog.byName[strings.TrimSuffix(instanceType, arm64Suffix)]; !ok {

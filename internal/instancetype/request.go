@@ -207,8 +207,13 @@ type RequestOptions struct {
 // AreNamed reports whether requirements allow or exclude certain instance types.
 func AreNamed(requirements []karpv1.NodeSelectorRequirementWithMinValues) bool {
 	return slices.ContainsFunc(requirements, func(r karpv1.NodeSelectorRequirementWithMinValues) bool {
-		return r.Key == corev1.LabelInstanceTypeStable && (r.Operator == corev1.NodeSelectorOpIn || r.Operator == corev1.NodeSelectorOpNotIn)
+		return IsTypeLabel(r.Key) && (r.Operator == corev1.NodeSelectorOpIn || r.Operator == corev1.NodeSelectorOpNotIn)
 	})
+}
+
+// IsTypeLabel reports whether core treats a label as that of the instance type.
+func IsTypeLabel(key string) bool {
+	return cmp.Or(karpv1.NormalizedLabels[key], key) == corev1.LabelInstanceTypeStable
 }
 
 func (o RequestOptions) applyOverlay(types []*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error) {

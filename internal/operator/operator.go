@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	coreoperator "sigs.k8s.io/karpenter/pkg/operator"
+	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
@@ -125,7 +126,7 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 	if err := o.addMaintenance(ctx); err != nil {
 		return nil, err
 	}
-	if err := o.addProviders(o.clients, roots, kube); err != nil {
+	if err := o.addProviders(ctx, o.clients, roots, kube); err != nil {
 		return nil, err
 	}
 	if err := plan.RegisterAddressPoolMetrics(crmetrics.Registry, core.GetClient(), o.Inventory); err != nil {
@@ -196,7 +197,7 @@ func (o *Operator) readSleeping(ctx context.Context) {
 
 // addProviders creates the providers of instance types, VMs and templates and
 // Karpenter's cloud provider.
-func (o *Operator) addProviders(clients map[string]proxmox.Client, roots map[string]proxmox.Root, kube kubeCluster) error {
+func (o *Operator) addProviders(ctx context.Context, clients map[string]proxmox.Client, roots map[string]proxmox.Root, kube kubeCluster) error {
 	opts := o.settings.Options
 	types := o.settings.InstanceTypes(o.Inventory, slices.Sorted(maps.Keys(roots)))
 	types.Clock, types.Registerer = o.Clock, crmetrics.Registry
@@ -223,7 +224,8 @@ func (o *Operator) addProviders(clients map[string]proxmox.Client, roots map[str
 		Kube: o.GetClient(), VMs: o.Instances.VMs, Planner: o.Instances.Planner, Deleter: o.Instances.Deleter, Power: o.Instances.Power,
 		Types: o.Types, Recorder: o.EventRecorder, Overlays: o.InstanceTypeStore, Clock: clock.RealClock{}, BootDataHash: o.boot.Hash,
 		MigratedDriftAfter: opts.MigratedDriftAfter, HostDriftAfter: opts.HostDriftAfter, DrainMaintenance: opts.HostMaintenancePolicy == maintenance.PolicyDrain,
-		Repair: opts.RepairTolerations(), ReplacementMaxFraction: opts.RestartPolicy().ReplacementMaxFraction,
+		CapacityBuffers: coreoptions.FromContext(ctx).FeatureGates.CapacityBuffer,
+		Repair:          opts.RepairTolerations(), ReplacementMaxFraction: opts.RestartPolicy().ReplacementMaxFraction,
 	})
 	return nil
 }
