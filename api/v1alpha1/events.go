@@ -71,7 +71,7 @@ const (
 	EventVMNotAdopted = "VMNotAdopted"
 	// EventVolumeAttached means that Proxmox would delete a volume that is not a disk of the VM.
 	EventVolumeAttached = "VolumeAttached"
-	// EventDiskNotDeleted means that Proxmox cannot delete a disk of the VM.
+	// EventDiskNotDeleted means that Proxmox cannot delete a disk of the VM or of a template.
 	EventDiskNotDeleted = "DiskNotDeleted"
 	// EventRegionNotConfigured means that the cloud config does not contain the region of the VM.
 	EventRegionNotConfigured = "RegionNotConfigured"

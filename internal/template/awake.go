@@ -20,26 +20,26 @@ func (p *Provider) HostsToKeepAwake(desired Desired, inUse func(region string, v
 	view := p.inventory.View()
 	owned := ListOwned(view, p.kubeCluster, desired.UID)
 	var hosts []inventory.HostName
-	add := func(region, host, hash string, possible func(asleep bool) bool) {
+	add := func(region, host string, possible func(asleep bool) bool) {
 		key := HostKey{UID: desired.UID, Region: region, Host: host}
 		state, _ := view.Host(region, host)
 		asleep := state.Sleep != ""
-		tried := p.tracker.recordAwake(key, hash, !asleep)
-		if possible(asleep) && !(asleep && tried) && p.tracker.get(key).failures < maxFailuresAwake {
+		tried := p.tracker.recordAwake(key, desired.generation(), !asleep)
+		if possible(asleep) && !(asleep && tried) && p.tracker.failuresFor(key, desired.generation()) < maxFailuresAwake {
 			hosts = append(hosts, inventory.HostName{Region: region, Host: host})
 		}
 	}
 	switch {
 	case desired.Deleted:
 		for _, e := range owned {
-			add(e.Region, e.Host, "deleted", func(bool) bool { return !e.Config.Protected() && inUse(e.Region, e.VMID) == "" })
+			add(e.Region, e.Host, func(bool) bool { return !e.Config.Protected() && inUse(e.Region, e.VMID) == "" })
 		}
 	case !desired.isUnread():
 		for _, l := range Locations(view, desired, owned) {
 			if slices.ContainsFunc(owned, func(e Existing) bool { return l.matches(desired, e) }) {
 				continue
 			}
-			add(l.Region, l.Host, desired.Hash, func(asleep bool) bool {
+			add(l.Region, l.Host, func(asleep bool) bool {
 				return !asleep && l.Blocker() == "" || asleep && l.Storage != "" && l.Images != ""
 			})
 		}
@@ -49,11 +49,11 @@ func (p *Provider) HostsToKeepAwake(desired Desired, inUse func(region string, v
 
 // recordAwake records that a Host without the Template of a generation is awake, and returns
 // whether it was so for this generation.
-func (t *tracker) recordAwake(key HostKey, hash string, awake bool) bool {
+func (t *tracker) recordAwake(key HostKey, g generation, awake bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if awake {
-		t.awake[key] = hash
+		t.awake[key] = g
 	}
-	return t.awake[key] == hash
+	return t.awake[key] == g
 }

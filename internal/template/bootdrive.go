@@ -92,7 +92,8 @@ func (r *hostReconciler) builderData(existing Existing) bootdata.Data {
 	return data
 }
 
-func (r *hostReconciler) deleteBootDrive(ctx context.Context, volume string) error {
+// deleteVolume deletes a volume and waits for the end of the task.
+func (r *hostReconciler) deleteVolume(ctx context.Context, volume string) error {
 	storage, _, _ := strings.Cut(volume, ":")
 	task, err := r.client.DeleteVolume(ctx, r.Host, volume)
 	if err == nil && task != "" {
@@ -174,7 +175,7 @@ func (r *hostReconciler) deleteUnusedBootDrive(ctx context.Context, volume strin
 	} else if r.vmids.isAllocated(r.Region, vmid) {
 		return allocationTTL, nil
 	}
-	if err := r.deleteBootDrive(ctx, volume); err != nil {
+	if err := r.deleteVolume(ctx, volume); err != nil {
 		return 0, err
 	}
 	log.FromContext(ctx).Info("deleted unused boot drive", "volume", volume, "host", r.Host)

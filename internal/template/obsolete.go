@@ -121,7 +121,11 @@ func (r *hostReconciler) deleteObsolete(ctx context.Context, existing Existing) 
 			return left, nil
 		}
 	}
-	return 0, r.destroyVM(ctx, existing)
+	err := r.destroyVM(ctx, existing)
+	if err != nil && r.desired.Deleted {
+		r.tracker.update(r.HostKey, func(s *hostState) { s.failures++ })
+	}
+	return 0, err
 }
 
 // destroyVM destroys a VM or Template after verifying that it is still ours.
@@ -149,9 +153,14 @@ func (r *hostReconciler) destroyVM(ctx context.Context, existing Existing) error
 			return err
 		}
 	}
+	// After a builder VM is stopped: a new one may have the same address.
+	if err := r.checkStorages(existing.VMID, config); err != nil {
+		return err
+	}
+	var status proxmox.TaskStatus
 	task, err := r.client.DestroyVM(ctx, r.Host, existing.VMID)
 	if err == nil {
-		err = r.wait(ctx, r.client, task, r.durationKey(storageOf(existing)))
+		status, err = r.waitStatus(ctx, r.client, task, r.durationKey(storageOf(existing)))
 	}
 	switch {
 	case errors.Is(err, proxmox.ErrNotFound):
@@ -161,6 +170,8 @@ func (r *hostReconciler) destroyVM(ctx context.Context, existing Existing) error
 	case err != nil:
 		return err
 	}
+	// Before the VMID is allocated again.
+	r.deleteLeakedDisks(ctx, existing, status)
 	log.FromContext(ctx).Info("deleted template", "vmid", existing.VMID, "host", r.Host, "region", r.Region, "generation", existing.Mark.Generation)
 	r.inventory.Ledger().ObserveDeleted(r.Region, existing.VMID)
 	r.tracker.evictUnneeded(existing.Zone())

@@ -287,7 +287,7 @@ func (r *hostReconciler) completeBuilder(ctx context.Context, location Location,
 // convertBuilder deletes the boot drive and converts the builder VM to a Template.
 func (r *hostReconciler) convertBuilder(ctx context.Context, location Location, existing Existing) (time.Duration, error) {
 	r.tracker.releaseBuilder(r.HostKey)
-	if err := r.deleteBootDrive(ctx, existing.Mark.Builder.BootDrive); err != nil {
+	if err := r.deleteVolume(ctx, existing.Mark.Builder.BootDrive); err != nil {
 		return 0, explain(err, location, fmt.Sprintf("deleting boot drive %s", existing.Mark.Builder.BootDrive), "")
 	}
 	return r.finishTemplate(ctx, location, existing)

@@ -134,5 +134,5 @@ func (r *hostReconciler) releaseBuilderVM(ctx context.Context, vmid int, b owner
 		}
 	}
 	r.tracker.releaseBuilder(r.HostKey)
-	return r.deleteBootDrive(ctx, b.BootDrive)
+	return r.deleteVolume(ctx, b.BootDrive)
 }

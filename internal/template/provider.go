@@ -97,18 +97,24 @@ var errImageBusy = fmt.Errorf("downloading the image: %w", errStillRunning)
 // wait waits until a task ends and returns the task's error. It returns
 // errStillRunning after the task timeout.
 func (p *Provider) wait(ctx context.Context, c proxmox.Client, task proxmox.UPID, key string) error {
+	_, err := p.waitStatus(ctx, c, task, key)
+	return err
+}
+
+// waitStatus waits like wait and also returns the status of a task that ended.
+func (p *Provider) waitStatus(ctx context.Context, c proxmox.Client, task proxmox.UPID, key string) (proxmox.TaskStatus, error) {
 	waitCtx, cancel := context.WithTimeout(ctx, p.settings.TaskTimeout)
 	defer cancel()
 	status, err := proxmox.WaitTask(waitCtx, c, task, proxmox.WaitOptions{Durations: p.durations, Key: key, Clock: p.clock})
 	switch {
 	case ctx.Err() != nil:
-		return context.Cause(ctx)
+		return proxmox.TaskStatus{}, context.Cause(ctx)
 	case errors.Is(err, context.DeadlineExceeded):
-		return errStillRunning
+		return proxmox.TaskStatus{}, errStillRunning
 	case err != nil:
-		return err
+		return proxmox.TaskStatus{}, err
 	}
-	return status.Err()
+	return status, status.Err()
 }
 
 // sleep waits for d on the Provider's clock. It fails when the context ends.

@@ -24,8 +24,7 @@ type HostKey struct{ UID, Region, Host string }
 // hostState is the progress of one ProxmoxTemplate on one Host. It is reported in
 // conditions and decides only when to retry, so it may be lost at any time.
 type hostState struct {
-	hash     string
-	revision int64
+	generation
 	// step is the step in progress, for example "downloading 43 %".
 	step string
 	// failure is the error of the last failed run. It is kept until a run succeeds.
@@ -45,10 +44,18 @@ type hostState struct {
 	waiting  string
 	attempts int
 	guest    guestState
-	// cancel ends the run, and deletes is whether it runs for a deleted ProxmoxTemplate.
-	cancel  context.CancelCauseFunc
-	deletes bool
+	// cancel ends the run.
+	cancel context.CancelCauseFunc
 }
+
+// generation is what a run was started for.
+type generation struct {
+	hash     string
+	revision int64
+	deleted  bool
+}
+
+func (d Desired) generation() generation { return generation{d.Hash, d.Revision, d.Deleted} }
 
 // errSuperseded is the cause for canceling a run whose generation is no longer desired.
 var errSuperseded = errors.New("the template was changed or deleted")
@@ -65,8 +72,8 @@ type tracker struct {
 	swept map[string]time.Time
 	// builders are the builder VMs that this process created.
 	builders map[HostKey]builderReservation
-	// awake is the hash of the generation for which a Host without its Template was awake.
-	awake       map[HostKey]string
+	// awake is the generation for which a Host without its Template was awake.
+	awake       map[HostKey]generation
 	subscribers []chan Event
 }
 
@@ -77,7 +84,7 @@ func newTracker() *tracker {
 	return &tracker{
 		hosts: map[HostKey]*hostState{}, unneeded: map[any]time.Time{},
 		written: map[v1alpha1.TemplateZone]string{}, swept: map[string]time.Time{},
-		builders: map[HostKey]builderReservation{}, awake: map[HostKey]string{},
+		builders: map[HostKey]builderReservation{}, awake: map[HostKey]generation{},
 	}
 }
 
@@ -136,15 +143,24 @@ func (t *tracker) setStep(key HostKey, step string) {
 	t.update(key, func(s *hostState) { s.step, s.waiting = step, "" })
 }
 
+// failuresFor returns how often the build, the preparation or the deletion of a generation failed.
+func (t *tracker) failuresFor(key HostKey, g generation) int {
+	s := t.get(key)
+	if s.generation != g {
+		return 0
+	}
+	return max(s.failures, s.attempts)
+}
+
 // begin records that a run for a generation starts. The run's context is canceled when
 // the generation is superseded; the returned function ends the run.
 func (t *tracker) begin(ctx context.Context, key HostKey, desired Desired) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	t.update(key, func(s *hostState) {
-		if s.hash != desired.Hash || s.revision != desired.Revision {
+		if s.generation != desired.generation() {
 			s.failure, s.failures, s.attempts, s.waiting, s.checksumMismatch = "", 0, 0, "", false
 		}
-		s.hash, s.revision, s.cancel, s.deletes = desired.Hash, desired.Revision, cancel, desired.Deleted
+		s.generation, s.cancel = desired.generation(), cancel
 	})
 	return ctx, func() {
 		cancel(nil)
@@ -185,7 +201,7 @@ func (p *Provider) CancelSuperseded(desired Desired) {
 	p.tracker.mu.Lock()
 	defer p.tracker.mu.Unlock()
 	for key, s := range p.tracker.hosts {
-		if key.UID == desired.UID && s.cancel != nil && (desired.Deleted != s.deletes || s.hash != desired.Hash) {
+		if key.UID == desired.UID && s.cancel != nil && (desired.Deleted != s.deleted || s.hash != desired.Hash) {
 			s.cancel(errSuperseded)
 		}
 	}
@@ -214,7 +230,7 @@ func (p *Provider) Evict(uid string) {
 			delete(p.tracker.builders, key)
 		}
 	}
-	maps.DeleteFunc(p.tracker.awake, func(key HostKey, _ string) bool { return key.UID == uid })
+	maps.DeleteFunc(p.tracker.awake, func(key HostKey, _ generation) bool { return key.UID == uid })
 }
 
 // RecordMissing records that a Template which VMs were cloned from no longer exists.

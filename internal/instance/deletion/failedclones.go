@@ -44,7 +44,7 @@ func (a *attempt) deleteClonedDisks(ctx context.Context, tasks []proxmox.TaskSta
 			return blocked(err, unreachable(a.intent.TemplateHost))
 		}
 		for _, disk := range disks {
-			if isDiskOf(disk, a.id.VMID) {
+			if proxmox.IsDiskOf(disk, a.id.VMID) {
 				created[disk] = true
 			}
 		}

@@ -7,7 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,10 +27,6 @@ const (
 	maxClockSkew = 10 * time.Minute
 )
 
-// quotedVolume matches a volume in the log of a task: Could not remove disk
-// 'local-lvm:vm-100-disk-0', check manually: ...
-var quotedVolume = regexp.MustCompile(`'([^'\s]+:[^'\s]+)'`)
-
 // deleteLeakedDisks deletes the disks that a destroy of the VM left, because their storage
 // was locked for too long or was inactive. No configuration refers to them any more. Only
 // disks that the task's warnings name are deleted: another VM may have the VMID by now,
@@ -46,22 +42,11 @@ func (d *Deleter) deleteLeakedDisks(ctx context.Context, c proxmox.Client, id in
 		return blocked(err, unreachable(host))
 	}
 	log.FromContext(ctx).Info("destroyed VM with warnings", "vmid", id.VMID, "host", host, "region", id.Region, "task", destroy.UPID, "log", strings.Join(lines, " | "))
-	if err := d.deleteDisks(ctx, c, id, host, leakedIn(lines, id.VMID)); err != nil {
+	if err := d.deleteDisks(ctx, c, id, host, proxmox.LeakedDisks(lines, id.VMID)); err != nil {
 		return &instance.BlockedError{Reason: v1alpha1.EventDiskNotDeleted, Message: fmt.Sprintf(
 			"VM %d on host %s is destroyed, but disks of it could not be deleted: %v", id.VMID, host, err)}
 	}
 	return nil
-}
-
-// leakedIn returns the disks of a VM that the log of its destroy names.
-func leakedIn(log []string, vmid int) []string {
-	var volumes []string
-	for _, found := range quotedVolume.FindAllStringSubmatch(strings.Join(log, "\n"), -1) {
-		if isDiskOf(found[1], vmid) {
-			volumes = append(volumes, found[1])
-		}
-	}
-	return volumes
 }
 
 // deleteDisks deletes leaked disks, unless a guest has the VMID again: a disk of that name
@@ -100,8 +85,12 @@ func (d *Deleter) deleteDisks(ctx context.Context, c proxmox.Client, id instance
 // privileges cannot delete.
 func (d *Deleter) checkStorages(id instance.Identity, host string, cfg proxmox.VMConfig) error {
 	view := d.deps.Inventory.View()
-	for _, drive := range cfg.Drives().All() {
-		if storage, known := view.Storage(id.Region, host, drive.Storage); known && !storage.Available && isDiskOf(drive.VolumeID, id.VMID) {
+	for _, slot := range slices.Sorted(maps.Keys(cfg.Options)) {
+		if !volumeSlot.MatchString(slot) {
+			continue
+		}
+		drive := proxmox.ParseDrive(slot, cfg.Options[slot])
+		if storage, known := view.Storage(id.Region, host, drive.Storage); known && !storage.Available && proxmox.IsDiskOf(drive.VolumeID, id.VMID) {
 			return &instance.BlockedError{Reason: v1alpha1.EventDiskNotDeleted, Message: fmt.Sprintf(
 				"disk %s of VM %d cannot be deleted, because storage %s is inactive on host %s; the VM will be deleted when it is active, check with: pvesm status",
 				drive.VolumeID, id.VMID, drive.Storage, host)}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 // Only disks of the VM are deleted because of a log, and only those that it names.
@@ -23,7 +25,7 @@ func FuzzTaskLog(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, log string, vmid int) {
 		lines := strings.Split(log, "\n")
-		for _, volume := range leakedIn(lines, vmid) {
+		for _, volume := range proxmox.LeakedDisks(lines, vmid) {
 			if !strings.Contains(log, "'"+volume+"'") || !strings.Contains(volume, fmt.Sprintf("-%d-", vmid)) || strings.ContainsAny(volume, " \t\n'") {
 				t.Errorf("%q of VM %d would be deleted because of %q", volume, vmid, log)
 			}
@@ -32,7 +34,7 @@ func FuzzTaskLog(f *testing.F) {
 			if !strings.Contains(log, disk) || strings.ContainsAny(disk, "/: '\"\t\n") {
 				t.Errorf("the disk %q was read from %q", disk, log)
 			}
-			if isDiskOf(disk, vmid) && !strings.HasPrefix(disk, fmt.Sprintf("vm-%d-", vmid)) {
+			if proxmox.IsDiskOf(disk, vmid) && !strings.HasPrefix(disk, fmt.Sprintf("vm-%d-", vmid)) {
 				t.Errorf("%q counts as a disk of VM %d", disk, vmid)
 			}
 		}

@@ -20,21 +20,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-var (
-	// volumeSlot matches the options that refer to a volume.
-	volumeSlot = regexp.MustCompile(`^(ide|sata|scsi|virtio|efidisk|tpmstate|unused)\d+$`)
-	// volumeName matches the VMID and the rest of a volume's name: vm-100-disk-0,
-	// 100/vm-100-disk-0.qcow2.
-	volumeName = regexp.MustCompile(`(?:^|[:/])(?:vm|base|subvol)-(\d+)-([^/]*)$`)
-	// diskName matches the names that Proxmox gives to the disks of a VM.
-	diskName = regexp.MustCompile(`^(disk-\d+|cloudinit|state-.+|fleece-\d+)(\.[a-z0-9]+)?$`)
-)
-
-// isDiskOf reports whether Proxmox created a volume as a disk of the VM.
-func isDiskOf(volume string, vmid int) bool {
-	name := volumeName.FindStringSubmatch(volume)
-	return name != nil && name[1] == strconv.Itoa(vmid) && diskName.MatchString(name[2])
-}
+// volumeSlot matches the options that refer to a volume.
+var volumeSlot = regexp.MustCompile(`^(ide|sata|scsi|virtio|efidisk|tpmstate|unused)\d+$`)
 
 // checkVolumes returns a BlockedError if Proxmox would delete a volume with the VM that is
 // not a disk of it, such as one of the Proxmox CSI driver: Proxmox deletes each volume
@@ -52,10 +39,10 @@ func checkVolumes(ctx context.Context, id instance.Identity, host string, cfg pr
 			continue
 		}
 		volume := proxmox.ParseDrive(slot, cfg.Options[slot]).VolumeID
-		name := volumeName.FindStringSubmatch(volume)
+		owner, named := proxmox.VolumeOwner(volume)
 		switch {
-		case name == nil || isDiskOf(volume, id.VMID):
-		case name[1] != strconv.Itoa(id.VMID):
+		case !named || proxmox.IsDiskOf(volume, id.VMID):
+		case owner != strconv.Itoa(id.VMID):
 			kept = append(kept, volume)
 		case strings.HasPrefix(slot, "unused"):
 			return &instance.BlockedError{Reason: v1alpha1.EventVolumeAttached, Message: fmt.Sprintf(
@@ -79,7 +66,7 @@ func checkMovedDisks(id instance.Identity, host string, cfg proxmox.VMConfig) er
 	mark, _ := ownership.Read(cfg.Description())
 	for _, drive := range cfg.Drives().All() {
 		name := drive.Properties.Value("serial")
-		if isDiskOf(drive.VolumeID, id.VMID) && slices.Contains(mark.Retained, name) {
+		if proxmox.IsDiskOf(drive.VolumeID, id.VMID) && slices.Contains(mark.Retained, name) {
 			return &instance.BlockedError{Reason: v1alpha1.EventVolumeAttached, Message: fmt.Sprintf(
 				"disk %s of machine %s was moved to volume %s of VM %d on host %s (%s), and Proxmox would delete it with the VM; the deletion waits: copy its data to a volume of another VM, then remove the disk from this one",
 				name, mark.Machine, drive.VolumeID, id.VMID, host, drive.Slot)}
