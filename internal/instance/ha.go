@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -164,7 +165,8 @@ func (h *HA) removeOwned(ctx context.Context, client proxmox.Client, m HAMember)
 	return h.Remove(ctx, m, nil)
 }
 
-// leaveOthers removes a VM from all rules except the desired ones.
+// leaveOthers removes a VM from all rules except the desired ones, as far as Proxmox allows it:
+// see leave.
 func (h *HA) leaveOthers(ctx context.Context, client proxmox.Client, m HAMember, desired []string) error {
 	rules, err := client.HARules(ctx)
 	if err != nil {
@@ -281,6 +283,11 @@ func (h *HA) createRule(ctx context.Context, client proxmox.Client, m HAMember) 
 
 // leave removes a VM from a rule. It deletes the rule with its last resource, as Proxmox
 // does, and the rule of a NodePool with its last but one.
+//
+// Proxmox refuses a resource affinity rule with a single resource, and the rule of an
+// administrator is not deleted. So the VM stays in such a rule if it is the last but one. The
+// entry of a deleted VM has no effect, and join removes it when another VM is added. A running
+// VM stays subject to the rule until it is removed from HA, which removes it from all rules.
 func (h *HA) leave(ctx context.Context, client proxmox.Client, m HAMember, name string, repeated bool) error {
 	rules, err := client.HARules(ctx)
 	if err != nil {
@@ -295,8 +302,13 @@ func (h *HA) leave(ctx context.Context, client proxmox.Client, m HAMember, name 
 		return err
 	}
 	rule.Resources = slices.DeleteFunc(rule.Resources, func(id string) bool { return id == m.id() })
-	if len(rule.Resources) == 0 || (len(rule.Resources) == 1 && rule.Comment == h.mark(m)) {
+	switch {
+	case len(rule.Resources) == 0, len(rule.Resources) == 1 && rule.Comment == h.mark(m):
 		return client.DeleteHARule(ctx, name)
+	case len(rule.Resources) == 1 && rule.Type == proxmox.HAResourceAffinity:
+		log.FromContext(ctx).Info("keeping VM in HA rule, because Proxmox refuses a resource affinity rule with one resource",
+			"vmid", m.VMID, "region", m.Region, "rule", name, "other", rule.Resources[0])
+		return nil
 	}
 	return client.UpdateHARule(ctx, rule)
 }

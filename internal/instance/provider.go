@@ -186,6 +186,12 @@ func (p *Provider) MayExist(claim *karpv1.NodeClaim) bool {
 // RecordHost records on a Claim where its VM was migrated to, and when. It reports
 // whether the Host changed.
 func (p *Provider) RecordHost(ctx context.Context, claim *karpv1.NodeClaim, vm VM) (bool, error) {
+	return p.deps.RecordHost(ctx, claim, vm.Host)
+}
+
+// RecordHost records on a Claim where its VM was migrated to, and when. It reports
+// whether the Host changed.
+func (d Deps) RecordHost(ctx context.Context, claim *karpv1.NodeClaim, host string) (bool, error) {
 	in, ok, err := ReadLocation(claim)
 	if err != nil || !ok {
 		return false, err
@@ -194,12 +200,12 @@ func (p *Provider) RecordHost(ctx context.Context, claim *karpv1.NodeClaim, vm V
 	if !ok {
 		recorded = in.Host
 	}
-	if recorded == vm.Host {
+	if recorded == host {
 		return false, nil
 	}
-	return true, Annotate(ctx, p.deps.Kube, claim, map[string]string{
-		v1alpha1.AnnotationHost:      vm.Host,
-		v1alpha1.AnnotationHostSince: p.deps.Clock.Now().UTC().Format(time.RFC3339),
+	return true, Annotate(ctx, d.Kube, claim, map[string]string{
+		v1alpha1.AnnotationHost:      host,
+		v1alpha1.AnnotationHostSince: d.Clock.Now().UTC().Format(time.RFC3339),
 	})
 }
 

@@ -24,18 +24,17 @@ func (d *Deleter) CleanupBootDrive(ctx context.Context, claim *karpv1.NodeClaim)
 	if err != nil {
 		return err
 	}
+	var failure error
 	if ok && in.ISOStorage != "" {
-		err := d.detachAndDeleteBootDrive(ctx, claim, in)
-		if errors.Is(err, instance.ErrNoRoot) {
-			// The VM's arguments name the file, so it stays; the token is not needed.
-			return errors.Join(err, d.tokens.Revoke(ctx, claim.UID))
-		}
-		if err != nil {
-			return err
-		}
+		failure = d.detachAndDeleteBootDrive(ctx, claim, in)
 	}
+	// The token does not stay valid while the boot drive cannot be deleted: its Host may be
+	// offline for a long time, or the VM's arguments name the file and there is no login of root.
 	if err := d.tokens.Revoke(ctx, claim.UID); err != nil {
-		return fmt.Errorf("deleting the join token: %w", err)
+		return errors.Join(failure, fmt.Errorf("deleting the join token: %w", err))
+	}
+	if failure != nil {
+		return failure
 	}
 	log.FromContext(ctx).V(1).Info("deleted boot drive and join token")
 	return instance.Annotate(ctx, d.deps.Kube, claim, map[string]string{v1alpha1.AnnotationBootDataStatus: v1alpha1.BootDataInitialized})
@@ -82,8 +81,42 @@ func (d *Deleter) detachAndDeleteBootDrive(ctx context.Context, claim *karpv1.No
 			return fmt.Errorf("emptying drive %s: %w", drive.Slot, err)
 		}
 	}
-	// The ISO is on the Host of the launch, even if the VM was migrated.
-	return d.deps.Tasks.DeleteVolume(ctx, client, in.Host, volume)
+	from, reachable := d.bootDriveHost(in)
+	if !reachable {
+		// A request would fail as well, after up to 30 s.
+		return fmt.Errorf("deleting volume %s: %w: host %s is offline", volume, proxmox.ErrHostUnreachable, from)
+	}
+	return d.deps.Tasks.DeleteVolume(ctx, client, from, volume)
+}
+
+// bootDriveHost returns the Host that can delete the boot drive. That is the Host of the launch,
+// even if the VM was migrated. If it is offline and the storage is shared, it is another Host.
+// Without such a Host, it returns that of the launch and false.
+func (d *Deleter) bootDriveHost(in instance.Intent) (host string, reachable bool) {
+	snapshot := d.deps.Inventory.View().Snapshots[in.Region]
+	if snapshot == nil || snapshot.Hosts[in.Host].Online {
+		return in.Host, true
+	}
+	for _, key := range isoStorages(snapshot) {
+		if key.Storage == in.ISOStorage && snapshot.Storages[key].Shared {
+			return key.Host, true
+		}
+	}
+	return in.Host, false
+}
+
+// deleteBootDriveVolume deletes the boot drive of a VM that is confirmed deleted. It does not wait
+// for a Host that is offline: garbage collection finds the boot drive when the Host is back, and
+// an administrator could not end the wait, because the VM may have been deleted on another Host.
+func (a *attempt) deleteBootDriveVolume(ctx context.Context) error {
+	volume := a.id.BootDriveVolume(a.intent.ISOStorage)
+	host, reachable := a.bootDriveHost(a.intent)
+	if !reachable {
+		log.FromContext(ctx).Info("keeping boot drive for garbage collection, because its host is offline",
+			"volume", volume, "vmid", a.id.VMID, "host", host, "region", a.id.Region)
+		return nil
+	}
+	return blocked(a.deps.Tasks.DeleteVolume(ctx, a.client, host, volume), unreachable(host))
 }
 
 // removeIgnitionFile removes the Ignition file from the VM's arguments. On a running VM that

@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"k8s.io/utils/lru"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -123,6 +124,9 @@ func (a *attempt) run(ctx context.Context) (bool, error) {
 		if err := a.refuseUnadopted(ctx, host); err != nil {
 			return false, err
 		}
+		if err := a.recordHost(ctx, host); err != nil {
+			return false, err
+		}
 		if _, result, err = a.deleteVM(ctx, a.client, a.id, host, a.powerOffOptions(ctx)); err != nil {
 			return false, err
 		}
@@ -174,6 +178,20 @@ func (a *attempt) refuseUnadopted(ctx context.Context, host string) error {
 	return nil
 }
 
+// recordHost records the Host of a VM that was moved since the deletion was requested. If the
+// controller does not see the end of the destroy, it searches there for disks that were left.
+func (a *attempt) recordHost(ctx context.Context, host string) error {
+	if a.unreadableIntent || host == instance.RecordedHost(a.claim) {
+		return nil
+	}
+	cfg, err := a.client.VMConfig(ctx, host, a.id.VMID)
+	if owns, _ := a.id.Owns(cfg); err != nil || !owns {
+		return nil //nolint:nilerr // the next call returns it
+	}
+	_, err = a.deps.RecordHost(ctx, a.claim, host)
+	return client.IgnoreNotFound(err)
+}
+
 // deleteBootDrive deletes the boot drive unless the bootstrap cleanup did.
 func (a *attempt) deleteBootDrive(ctx context.Context) error {
 	if a.claim.Annotations[v1alpha1.AnnotationBootDataStatus] == v1alpha1.BootDataInitialized {
@@ -186,8 +204,7 @@ func (a *attempt) deleteBootDrive(ctx context.Context) error {
 	if _, member := a.deps.Inventory.View().Host(a.id.Region, a.intent.Host); a.intent.ISOStorage == "" || !member {
 		return nil
 	}
-	err := a.deps.Tasks.DeleteVolume(ctx, a.client, a.intent.Host, a.id.BootDriveVolume(a.intent.ISOStorage))
-	return blocked(err, unreachable(a.intent.Host))
+	return a.deleteBootDriveVolume(ctx)
 }
 
 // releaseClaimState deletes what is not on Proxmox: join token, reservation, tracker entry.

@@ -65,6 +65,10 @@ func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Id
 		return cfg, vmRemaining, &instance.BlockedError{Reason: v1alpha1.EventVMLocked, Message: fmt.Sprintf(
 			"VM %d on host %s is locked (%s); it will be deleted when the lock is gone", id.VMID, host, cfg.Lock())}
 	}
+	if cfg.IsTemplate() {
+		log.FromContext(ctx).Info("keeping VM that was converted to a template", "vmid", id.VMID, "host", host, "region", id.Region)
+		return cfg, vmAbsent, nil
+	}
 	if err := checkMark(id, host, cfg); err != nil {
 		return cfg, vmRemaining, err
 	}
@@ -157,7 +161,7 @@ func (a *attempt) shutdownTimeout(ctx context.Context) time.Duration {
 // waits for it.
 func (d *Deleter) powerOff(ctx context.Context, c proxmox.Client, id instance.Identity, host, key string, shutdown time.Duration) error {
 	task := d.deps.Launches.Get(id.ClaimUID).PowerOffTask
-	if task == "" {
+	if task == "" || task.Host() != host { // the VM was moved from a Host that failed
 		var err error
 		if shutdown > 0 {
 			task, err = c.ShutdownVM(ctx, host, id.VMID, shutdown)

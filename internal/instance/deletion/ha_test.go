@@ -12,6 +12,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -77,4 +78,32 @@ func TestDeleteHAVMIDTaken(t *testing.T) {
 	p.Delete(first)
 	w.Expect(w.Sim.HAResources()).To(HaveKey(in.VMID))
 	w.Expect(w.Sim.HARules()).To(BeEmpty(), "the other VM would be the only one")
+}
+
+// An administrator destroys a VM, which leaves it in a resource affinity rule with one other
+// resource. Proxmox refuses to remove it there, which does not block the deletion. The next VM
+// replaces the stale entry.
+func TestDeleteHALastInRule(t *testing.T) {
+	t.Parallel()
+	const db = 101
+	w := testenv.NewFake(t, testenv.Hosts(2), testenv.HA("9.2"))
+	w.Expect(w.Sim.SetHA(db, "ignored")).To(Succeed())
+	w.Sim.AddHARule("with-db", map[string]string{"type": "resource-affinity", "affinity": "positive", "resources": proxmox.HAResourceID(db)})
+	w.NodeClass.Spec.HighAvailability = &v1alpha1.HighAvailability{Rules: []string{"with-db"}}
+	p := w.StartProcess(testenv.NoPolling())
+	claim, next := p.Launched("pool-abc", w.NodeClass), p.Planned("pool-next", w.NodeClass)
+	in := w.Intent(claim)
+	w.Expect(w.Sim.SetHA(in.VMID, "ignored")).To(Succeed())
+	w.DestroyByHand(in.Host, in.VMID)
+	stale := []string{proxmox.HAResourceID(db), proxmox.HAResourceID(in.VMID)}
+	w.Expect(w.Sim.HARules()).To(HaveKeyWithValue("with-db", ConsistOf(stale)))
+	p.Refresh()
+
+	deleted, err := p.Instances.Deleter.Delete(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(deleted).To(BeTrue())
+	w.Expect(w.Sim.HARules()).To(HaveKeyWithValue("with-db", ConsistOf(stale)))
+
+	p.MustLaunch(next, w.NodeClass)
+	w.Expect(w.Sim.HARules()).To(HaveKeyWithValue("with-db", ConsistOf(proxmox.HAResourceID(db), proxmox.HAResourceID(w.Intent(next).VMID))))
 }

@@ -4,6 +4,7 @@
 package inplace_test
 
 import (
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -44,6 +45,47 @@ func TestUpdateHA(t *testing.T) {
 	w.Expect(w.Sim.HARules()["rack2"]).To(Equal([]string{proxmox.HAResourceID(other)}))
 	w.Expect(w.Running(claim)).To(BeTrue())
 	w.Expect(w.Sim.HAResources()).To(HaveKey(other), "another user added it")
+}
+
+// The class removes a resource affinity rule that has one other resource. Proxmox refuses to
+// remove the VM there, which does not block the update. With a further resource, the VM is
+// removed.
+func TestUpdateHALastInRule(t *testing.T) {
+	t.Parallel()
+	const db, cache = 101, 102
+	w := testenv.New(t, testenv.Hosts(2), testenv.HA("9.2"))
+	setRule := func(vmids ...int) {
+		var ids []string
+		for _, vmid := range vmids {
+			ids = append(ids, proxmox.HAResourceID(vmid))
+		}
+		w.Sim.AddHARule("with-db", map[string]string{"type": "resource-affinity", "affinity": "positive", "resources": strings.Join(ids, ",")})
+	}
+	for _, vmid := range []int{db, cache} {
+		w.Expect(w.Sim.SetHA(vmid, "ignored")).To(Succeed())
+	}
+	setRule(db)
+	class := w.Class(func(c *v1alpha1.ProxmoxNodeClass) {
+		c.Spec.HighAvailability = &v1alpha1.HighAvailability{Rules: []string{"with-db"}}
+	})
+	claim := running(w, class)
+	vmid := w.Intent(claim).VMID
+	joined := []string{proxmox.HAResourceID(db), proxmox.HAResourceID(vmid)}
+	w.Expect(w.Sim.HARules()).To(HaveKeyWithValue("with-db", joined))
+	c := inplace.NewController(w.Kube, w.Instances.Updater, w.Events)
+	update := func(ha *v1alpha1.HighAvailability) []string {
+		t.Helper()
+		testenv.Modify(w, class, func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.HighAvailability = ha })
+		_, err := c.Reconcile(t.Context(), testenv.Reload(w, claim))
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Expect(testenv.Reload(w, claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash]).To(Equal(class.InPlaceHash()))
+		return w.Sim.HARules()["with-db"]
+	}
+	w.Expect(update(&v1alpha1.HighAvailability{})).To(Equal(joined))
+	w.Expect(w.Sim.HAResources()).To(HaveKey(vmid))
+
+	setRule(db, cache, vmid)
+	w.Expect(update(&v1alpha1.HighAvailability{MaxRestart: new(int32(2))})).To(Equal([]string{proxmox.HAResourceID(db), proxmox.HAResourceID(cache)}))
 }
 
 // A group of 8.4 is removed.

@@ -170,7 +170,7 @@ func (c *Controller) reconcileMissing(ctx context.Context, claim *karpv1.NodeCla
 	}
 	log.FromContext(ctx).Info("VM does not exist, deleting its NodeClaim", "NodeClaim", klog.KObj(claim), "vmid", id.VMID, "region", id.Region)
 	c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, v1alpha1.EventVMNotFound, fmt.Sprintf(
-		"VM %d in region %s does not exist; it was deleted outside of Karpenter; its NodeClaim is deleted and its pods get another Node", id.VMID, id.Region))
+		"VM %d in region %s does not exist; it was deleted or converted to a template outside of Karpenter; its NodeClaim is deleted and its pods get another Node", id.VMID, id.Region))
 	c.deleteClaim(ctx, claim)
 }
 

@@ -67,7 +67,7 @@ func TestReportDestroyed(t *testing.T) {
 	w.Refresh()
 	reconcile(w, controller(w))
 	w.Expect(w.Events.Reasons(node)).To(Equal([]string{"VMNotFound"}))
-	w.Expect(w.Events.Messages("VMNotFound")).To(HaveEach(ContainSubstring("it was deleted outside of Karpenter")))
+	w.Expect(w.Events.Messages("VMNotFound")).To(HaveEach(ContainSubstring("it was deleted or converted to a template outside of Karpenter")))
 }
 
 // waitRunning waits until the Snapshot shows that a claim's VM runs.

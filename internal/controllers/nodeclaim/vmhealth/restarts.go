@@ -114,8 +114,12 @@ func (r *restarts) recordBlocked(vm instance.VM) (again bool) {
 func (r *restarts) update(vm instance.VM, change func(*restartCount)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	now := r.clock.Now()
 	t := r.byClaim[vm.ClaimUID]
-	t.region, t.last = vm.Region, r.clock.Now()
+	if now.Sub(t.last) > r.resetAfter() {
+		t = restartCount{}
+	}
+	t.region, t.last = vm.Region, now
 	change(&t)
 	r.byClaim[vm.ClaimUID] = t
 }

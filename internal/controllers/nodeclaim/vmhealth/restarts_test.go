@@ -93,3 +93,17 @@ func TestRestartsReset(t *testing.T) {
 		clock.Step(31 * time.Minute)
 	}
 }
+
+// A VM that is paused long after its last restart starts with a new count.
+func TestRestartsResetWhilePaused(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	r, clock, vm := testRestarts()
+	for range 4 {
+		r.recordStarted(vm)
+	}
+	clock.Step(r.resetAfter() + time.Second)
+	r.recordBlocked(vm)
+	clock.Step(time.Minute)
+	g.Expect(r.next(vm)).To(Equal(restart))
+}
