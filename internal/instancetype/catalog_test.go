@@ -49,7 +49,7 @@ const goodFile = `[
  {"name": "t1.2VCPU-6GB", "capacity": {"cpu": "2", "memory": "6Gi", "pods": "110", "ephemeral-storage": "50Gi", "hugepages-2Mi": "1Gi"},
   "overhead": {"KubeReserved": {"cpu": "50m", "memory": "384Mi"}, "SystemReserved": {"cpu": "10m", "memory": "64Mi"},
                "EvictionThreshold": {"memory": "100Mi"}}},
- {"name": "gpu", "capacity": {"cpu": 8, "memory": 34359738368, "nvidia.com/gpu": 1}, "capacitytype": "on-demand"},
+ {"name": "gpu", "capacity": {"cpu": 8, "memory": 34359738368, "nvidia.com/gpu": 1}, "capacitytype": "spot"},
  {"name": "plain", "capacity": {"cpu": "4", "memory": "32Gi"}},
  {"name": "odd", "capacity": {"cpu": "4", "memory": "5Gi"}},
  {"name": "tiny", "capacity": {"cpu": "1", "memory": "1Gi"}}
@@ -108,7 +108,7 @@ func TestParseErrors(t *testing.T) {
 		"exponent_too_large": {`[{"name": "a", "capacity": {"cpu": "1", "memory": "1e99"}}]`, `[0].capacity.memory (a): found "1e99", want a quantity`},
 		"null":               {`[{"name": "a", "capacity": {"cpu": null, "memory": "2Gi"}}]`, `[0].capacity.cpu (a): found null, want a quantity`},
 		"unknown_resource":   {`[{"name": "a", "capacity": {"cpu": "1", "memory": "2Gi", "gpus": 1}}]`, `[0].capacity (a): resource "gpus" is unknown, want cpu, memory,`},
-		"spot":               {`[{"name": "a", "capacity": {"cpu": "1", "memory": "2Gi"}, "capacitytype": "spot"}]`, `[0].capacitytype (a): found "spot", want "on-demand"`},
+		"reserved":           {`[{"name": "a", "capacity": {"cpu": "1", "memory": "2Gi"}, "capacitytype": "reserved"}]`, `[0].capacitytype (a): found "reserved", want "on-demand" or "spot"`},
 		"overhead_too_large": {`[{"name": "a", "capacity": {"cpu": "1", "memory": "2Gi"}, "overhead": {"SystemReserved": {"memory": "4Gi"}}}]`, `[0].overhead (a): found`},
 		"tiny":               {`[{"name": "a", "capacity": {"cpu": "1", "memory": "300Mi"}}]`, `leaves nothing for pods`},
 	} {

@@ -91,9 +91,9 @@ func parseEntry(raw json.RawMessage) (Type, error) {
 	if problems := validation.IsValidLabelValue(e.Name); e.Name == "" || len(problems) > 0 {
 		return Type{}, fmt.Errorf(".name: found %q, want the value of a Kubernetes label, such as t1.2VCPU-6GB", e.Name)
 	}
-	if e.CapacityType != "" && e.CapacityType != karpv1.CapacityTypeOnDemand {
-		return Type{}, fmt.Errorf(".capacitytype (%s): found %q, want %q, the only supported capacity type",
-			e.Name, e.CapacityType, karpv1.CapacityTypeOnDemand)
+	// Spot is offered as on-demand: VMs are never reclaimed.
+	if !slices.Contains([]string{"", karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot}, e.CapacityType) {
+		return Type{}, fmt.Errorf(".capacitytype (%s): found %q, want %q or %q", e.Name, e.CapacityType, karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot)
 	}
 	t, err := parseCapacity(e)
 	if err != nil {

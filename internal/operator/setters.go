@@ -48,7 +48,7 @@ func fraction(field func(*Options) *float64) func(*Options, string) error {
 func parseFraction(v string) (float64, error) {
 	f, err := strconv.ParseFloat(v, 64)
 	// The negated comparison would accept NaN.
-	if inside := f >= 0 && f < 1; err != nil || !inside {
+	if inside := f >= 0 && f <= 1; err != nil || !inside {
 		return 0, fmt.Errorf("found %q, want a number from 0 to 1, for example 0.075", v)
 	}
 	return f, nil
@@ -60,6 +60,9 @@ func parseOptionalFraction(v string) (*float64, error) {
 		return nil, nil
 	}
 	f, err := parseFraction(v)
+	if err == nil && f == 1 {
+		err = fmt.Errorf("found %q, want a number below 1, for example 0.075", v)
+	}
 	return &f, err
 }
 

@@ -108,7 +108,7 @@ func settingCases() map[string]settingCase {
 		"HOST_REMOVED_AFTER":    duration(func(o *operator.Options) time.Duration { return o.HostRemovedAfter }, "0s"),
 		"MIGRATED_DRIFT_AFTER":  duration(func(o *operator.Options) time.Duration { return o.MigratedDriftAfter }, "-1s"),
 		"ORPHAN_GRACE_PERIOD":   duration(func(o *operator.Options) time.Duration { return o.OrphanGracePeriod }, "0s"),
-		"ORPHAN_DELETION_MAX_FRACTION": {value: "0.2", want: 0.2, get: func(o *operator.Options) any { return o.OrphanDeletionMaxFraction },
+		"ORPHAN_DELETION_MAX_FRACTION": {value: "1", want: 1.0, get: func(o *operator.Options) any { return o.OrphanDeletionMaxFraction },
 			bad: map[string]string{"20": "from 0 to 1", "NaN": "from 0 to 1"}},
 		"WEB_PAGE_PORT": {value: "8443", want: 8443, get: func(o *operator.Options) any { return o.WebPagePort },
 			bad: map[string]string{"https": "want a whole number", "65536": "from 0 to 65535"}},

@@ -116,7 +116,7 @@ func effects() []effect {
 		{"customResources.nodePools.default.enabled", "customResources: {nodePools: {default: {enabled: true}}}", "NodePool", "{.metadata.name} {.spec.limits.cpu}", "default 64"},
 		{"customResources.nodePools.default.spec", "customResources: {nodePools: {default: {enabled: true, spec: {limits: {cpu: '8'}}}}}", "NodePool", "{.spec.limits.cpu}", "8"},
 		{"customResources.nodeTemplate.default.enabled", "customResources: {nodeTemplate: {default: {enabled: true}}}", "ProxmoxUnmanagedTemplate", "{.metadata.name} {.spec.templateName}", "default talos"},
-		{"customResources.nodeTemplate.default.kind", "customResources: {nodeTemplate: {default: {enabled: true, kind: ProxmoxTemplate}}}", "ProxmoxTemplate", "{.metadata.name}", "default"},
+		{"customResources.nodeTemplate.default.kind", "customResources: {nodeTemplate: {default: {enabled: true, kind: ProxmoxTemplate}}}", "ProxmoxTemplate", "{.metadata.name} [{.spec.templateName}]", "default []"},
 		{"customResources.nodeTemplate.default.spec", "customResources: {nodeTemplate: {default: {enabled: true, spec: {templateName: debian}}}}", "ProxmoxUnmanagedTemplate", "{.spec.templateName}", "debian"},
 	}
 }
