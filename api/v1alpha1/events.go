@@ -71,7 +71,7 @@ const (
 	EventVMNotAdopted = "VMNotAdopted"
 	// EventVolumeAttached means that Proxmox would delete a volume that is not a disk of the VM.
 	EventVolumeAttached = "VolumeAttached"
-	// EventDiskNotDeleted means that Proxmox cannot delete a disk of the VM or of a template.
+	// EventDiskNotDeleted means that Proxmox cannot delete a disk of the VM.
 	EventDiskNotDeleted = "DiskNotDeleted"
 	// EventRegionNotConfigured means that the cloud config does not contain the region of the VM.
 	EventRegionNotConfigured = "RegionNotConfigured"
@@ -163,6 +163,9 @@ const (
 	// EventTemplatePreparationFailed means that the builder VM of a ProxmoxTemplate failed. The message contains its host and
 	// VMID, the cause, and the time of the next attempt.
 	EventTemplatePreparationFailed = "TemplatePreparationFailed"
+	// EventTemplateDiskNotDeleted means that a template of a ProxmoxTemplate was destroyed, but not a disk of it. That is not
+	// retried: the message contains the command for an administrator.
+	EventTemplateDiskNotDeleted = "TemplateDiskNotDeleted"
 	// EventInvalidHostMaintenance means that the ConfigMap with hosts in maintenance has an invalid entry.
 	EventInvalidHostMaintenance = "InvalidHostMaintenance"
 	// EventHostShutDown means that a host is shut down to save energy.

@@ -143,7 +143,8 @@ func TestIsDriftedHostChanged(t *testing.T) {
 
 func TestIsDriftedHostOutOfService(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.Hosts(2), testenv.Scenario(func(s *pvesim.Scenario) { s.Version = "9.2" }))
+	// Without polling: a poll must not begin before the clock is advanced and end after the failure.
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2), testenv.Scenario(func(s *pvesim.Scenario) { s.Version = "9.2" }))
 	delayed := provider(w, func(d *cloudprovider.Deps) { d.HostDriftAfter, d.DrainMaintenance = 10*time.Minute, true })
 	never := provider(w)
 	claim := w.Launched("a", w.Class(), func(c *karpv1.NodeClaim) {
@@ -165,6 +166,7 @@ func TestIsDriftedHostOutOfService(t *testing.T) {
 
 	w.Expect(w.Sim.HostDown(host, "noroute")).To(Succeed())
 	w.Eventually(func() inventory.OutOfServiceReason {
+		w.Refresh()
 		state, _ := w.Inventory.View().Host(testenv.Region, host)
 		return state.OutOfService
 	}).Should(Equal(inventory.Offline))

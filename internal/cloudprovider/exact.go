@@ -111,7 +111,7 @@ func mayRestrict(spec *corev1.PodSpec, listed *scheduling.Requirement) bool {
 		}
 	}
 	// Core tries the terms one by one.
-	return slices.ContainsFunc(append(requiredTerms(spec), preferredTerms(spec)...), func(term corev1.NodeSelectorTerm) bool {
+	return slices.ContainsFunc(slices.Concat(requiredTerms(spec), preferredTerms(spec)), func(term corev1.NodeSelectorTerm) bool {
 		return slices.ContainsFunc(term.MatchExpressions, func(r corev1.NodeSelectorRequirement) bool {
 			return instancetype.IsTypeLabel(r.Key) && r.Operator == corev1.NodeSelectorOpIn && selectsAll(r.Values)
 		})

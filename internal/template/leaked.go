@@ -40,6 +40,16 @@ func (r *hostReconciler) checkStorages(vmid int, config proxmox.VMConfig) error 
 	return nil
 }
 
+// waitDestroyed waits for a destroy, also if its generation is superseded meanwhile: the warnings
+// of the task name the disks that remain.
+func (r *hostReconciler) waitDestroyed(ctx context.Context, task proxmox.UPID, key string) (proxmox.TaskStatus, error) {
+	status, err := r.waitStatus(ctx, r.client, task, key)
+	if errors.Is(err, errSuperseded) {
+		return r.waitStatus(context.WithoutCancel(ctx), r.client, task, key)
+	}
+	return status, err
+}
+
 // deleteLeakedDisks deletes the disks that a destroy of the VM left, because their storage
 // was locked for too long or became inactive. Only disks that the task's warnings name are
 // deleted. No configuration refers to them any more, so an event names those that remain.
@@ -81,7 +91,7 @@ func (r *hostReconciler) deleteLeakedDisks(ctx context.Context, existing Existin
 func (r *hostReconciler) reportLeak(ctx context.Context, vmid int, leak string, err error, fix string) {
 	message := fmt.Sprintf("template %d is destroyed, but %s: %s; %s", vmid, leak, rootMessage(err), fix)
 	log.FromContext(ctx).Error(err, "deleting leaked disks failed", "vmid", vmid, "host", r.Host, "region", r.Region, "message", message)
-	r.publish(corev1.EventTypeWarning, v1alpha1.EventDiskNotDeleted, r.displayName(r.Region, r.Host)+": "+message)
+	r.publish(corev1.EventTypeWarning, v1alpha1.EventTemplateDiskNotDeleted, r.displayName(r.Region, r.Host)+": "+message)
 }
 
 // checkVMIDUnused returns an error unless no guest has the VMID of a destroyed VM again: a

@@ -67,7 +67,7 @@ func TestDeleteLeakedDisks(t *testing.T) {
 	}()
 	p.deleteUntilGone()
 	e.Expect(e.listObjects()).To(Equal(e.initial))
-	e.Expect(p.events.Messages(v1alpha1.EventDiskNotDeleted)).To(BeEmpty())
+	e.Expect(p.events.Messages(v1alpha1.EventTemplateDiskNotDeleted)).To(BeEmpty())
 }
 
 // A storage becomes inactive after the last poll. Events name the disks that remain.
@@ -80,7 +80,7 @@ func TestDeleteReportsLeakedDisks(t *testing.T) {
 	e.object = e.object.DeepCopy()
 	e.object.DeletionTimestamp = new(metav1.Now())
 	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
-	e.Expect(p.events.Messages(v1alpha1.EventDiskNotDeleted)).To(ConsistOf(
+	e.Expect(p.events.Messages(v1alpha1.EventTemplateDiskNotDeleted)).To(ConsistOf(
 		And(HavePrefix("pve1: template %d is destroyed", vmid), HaveSuffix("pvesm free local-lvm:base-%d-disk-0", vmid)),
 		And(HavePrefix("pve1: template %d is destroyed", vmid), HaveSuffix("pvesm free local-lvm:vm-%d-cloudinit", vmid)),
 	))

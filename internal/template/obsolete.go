@@ -123,7 +123,7 @@ func (r *hostReconciler) deleteObsolete(ctx context.Context, existing Existing) 
 	}
 	err := r.destroyVM(ctx, existing)
 	if err != nil && r.desired.Deleted {
-		r.tracker.update(r.HostKey, func(s *hostState) { s.failures++ })
+		r.tracker.recordDeletionFailure(r.HostKey, r.clock.Now())
 	}
 	return 0, err
 }
@@ -160,7 +160,7 @@ func (r *hostReconciler) destroyVM(ctx context.Context, existing Existing) error
 	var status proxmox.TaskStatus
 	task, err := r.client.DestroyVM(ctx, r.Host, existing.VMID)
 	if err == nil {
-		status, err = r.waitStatus(ctx, r.client, task, r.durationKey(storageOf(existing)))
+		status, err = r.waitDestroyed(ctx, task, r.durationKey(storageOf(existing)))
 	}
 	switch {
 	case errors.Is(err, proxmox.ErrNotFound):
@@ -171,7 +171,7 @@ func (r *hostReconciler) destroyVM(ctx context.Context, existing Existing) error
 		return err
 	}
 	// Before the VMID is allocated again.
-	r.deleteLeakedDisks(ctx, existing, status)
+	r.deleteLeakedDisks(context.WithoutCancel(ctx), existing, status)
 	log.FromContext(ctx).Info("deleted template", "vmid", existing.VMID, "host", r.Host, "region", r.Region, "generation", existing.Mark.Generation)
 	r.inventory.Ledger().ObserveDeleted(r.Region, existing.VMID)
 	r.tracker.evictUnneeded(existing.Zone())

@@ -158,7 +158,7 @@ func (t *tracker) begin(ctx context.Context, key HostKey, desired Desired) (cont
 	ctx, cancel := context.WithCancelCause(ctx)
 	t.update(key, func(s *hostState) {
 		if s.generation != desired.generation() {
-			s.failure, s.failures, s.attempts, s.waiting, s.checksumMismatch = "", 0, 0, "", false
+			s.failure, s.failures, s.attempts, s.retryAt, s.waiting, s.checksumMismatch = "", 0, 0, time.Time{}, "", false
 		}
 		s.generation, s.cancel = desired.generation(), cancel
 	})
@@ -187,6 +187,17 @@ func (t *tracker) recordFailure(key HostKey, now time.Time, text string, transie
 		s.failure, s.retryAt, s.waiting = text, now.Add(delay), ""
 	})
 	return delay
+}
+
+// recordDeletionFailure records that a Template of a deleted ProxmoxTemplate could not be deleted.
+// Each change of the view starts a run, so a failure counts only after the backoff of the last one.
+func (t *tracker) recordDeletionFailure(key HostKey, now time.Time) {
+	t.update(key, func(s *hostState) {
+		if !now.Before(s.retryAt) {
+			s.retryAt = now.Add(failureBackoff.Delay(s.failures))
+			s.failures++
+		}
+	})
 }
 
 func (t *tracker) recordSuccess(key HostKey) {
