@@ -150,7 +150,8 @@ type placedReservation struct {
 }
 
 // reservationsOn returns the Reservations that count on a Host. A VM that was migrated away
-// counts on its current Host.
+// counts on its current Host. A clone to another Host is listed on that of its template until
+// it ends, and counts on the other one.
 func reservationsOn(v View, region, host string) []placedReservation {
 	var out []placedReservation
 	for _, r := range v.Reservations {
@@ -159,7 +160,10 @@ func reservationsOn(v View, region, host string) []placedReservation {
 		}
 		guest, visible := v.Guest(region, r.VMID)
 		if visible && guest.Host != host {
-			continue
+			if r.Fulfilled {
+				continue
+			}
+			guest = Guest{}
 		}
 		out = append(out, placedReservation{r, guest})
 	}

@@ -168,6 +168,9 @@ func TestCellsReservations(t *testing.T) {
 				h.guest(moved, "affinity", "8-11")
 			}, "0: 8 32.0 " + allOf0 + "; 1: 8 32.0 " + allOf1,
 		},
+		"clone_counts_on_its_target": {
+			exclusive, false, func(h *numaHost) { h.guest(vm(20001, "pve2", "stopped", 1, 1)) }, exclusiveCells,
+		},
 		"without_binding_floats": {
 			nil, false, func(*numaHost) {}, "0: 6 28.0 " + allOf0 + "; 1: 6 28.0 " + allOf1,
 		},

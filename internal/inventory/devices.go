@@ -129,7 +129,8 @@ func (x *index) addDevices(v View) {
 
 // addReservation counts the devices of a Reservation until its VM has them.
 func (u *deviceUsage) addReservation(r Reservation, snapshot *Snapshot) {
-	if guest, ok := snapshot.guest(r.VMID); ok && len(guest.heldDevices()) >= len(r.Devices) {
+	// A clone to another Host is listed on that of its template until it ends.
+	if guest, ok := snapshot.guest(r.VMID); ok && (r.Fulfilled || guest.Host == r.Host) && len(guest.heldDevices()) >= len(r.Devices) {
 		return
 	}
 	for _, mapping := range r.Devices {

@@ -4,6 +4,7 @@
 package inventory_test
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"testing"
@@ -29,6 +30,7 @@ func TestFreeDevices(t *testing.T) {
 		mappings []proxmox.PCIMapping
 		guests   map[int]proxmox.VMConfig // VMIDs from 20000 are ours
 		status   string
+		host     string // of the guests; by default pve1
 		reserved []string
 		want     map[string]int
 	}{
@@ -63,6 +65,13 @@ func TestFreeDevices(t *testing.T) {
 			reserved: []string{"gpu", "gpu"},
 			want:     map[string]int{"gpu": 1},
 		},
+		"reserved_and_cloned_to_this_host": {
+			mappings: []proxmox.PCIMapping{mapping("gpu", "0000:01:00.0", "0000:02:00.0", "0000:03:00.0")},
+			guests:   map[int]proxmox.VMConfig{20009: config("hostpci0", "mapping=gpu", "hostpci1", "mapping=gpu")},
+			host:     "pve2",
+			reserved: []string{"gpu", "gpu"},
+			want:     map[string]int{"gpu": 1},
+		},
 		"reserved_and_visible": {
 			mappings: []proxmox.PCIMapping{mapping("gpu", "0000:01:00.0", "0000:02:00.0", "0000:03:00.0")},
 			guests:   map[int]proxmox.VMConfig{20009: config("hostpci0", "mapping=gpu", "hostpci1", "mapping=gpu")},
@@ -83,7 +92,7 @@ func TestFreeDevices(t *testing.T) {
 			if c.status != "" {
 				status = c.status
 			}
-			rows = append(rows, vm(vmid, "pve1", status, 1, 1))
+			rows = append(rows, vm(vmid, cmp.Or(c.host, "pve1"), status, 1, 1))
 			configs[vmid] = &cfg
 		}
 		snapshot := inventory.NewSnapshot(inventory.PollResult{

@@ -150,10 +150,10 @@ func (h *Host) addGuests(s Source, snapshot *inventory.Snapshot) {
 }
 
 // addReservations adds the VMs that are being launched and not visible yet, and those that are
-// cloned from a template of the Host.
+// cloned from a template of the Host. A Reservation that is fulfilled is that of a deleted VM then.
 func (h *Host) addReservations(s Source) {
 	for _, r := range s.View.Reservations {
-		needed := r.Region == s.Region && (r.Host == h.Name || r.TemplateHost == h.Name)
+		needed := r.Region == s.Region && !r.Fulfilled && (r.Host == h.Name || r.TemplateHost == h.Name)
 		if _, visible := s.View.Guest(r.Region, r.VMID); needed && !visible && r.Amount != (inventory.Amount{}) {
 			h.VMs = append(h.VMs, fmt.Sprintf("%d (being launched)", r.VMID))
 		}

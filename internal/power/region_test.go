@@ -65,6 +65,9 @@ func decideWith(t *testing.T, s *pvesim.Scenario, change func(*power.Facts), res
 		online = host.OfflineSince.IsZero() || s.Hosts[1].Offline
 	}
 	view := inv.View().WithReservations(reservations...)
+	for _, r := range reservations {
+		view.Reservations[r.ClaimUID] = r // it may be fulfilled
+	}
 	facts := power.ReadFacts(t.Context(), client, view.Snapshots["home"].Version, power.EnrolledHosts(view, "home"))
 	change(&facts)
 	decisions := power.Decide(power.NewRegion(power.Source{
@@ -212,6 +215,10 @@ func TestNewRegionReservation(t *testing.T) {
 		got := decide(t, idleScenario(), reservation)
 		if got.Action != power.Keep || got.Message() != "VMs of this Kubernetes cluster: 20007 (being launched)" {
 			t.Errorf("%s: decision: %s %s", name, got.Action, got.Message())
+		}
+		reservation.Fulfilled = true // its VM was deleted
+		if got := decide(t, idleScenario(), reservation); got.Message() != "" {
+			t.Errorf("%s: decision for a deleted VM: %s %s", name, got.Action, got.Message())
 		}
 	}
 }

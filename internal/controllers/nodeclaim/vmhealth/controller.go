@@ -94,8 +94,11 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	if err := c.deps.Kube.List(ctx, claims); err != nil {
 		return reconciler.Result{}, fmt.Errorf("listing NodeClaims: %w", err)
 	}
-	// After a restart the ledger does not have the VMs of a NodePool.
-	c.deps.Planner.RestoreReservation(claims.Items...)
+	// After a restart the ledger does not have the VMs of a NodePool. Those of deleted Claims may be
+	// released already.
+	c.deps.Planner.RestoreReservation(slices.DeleteFunc(slices.Clone(claims.Items), func(claim karpv1.NodeClaim) bool {
+		return claim.DeletionTimestamp != nil
+	})...)
 	// A VM whose start hangs must not delay the next comparison.
 	ctx, cancel := context.WithTimeout(ctx, c.deps.Timeout)
 	defer cancel()

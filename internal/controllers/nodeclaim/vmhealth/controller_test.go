@@ -66,6 +66,19 @@ func TestVMNotFound(t *testing.T) {
 	w.Expect(w.Events.Reasons(bystander)).To(BeEmpty())
 }
 
+// A deleted claim exists for some time after its capacity is released.
+func TestReservationOfDeletedClaim(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling())
+	claim := registered(w, w.Launched("a", w.Class()))
+	claim.Finalizers = []string{karpv1.TerminationFinalizer}
+	w.Expect(w.Kube.Update(t.Context(), claim)).To(Succeed())
+	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
+	w.Delete(testenv.Reload(w, claim))
+	reconcile(w, controller(w))
+	w.Expect(w.Inventory.View().Reservations).NotTo(HaveKey(string(claim.UID)))
+}
+
 func TestVMMissingInSnapshot(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling())

@@ -16,7 +16,8 @@ import (
 )
 
 // setClustersReachable sets ClustersReachable. One reachable Cluster is enough; the
-// message lists the others.
+// message lists the others. A single poll that failed is ignored: core would delete all Claims
+// that are being created.
 func (c *Checker) setClustersReachable(class *v1alpha1.ProxmoxNodeClass, view inventory.View) {
 	conditions := class.StatusConditions()
 	known := c.inventory.Regions()
@@ -29,7 +30,7 @@ func (c *Checker) setClustersReachable(class *v1alpha1.ProxmoxNodeClass, view in
 	answering, reason := 0, v1alpha1.ReasonNoQuorum
 	for _, region := range c.regions(class) {
 		switch failure := view.Failures[region]; {
-		case failure != nil:
+		case failure != nil && (view.Snapshots[region] == nil || view.Unavailable(region) != nil):
 			failures = append(failures, describeFailure(region, failure))
 			if !errors.Is(failure, proxmox.ErrNoQuorum) {
 				reason = v1alpha1.ReasonClustersUnreachable
