@@ -125,7 +125,7 @@ func TestIsDriftedHostChanged(t *testing.T) {
 	never := provider(w)
 	claim := w.Launched("a", w.Class())
 	in := w.Intent(claim)
-	target := map[string]string{"pve1": "pve2", "pve2": "pve1"}[in.Host]
+	target := testenv.OtherHost(in.Host)
 	w.Expect(w.Sim.MigrateGuest(in.VMID, target)).To(Succeed())
 	w.Refresh()
 	vms, err := w.Instances.VMs.List()

@@ -228,7 +228,8 @@ func (p *Provider) Get(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType string
 	l := p.currentList(nodeClass, "")
 	n := slices.IndexFunc(l.variants, func(v variant) bool { return v.Name == instanceType })
 	if n < 0 || l.variants[n].exact {
-		// The NodeClass has no arm64 Hosts anymore; the variants have the same size.
+		// The NodeClass has no arm64 Hosts anymore; the variants have the same size. An exact size
+		// is recorded, so it remains listed.
 		var ok bool
 		if n, ok = p.deps.Catalog.byName[strings.TrimSuffix(instanceType, arm64Suffix)]; !ok {
 			return p.getSize(nodeClass, instanceType)

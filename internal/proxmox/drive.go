@@ -74,9 +74,17 @@ type Drives struct{ options map[string]string }
 var driveSlot = regexp.MustCompile(`^(ide|sata|scsi|virtio)(\d{1,2})$`)
 
 // All returns the drives sorted by slot.
-func (d Drives) All() []Drive {
+func (d Drives) All() []Drive { return d.in(driveSlot) }
+
+var volumeSlot = regexp.MustCompile(`^(ide|sata|scsi|virtio|efidisk|tpmstate|unused)\d+$`)
+
+// Volumes returns all options that refer to a volume, sorted by slot: also EFI variables, TPM
+// state and unused volumes.
+func (d Drives) Volumes() []Drive { return d.in(volumeSlot) }
+
+func (d Drives) in(pattern *regexp.Regexp) []Drive {
 	var drives []Drive
-	for _, slot := range slots(d.options, driveSlot) {
+	for _, slot := range slots(d.options, pattern) {
 		drives = append(drives, ParseDrive(slot, d.options[slot]))
 	}
 	return drives

@@ -7,8 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -26,11 +24,7 @@ const leakedDiskRetries = 5
 // the last poll: Proxmox would destroy the VM and leave its disks.
 func (r *hostReconciler) checkStorages(vmid int, config proxmox.VMConfig) error {
 	view := r.inventory.View()
-	for _, option := range slices.Sorted(maps.Keys(config.Options)) {
-		if !isDrive(option) && !strings.HasPrefix(option, "unused") {
-			continue
-		}
-		drive := proxmox.ParseDrive(option, config.Options[option])
+	for _, drive := range config.Drives().Volumes() {
 		if storage, known := view.Storage(r.Region, r.Host, drive.Storage); known && !storage.Available && proxmox.IsDiskOf(drive.VolumeID, vmid) {
 			return &retainedError{fmt.Sprintf(
 				"template %d is retained: its disk %s cannot be deleted, because storage %s is not active on host %s; the template is deleted when the storage is active, check it with: pvesm status --storage %s",

@@ -23,13 +23,10 @@ func CanClone(snapshot *inventory.Snapshot, templateHost string, config proxmox.
 		return true
 	}
 	volumes := 0
-	for option, value := range config.Options {
-		if !isDrive(option) {
-			continue
-		}
-		storage := proxmox.ParseDrive(option, value).Storage
-		if storage == "" {
-			continue // an empty drive
+	for _, drive := range config.Drives().Volumes() {
+		storage := drive.Storage
+		if storage == "" || strings.HasPrefix(drive.Slot, "unused") {
+			continue // an empty drive, or not cloned
 		}
 		if !snapshot.Storages[inventory.StorageKey{Host: templateHost, Storage: storage}].Shared {
 			return false
@@ -40,11 +37,6 @@ func CanClone(snapshot *inventory.Snapshot, templateHost string, config proxmox.
 		volumes++
 	}
 	return volumes > 0
-}
-
-func isDrive(option string) bool {
-	bus := strings.TrimRight(option, "0123456789")
-	return bus != option && slices.Contains([]string{"ide", "sata", "scsi", "virtio", "efidisk", "tpmstate"}, bus)
 }
 
 // CreationTime returns the creation time in the configuration of a guest, in seconds

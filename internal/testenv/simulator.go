@@ -101,3 +101,6 @@ func (w *Env) PostToProxmox(path string, form url.Values) {
 	w.Expect(response.Body.Close()).To(gomega.Succeed())
 	w.Expect(response.StatusCode).To(gomega.Equal(http.StatusOK))
 }
+
+// OtherHost returns the other one of two Hosts.
+func OtherHost(host string) string { return map[string]string{"pve1": "pve2", "pve2": "pve1"}[host] }

@@ -151,7 +151,7 @@ func TestDeleteMigratedVM(t *testing.T) {
 	in := w.Intent(claim)
 	w.Expect(p.Instances.Deleter.CleanupBootDrive(t.Context(), claim)).To(Succeed())
 	claim = w.Stored(claim)
-	other := map[string]string{"pve1": "pve2", "pve2": "pve1"}[in.Host]
+	other := testenv.OtherHost(in.Host)
 	w.Expect(w.Sim.MigrateGuest(in.VMID, other)).To(Succeed())
 	w.Eventually(func() bool {
 		guest, ok := p.Inventory.View().Guest(in.Region, in.VMID)

@@ -334,7 +334,7 @@ func TestDeleteMigratedByHA(t *testing.T) {
 	p := w.StartProcess(testenv.NoPolling())
 	claim := p.Launched("pool-abc", w.NodeClass)
 	in := w.Intent(claim)
-	other := map[string]string{"pve1": "pve2", "pve2": "pve1"}[in.Host]
+	other := testenv.OtherHost(in.Host)
 	w.Expect(p.Inventory.RefreshAll(t.Context())).To(Succeed())
 	w.Expect(w.Sim.SetHA(in.VMID, "started")).To(Succeed())
 	w.Expect(w.Sim.MigrateGuest(in.VMID, other)).To(Succeed())

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -85,11 +84,7 @@ func (d *Deleter) deleteDisks(ctx context.Context, c proxmox.Client, id instance
 // privileges cannot delete.
 func (d *Deleter) checkStorages(id instance.Identity, host string, cfg proxmox.VMConfig) error {
 	view := d.deps.Inventory.View()
-	for _, slot := range slices.Sorted(maps.Keys(cfg.Options)) {
-		if !volumeSlot.MatchString(slot) {
-			continue
-		}
-		drive := proxmox.ParseDrive(slot, cfg.Options[slot])
+	for _, drive := range cfg.Drives().Volumes() {
 		if storage, known := view.Storage(id.Region, host, drive.Storage); known && !storage.Available && proxmox.IsDiskOf(drive.VolumeID, id.VMID) {
 			return &instance.BlockedError{Reason: v1alpha1.EventDiskNotDeleted, Message: fmt.Sprintf(
 				"disk %s of VM %d cannot be deleted, because storage %s is inactive on host %s; the VM will be deleted when it is active, check with: pvesm status",

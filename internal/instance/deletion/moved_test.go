@@ -16,9 +16,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// otherHost returns the other one of two hosts.
-func otherHost(host string) string { return map[string]string{"pve1": "pve2", "pve2": "pve1"}[host] }
-
 // A VM whose ownership mark was lost does not count as deleted if it was migrated since the last
 // poll.
 func TestDeleteLostMarkMigrated(t *testing.T) {
@@ -30,7 +27,7 @@ func TestDeleteLostMarkMigrated(t *testing.T) {
 	w.Expect(p.Inventory.RefreshAll(t.Context())).To(Succeed())
 	w.Expect(w.Client.UpdateVM(t.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{"description": "web server"}})).To(Succeed())
 	expectBlocked(w, p, claim, v1alpha1.EventOwnershipMarkLost)
-	w.Expect(w.Sim.MigrateGuest(in.VMID, otherHost(in.Host))).To(Succeed())
+	w.Expect(w.Sim.MigrateGuest(in.VMID, testenv.OtherHost(in.Host))).To(Succeed())
 	deleted, err := p.Instances.Deleter.Delete(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(deleted).To(BeFalse())
@@ -47,13 +44,13 @@ func TestDeleteMovedAfterRequest(t *testing.T) {
 	in := w.Intent(claim)
 	w.Expect(p.Instances.Deleter.CleanupBootDrive(t.Context(), claim)).To(Succeed())
 	claim = deleting(w, claim)
-	w.Expect(w.Sim.MigrateGuest(in.VMID, otherHost(in.Host))).To(Succeed())
+	w.Expect(w.Sim.MigrateGuest(in.VMID, testenv.OtherHost(in.Host))).To(Succeed())
 	w.Eventually(func() string {
 		guest, _ := p.Inventory.View().Guest(in.Region, in.VMID)
 		return guest.Host
-	}).Should(Equal(otherHost(in.Host)))
+	}).Should(Equal(testenv.OtherHost(in.Host)))
 	p.Delete(claim)
-	w.Expect(instance.RecordedHost(w.Stored(claim))).To(Equal(otherHost(in.Host)))
+	w.Expect(instance.RecordedHost(w.Stored(claim))).To(Equal(testenv.OtherHost(in.Host)))
 
 	w.Expect(w.Sim.HostDown(in.Host, "refused")).To(Succeed())
 	w.StartProcess().Delete(w.Stored(claim))
@@ -64,7 +61,7 @@ func TestDeleteMovedAfterRequest(t *testing.T) {
 func TestDeleteMovedDuringShutdown(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t, testenv.Hosts(2))
-	p := w.StartProcess()
+	p := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.OperationTimeout = 8 * time.Second }))
 	claim := p.Launched("pool-abc", w.NodeClass)
 	in := w.Intent(claim)
 	w.Expect(p.Instances.Deleter.CleanupBootDrive(t.Context(), claim)).To(Succeed())
@@ -73,7 +70,7 @@ func TestDeleteMovedDuringShutdown(t *testing.T) {
 	deleted, err := p.Instances.Deleter.Delete(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(deleted).To(BeFalse())
-	w.Expect(w.Sim.MigrateGuest(in.VMID, otherHost(in.Host))).To(Succeed())
+	w.Expect(w.Sim.MigrateGuest(in.VMID, testenv.OtherHost(in.Host))).To(Succeed())
 	w.Expect(w.Sim.HostDown(in.Host, "refused")).To(Succeed())
 	p.Delete(claim)
 	w.Expect(w.VMs()).To(BeEmpty())

@@ -6,8 +6,6 @@ package deletion
 import (
 	"context"
 	"fmt"
-	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,9 +18,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// volumeSlot matches the options that refer to a volume.
-var volumeSlot = regexp.MustCompile(`^(ide|sata|scsi|virtio|efidisk|tpmstate|unused)\d+$`)
-
 // checkVolumes returns a BlockedError if Proxmox would delete a volume with the VM that is
 // not a disk of it, such as one of the Proxmox CSI driver: Proxmox deletes each volume
 // in the configuration that has the VMID in its name. It keeps all others.
@@ -34,11 +29,8 @@ func checkVolumes(ctx context.Context, id instance.Identity, host string, cfg pr
 		return err
 	}
 	var kept []string
-	for _, slot := range slices.Sorted(maps.Keys(cfg.Options)) {
-		if !volumeSlot.MatchString(slot) {
-			continue
-		}
-		volume := proxmox.ParseDrive(slot, cfg.Options[slot]).VolumeID
+	for _, drive := range cfg.Drives().Volumes() {
+		slot, volume := drive.Slot, drive.VolumeID
 		owner, named := proxmox.VolumeOwner(volume)
 		switch {
 		case !named || proxmox.IsDiskOf(volume, id.VMID):

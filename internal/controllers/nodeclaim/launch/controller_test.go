@@ -116,7 +116,7 @@ func TestLaunchFailed(t *testing.T) {
 	w.Expect(w.Events.Reasons(pod)).To(Equal([]string{events.InsufficientCapacityError}))
 	w.Expect(offered(w, class, host)).To(BeFalse())
 	w.Expect(offered(w, other, host)).To(BeTrue(), "other classes are not affected")
-	w.Expect(offered(w, class, map[string]string{"pve1": "pve2", "pve2": "pve1"}[host])).To(BeTrue(), "other hosts are not affected")
+	w.Expect(offered(w, class, testenv.OtherHost(host))).To(BeTrue(), "other hosts are not affected")
 
 	w.Clock.Advance(3*time.Minute + time.Second)
 	w.Expect(offered(w, class, host)).To(BeTrue(), "retried after the backoff")

@@ -226,7 +226,7 @@ func TestMigratedVM(t *testing.T) {
 	w := testenv.New(t, testenv.Hosts(2), testenv.NoPolling())
 	claim := w.Launched("a", w.Class())
 	in := w.Intent(claim)
-	target := map[string]string{"pve1": "pve2", "pve2": "pve1"}[in.Host]
+	target := testenv.OtherHost(in.Host)
 	w.Expect(w.Sim.MigrateGuest(in.VMID, target)).To(Succeed())
 	w.Refresh()
 	c := controller(w)
