@@ -81,7 +81,7 @@ func (d *Deleter) detachAndDeleteBootDrive(ctx context.Context, claim *karpv1.No
 			return fmt.Errorf("emptying drive %s: %w", drive.Slot, err)
 		}
 	}
-	from, reachable := d.bootDriveHost(in)
+	from, reachable := d.bootDriveHost(in, host)
 	if !reachable {
 		// A request would fail as well, after up to 30 s.
 		return fmt.Errorf("deleting volume %s: %w: host %s is offline", volume, proxmox.ErrHostUnreachable, from)
@@ -91,10 +91,11 @@ func (d *Deleter) detachAndDeleteBootDrive(ctx context.Context, claim *karpv1.No
 
 // bootDriveHost returns the Host that can delete the boot drive. That is the Host of the launch,
 // even if the VM was migrated. If it is offline and the storage is shared, it is another Host.
-// Without such a Host, it returns that of the launch and false.
-func (d *Deleter) bootDriveHost(in instance.Intent) (host string, reachable bool) {
+// Without such a Host, it returns that of the launch and false. The Host of the VM has just
+// responded, even if the last poll shows it as offline.
+func (d *Deleter) bootDriveHost(in instance.Intent, vmHost string) (host string, reachable bool) {
 	snapshot := d.deps.Inventory.View().Snapshots[in.Region]
-	if snapshot == nil || snapshot.Hosts[in.Host].Online {
+	if snapshot == nil || in.Host == vmHost || snapshot.Hosts[in.Host].Online {
 		return in.Host, true
 	}
 	for _, key := range isoStorages(snapshot) {
@@ -108,9 +109,9 @@ func (d *Deleter) bootDriveHost(in instance.Intent) (host string, reachable bool
 // deleteBootDriveVolume deletes the boot drive of a VM that is confirmed deleted. It does not wait
 // for a Host that is offline: garbage collection finds the boot drive when the Host is back, and
 // an administrator could not end the wait, because the VM may have been deleted on another Host.
-func (a *attempt) deleteBootDriveVolume(ctx context.Context) error {
+func (a *attempt) deleteBootDriveVolume(ctx context.Context, vmHost string) error {
 	volume := a.id.BootDriveVolume(a.intent.ISOStorage)
-	host, reachable := a.bootDriveHost(a.intent)
+	host, reachable := a.bootDriveHost(a.intent, vmHost)
 	if !reachable {
 		log.FromContext(ctx).Info("keeping boot drive for garbage collection, because its host is offline",
 			"volume", volume, "vmid", a.id.VMID, "host", host, "region", a.id.Region)

@@ -38,7 +38,7 @@ func newMovedEnv(t *testing.T, storage string) movedEnv {
 	p := w.StartProcess(testenv.NoPolling())
 	claim := p.Launched("pool-abc", w.NodeClass)
 	m := movedEnv{Env: w, p: p, claim: claim, in: w.Intent(claim)}
-	m.host = map[string]string{"pve1": "pve2", "pve2": "pve1"}[m.in.Host]
+	m.host = testenv.OtherHost(m.in.Host)
 	w.Expect(m.in.ISOStorage).To(Equal(storage))
 	w.Expect(m.isos(m.in.Host)).To(HaveLen(1))
 	w.Expect(w.Sim.HostDown(m.in.Host, "refused")).To(Succeed())
@@ -117,4 +117,18 @@ func TestCleanupBootDriveOfOfflineHost(t *testing.T) {
 	m.powerOn()
 	m.Expect(m.p.Instances.Deleter.CleanupBootDrive(t.Context(), m.claim)).To(Succeed())
 	m.Expect(m.isos(m.in.Host)).To(BeEmpty())
+}
+
+// A host that responds is used, even if the last poll shows it as offline.
+func TestCleanupBootDriveOfReturnedHost(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t, testenv.Hosts(2))
+	p := w.StartProcess(testenv.NoPolling())
+	claim := p.Launched("pool-abc", w.NodeClass)
+	host := w.Intent(claim).Host
+	w.Expect(w.Sim.HostDown(host, "refused")).To(Succeed())
+	p.Refresh()
+	w.Expect(w.Sim.HostUp(host)).To(Succeed())
+	w.Expect(p.Instances.Deleter.CleanupBootDrive(t.Context(), claim)).To(Succeed())
+	w.ExpectNoBootDrives()
 }

@@ -143,7 +143,7 @@ func (a *attempt) run(ctx context.Context) (bool, error) {
 			return false, err
 		}
 	}
-	if err := a.deleteBootDrive(ctx); err != nil {
+	if err := a.deleteBootDrive(ctx, host); err != nil {
 		return false, err
 	}
 	return a.releaseClaimState(ctx)
@@ -192,8 +192,9 @@ func (a *attempt) recordHost(ctx context.Context, host string) error {
 	return client.IgnoreNotFound(err)
 }
 
-// deleteBootDrive deletes the boot drive unless the bootstrap cleanup did.
-func (a *attempt) deleteBootDrive(ctx context.Context) error {
+// deleteBootDrive deletes the boot drive unless the bootstrap cleanup did. It gets the Host that
+// the VM was on, if any.
+func (a *attempt) deleteBootDrive(ctx context.Context, vmHost string) error {
 	if a.claim.Annotations[v1alpha1.AnnotationBootDataStatus] == v1alpha1.BootDataInitialized {
 		return nil
 	}
@@ -204,7 +205,7 @@ func (a *attempt) deleteBootDrive(ctx context.Context) error {
 	if _, member := a.deps.Inventory.View().Host(a.id.Region, a.intent.Host); a.intent.ISOStorage == "" || !member {
 		return nil
 	}
-	return a.deleteBootDriveVolume(ctx)
+	return a.deleteBootDriveVolume(ctx, vmHost)
 }
 
 // releaseClaimState deletes what is not on Proxmox: join token, reservation, tracker entry.
