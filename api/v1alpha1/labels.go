@@ -89,7 +89,7 @@ const (
 	// from. It is written before the first change in Proxmox. A controller that finds it resumes the launch with that
 	// VMID or fails it, and never tries another one.
 	AnnotationLaunchIntent = Group + "/launch-intent"
-	// AnnotationLaunchTask is the UPID of the clone task, written as soon as Proxmox has accepted the clone.
+	// AnnotationLaunchTask is the UPID of the clone task, written if the clone takes longer than two seconds.
 	AnnotationLaunchTask = Group + "/launch-task"
 	// AnnotationLaunchProgress is the last launch step that ended, and the seconds from the plan to the end of each step, as JSON. The
 	// last steps are those of the guest and the cluster, until the Node is initialized.

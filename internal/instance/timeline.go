@@ -139,6 +139,15 @@ func (p *Progress) Observe(claim *karpv1.NodeClaim, o Observed, now time.Time) b
 	return len(found) > 0
 }
 
+// Age returns how long ago the last phase was reached.
+func (p *Progress) Age(claim *karpv1.NodeClaim, now time.Time) time.Duration {
+	in, _, err := ReadIntent(claim)
+	if err != nil {
+		return 0
+	}
+	return now.Sub(in.Time) - p.Timeline[p.Phase].duration()
+}
+
 // observedTimes returns when the observed steps ended, as the objects show it.
 func observedTimes(claim *karpv1.NodeClaim, o Observed) map[Phase]time.Time {
 	times := map[Phase]time.Time{}

@@ -100,12 +100,11 @@ func (a *attempt) isNotLaunched() bool {
 	if state := a.deps.Launches.Get(string(a.claim.UID)); !a.hasIntent || state.Started || state.Completed {
 		return false
 	}
-	if a.intent.Parked {
-		_, listed := a.deps.Inventory.View().Guest(a.id.Region, a.id.VMID)
-		return !listed
+	if _, listed := a.deps.Inventory.View().Guest(a.id.Region, a.id.VMID); listed {
+		return false
 	}
 	progress := instance.ReadProgress(a.claim)
-	return progress.HasReached(instance.PhaseHostWaking) && !progress.HasReached(instance.PhaseHostAwake)
+	return a.intent.Parked || progress.HasReached(instance.PhaseHostWaking) && !progress.HasReached(instance.PhaseHostAwake)
 }
 
 func (a *attempt) run(ctx context.Context) (bool, error) {

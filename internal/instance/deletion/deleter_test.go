@@ -173,6 +173,18 @@ func TestDeleteUnreachableHost(t *testing.T) {
 	w.ExpectNoBootDrives()
 }
 
+// A launch whose clone was not recorded, and whose host was then recorded as asleep, has a VM.
+func TestDeleteListedWhileHostWakes(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	claim := w.StartProcess().Launched("pool-abc", w.NodeClass)
+	w.Expect(instance.Annotate(t.Context(), w.Kube, claim, map[string]string{
+		v1alpha1.AnnotationLaunchProgress: `{"phase":"HostWaking","timeline":{"Planned":0,"HostWaking":1}}`,
+	})).To(Succeed())
+	w.StartProcess().Delete(w.Stored(claim))
+	w.ExpectNoOrphans()
+}
+
 func TestDeleteDuringBackup(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)

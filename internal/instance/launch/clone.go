@@ -160,13 +160,30 @@ func (a *attempt) clone(ctx context.Context) error {
 	}
 	a.deps.Launches.RecordCloneStarted(uid, task)
 	a.reach(instance.PhaseCloning)
-	if err := instance.Annotate(ctx, a.deps.Kube, a.claim, map[string]string{
+	ended, recorded := make(chan struct{}), make(chan error, 1)
+	go func() { recorded <- a.recordClone(ctx, task, ended) }()
+	err = a.waitCloned(ctx, task)
+	close(ended)
+	return errors.Join(err, <-recorded)
+}
+
+// recordCloneAfter is how long a clone runs before it is recorded on the Claim.
+const recordCloneAfter = 2 * time.Second
+
+// recordClone records a long clone on the Claim, so that after a restart the controller knows
+// which one is its own. A short one, such as a linked clone, has ended by then.
+func (a *attempt) recordClone(ctx context.Context, task proxmox.UPID, ended <-chan struct{}) error {
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return nil
+	case <-time.After(recordCloneAfter):
+	}
+	return instance.Annotate(ctx, a.deps.Kube, a.claim, map[string]string{
 		v1alpha1.AnnotationLaunchTask:     string(task),
 		v1alpha1.AnnotationLaunchProgress: a.encodeProgress(),
-	}); err != nil {
-		return err
-	}
-	return a.waitCloned(ctx, task)
+	})
 }
 
 func (a *attempt) cloneRequest() (proxmox.CloneRequest, error) {

@@ -32,6 +32,7 @@ func TestLaunchAndDelete(t *testing.T) {
 	in := w.Intent(claim)
 	w.Expect(claim.Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
 	w.Expect(claim.Annotations[v1alpha1.AnnotationLaunchProgress]).To(ContainSubstring("Started"))
+	w.Expect(claim.Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchTask), "only that of a long clone")
 
 	cfg, err := w.Client.VMConfig(t.Context(), in.Host, in.VMID)
 	w.Expect(err).NotTo(HaveOccurred())

@@ -16,12 +16,13 @@ import (
 // save energy, or both are up again. Until then it returns instance.ErrHostAsleep: the reservation of the Claim makes the power
 // controller wake them. The Claim shows the wait, so its deletion needs no request to a Host
 // that is off. A launch that may have sent requests does not wait: its Host is in use, so a
-// record about it is removed again.
+// record about it is removed again. After a restart, a clone that was not recorded is listed.
 func (a *attempt) ensureAwake(ctx context.Context) error {
-	if a.deps.Launches.Get(string(a.claim.UID)).Started || a.progress.HasReached(instance.PhaseCloning) {
+	view := a.deps.Inventory.View()
+	_, listed := view.Guest(a.intent.Region, a.intent.VMID)
+	if listed || a.deps.Launches.Get(string(a.claim.UID)).Started || a.progress.HasReached(instance.PhaseCloning) {
 		return nil
 	}
-	view := a.deps.Inventory.View()
 	host, _ := view.Host(a.intent.Region, a.intent.Host)
 	if host.Sleep == "" {
 		host, _ = view.Host(a.intent.Region, a.intent.TemplateHost)

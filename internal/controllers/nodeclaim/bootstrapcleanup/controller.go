@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
+	"k8s.io/apimachinery/pkg/util/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,13 +33,21 @@ const (
 	busyRetryInterval = 500 * time.Millisecond
 	// unreachableRetryInterval is the delay after an unreachable Host.
 	unreachableRetryInterval = 30 * time.Second
+	// cacheDelay is longer than the time after which the cache shows a change of a Claim.
+	cacheDelay = time.Minute
 )
 
 // Controller deletes boot drives and join tokens of joined guests.
-type Controller struct{ deleter *deletion.Deleter }
+type Controller struct {
+	deleter *deletion.Deleter
+	// done has the UIDs of Claims that were cleaned up, and that the cache may not show yet.
+	done *cache.Expiring
+}
 
 // NewController returns a Controller.
-func NewController(deleter *deletion.Deleter) *Controller { return &Controller{deleter} }
+func NewController(deleter *deletion.Deleter) *Controller {
+	return &Controller{deleter: deleter, done: cache.NewExpiring()}
+}
 
 // needsCleanup reports whether a Claim's guest has joined and its boot drive still
 // exists. It must not change the object, which belongs to the cache.
@@ -61,7 +70,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 
 // Reconcile deletes the boot drive and join token of a Claim.
 func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	if !needsCleanup(claim) {
+	if _, done := c.done.Get(claim.UID); done || !needsCleanup(claim) {
 		return reconcile.Result{}, nil
 	}
 	err := c.deleter.CleanupBootDrive(ctx, claim)
@@ -75,5 +84,6 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("deleting the boot drive of NodeClaim %s: %w", claim.Name, err)
 	}
+	c.done.Set(claim.UID, nil, cacheDelay)
 	return reconcile.Result{}, nil
 }

@@ -15,6 +15,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -37,6 +38,11 @@ const (
 	// deletes approved certificate requests after an hour, so later the timeline would
 	// miss steps.
 	recordTimeout = time.Hour
+	// recordDelay is how long a step before the last one may be the newest until it is recorded.
+	// Most guests take less, so their whole timeline is recorded with one write.
+	recordDelay = 10 * time.Second
+	// cacheDelay is longer than the time after which the cache shows a change of a Claim.
+	cacheDelay = time.Minute
 	// joiningNodeField is the index of certificate requests by the Node that joins with
 	// them.
 	joiningNodeField = "joiningNode"
@@ -47,11 +53,14 @@ type Controller struct {
 	kube    client.Client
 	clock   clock.PassiveClock
 	metrics instance.Metrics
+	// recorded has the UIDs of Claims whose whole timeline was recorded, and that the cache may not
+	// show yet.
+	recorded *cache.Expiring
 }
 
 // NewController returns a Controller.
 func NewController(kube client.Client, clock clock.PassiveClock, metrics instance.Metrics) *Controller {
-	return &Controller{kube: kube, clock: clock, metrics: metrics}
+	return &Controller{kube: kube, clock: clock, metrics: metrics, recorded: cache.NewExpiring()}
 }
 
 // isJoining reports whether this controller launched the VM of a Claim, and its Node was not
@@ -101,7 +110,7 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 
 // Reconcile records the steps of a launch that have ended.
 func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	if !isJoining(claim) || c.endedLongAgo(claim) {
+	if _, recorded := c.recorded.Get(claim.UID); recorded || !isJoining(claim) || c.endedLongAgo(claim) {
 		return reconcile.Result{}, nil
 	}
 	observed, err := c.observe(ctx, claim)
@@ -112,11 +121,15 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if !progress.Observe(claim, observed, c.clock.Now()) {
 		return reconcile.Result{}, nil
 	}
+	if wait := recordDelay - progress.Age(claim, c.clock.Now()); wait > 0 && !progress.HasReached(instance.PhaseInitialized) {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
 	changed, err := report.Reporter{Kube: c.kube}.Record(ctx, claim, v1alpha1.AnnotationLaunchProgress, progress.Encode())
 	if err != nil {
 		return report.Result(err)
 	}
 	if changed && progress.HasReached(instance.PhaseInitialized) {
+		c.recorded.Set(claim.UID, nil, cacheDelay)
 		log.FromContext(ctx).Info("node initialized", "timeline", progress.Timeline)
 		c.metrics.Initialized(progress)
 	}
