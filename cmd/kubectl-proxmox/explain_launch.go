@@ -107,7 +107,7 @@ func checkOf(step instance.Phase, progress instance.Progress, claim *karpv1.Node
 	case step == instance.PhaseCloning && in.Parked:
 		return "no host has capacity for the VM; to see the free capacity, run: kubectl proxmox hosts"
 	case step == instance.PhaseCloning:
-		return fmt.Sprintf("the clone has not started: other clones on storage %s run first (--proxmox-clone-slots), or Proxmox does not accept it; check the events above", in.Storage)
+		return fmt.Sprintf("the clone has not started, because other clones on storage %s run first (--proxmox-clone-slots) or Proxmox does not accept it, or a later step waits; check the events above, and the tasks of VM %d on host %s", in.Storage, in.VMID, in.Host)
 	case step == instance.PhaseStarted:
 		return fmt.Sprintf("Proxmox clones, configures and starts VM %d; check its tasks on host %s", in.VMID, in.Host)
 	case step == instance.PhaseCertificateApproved:

@@ -96,7 +96,7 @@ func TestLaunchTimeline(t *testing.T) {
 		"planned": {claimInLaunch(progressPlanned), nil, `launch timeline
   STEP      COMPONENT   AT   TOOK
   Cloning   Proxmox     -    5m0s, waiting
-  waiting for Cloning: the clone has not started: other clones on storage local-lvm run first (--proxmox-clone-slots), or Proxmox does not accept it; check the events above
+  waiting for Cloning: the clone has not started, because other clones on storage local-lvm run first (--proxmox-clone-slots) or Proxmox does not accept it, or a later step waits; check the events above, and the tasks of VM 20001 on host pve1
 `},
 		"waiting_for_capacity": {claimInLaunch(progressPlanned, func(_ *karpv1.NodeClaim, in *instance.Intent) { in.Parked = true }), nil,
 			"no host has capacity for the VM; to see the free capacity, run: kubectl proxmox hosts\n"},

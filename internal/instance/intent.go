@@ -151,6 +151,13 @@ func (in Intent) ID() v1alpha1.ProviderID {
 // ProviderID returns the provider ID of the VM.
 func (in Intent) ProviderID() string { return in.ID().String() }
 
+// IsListed reports whether the view shows a guest with the VMID where a launch creates it. A guest
+// on another Host is not of this launch.
+func (in Intent) IsListed(view inventory.View) bool {
+	guest, listed := view.Guest(in.Region, in.VMID)
+	return listed && (guest.Host == in.Host || guest.Host == in.TemplateHost)
+}
+
 // Reservation returns what the intent reserves in the ledger.
 func (in Intent) Reservation(claim *karpv1.NodeClaim) inventory.Reservation {
 	r := inventory.Reservation{

@@ -145,7 +145,11 @@ func (p *Progress) Age(claim *karpv1.NodeClaim, now time.Time) time.Duration {
 	if err != nil {
 		return 0
 	}
-	return now.Sub(in.Time) - p.Timeline[p.Phase].duration()
+	elapsed, after := now.Sub(in.Time), p.Timeline[p.Phase].duration()
+	if p.Phase == PhaseNodeReady && elapsed-after < time.Millisecond { // the clock of the guest is ahead
+		after = p.Timeline[PhaseNodeRegistered].duration()
+	}
+	return elapsed - after
 }
 
 // observedTimes returns when the observed steps ended, as the objects show it.

@@ -28,6 +28,8 @@
 //     restarted when its Host is back online.
 //   - Other stopped guests and templates do not count, nor does the stopped VM
 //     node-capacity by which another provider's daemon describes its Host.
+//   - A guest that ran when its Host lost its power or crashed counts for 15 minutes after the
+//     start of the Host, also while it is stopped: Proxmox starts guests one after the other.
 //   - Containers count like VMs. A container without a CPU limit counts no CPUs, because
 //     Proxmox lists all CPUs of the Host for it.
 //   - A row without resources (for ten seconds after a guest was created, and while its

@@ -78,7 +78,7 @@ func NewSnapshot(result PollResult, previous *Snapshot, own VMIDRange) *Snapshot
 			}
 		}
 		if ok {
-			guest = carryOver(guest, before)
+			guest = carryOver(guest, before, s.Hosts[row.Host].isBooting())
 		}
 		switch {
 		case guest.Config == before.Config:
@@ -143,10 +143,26 @@ func since(is bool, before, now time.Time) time.Time {
 	return before
 }
 
+// bootTime is how long after its start a Host may still start guests: Proxmox starts them one
+// after the other.
+const bootTime = 15 * time.Minute
+
+// isBooting reports whether the Host may still start the guests that ran before it was restarted.
+func (h Host) isBooting() bool {
+	return h.UptimeSeconds > 0 && h.UptimeSeconds < int64(bootTime.Seconds())
+}
+
 // carryOver sets the resources of a row that has none from the guest's last row, unless a
-// VM replaced a container with the same VMID or vice versa.
-func carryOver(guest, before Guest) Guest {
-	if guest.HasResources() || guest.Kind != before.Kind || !before.HasResources() {
+// VM replaced a container with the same VMID or vice versa. A guest on a Host that boots
+// keeps its last allocation until it is started.
+func carryOver(guest, before Guest, booting bool) Guest {
+	if guest.Kind != before.Kind || !before.HasResources() {
+		return guest
+	}
+	if guest.HasResources() {
+		if booting && guest.Host == before.Host {
+			guest.Allocated = before.Allocated
+		}
 		return guest
 	}
 	guest.Stale = true
@@ -160,7 +176,8 @@ func carryOver(guest, before Guest) Guest {
 }
 
 // allocationOf implements the rule in the package comment. For a stale row it is the last
-// allocation, because it is unknown whether the guest runs.
+// allocation, because it is unknown whether the guest runs. The same applies to a stopped guest
+// if carryOver has set its last allocation.
 func allocationOf(guest Guest, hostCPUs int, own VMIDRange) Amount {
 	switch {
 	case guest.Template || (guest.Config != nil && guest.Config.IsTemplate()) || guest.isTopologyVM():
@@ -170,7 +187,7 @@ func allocationOf(guest Guest, hostCPUs int, own VMIDRange) Amount {
 	case !guest.HasResources():
 		return configuredAmount(guest)
 	case guest.Status == statusStopped && !own.Contains(guest.VMID):
-		return Amount{}
+		return guest.Allocated
 	}
 	amount := Amount{CPUs: guest.CPUs, MemoryBytes: guest.MemoryBytes}
 	if guest.Kind == proxmox.KindLXC && guest.CPUs >= hostCPUs {

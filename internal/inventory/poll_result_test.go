@@ -65,6 +65,40 @@ func TestAllocationOfStaleRow(t *testing.T) {
 	}
 }
 
+// The guests of others that a restarted host has not started yet keep their place.
+func TestAllocationOfRestartedHost(t *testing.T) {
+	t.Parallel()
+	up := func(uptime int64) []proxmox.HostRow {
+		pve1, pve2 := host("pve1", 16, 64), host("pve2", 16, 64)
+		pve1.UptimeSeconds, pve2.UptimeSeconds = uptime, uptime
+		return []proxmox.HostRow{pve1, pve2}
+	}
+	running, stopped := vm(100, "pve1", "running", 4, 8), vm(101, "pve1", "stopped", 2, 4)
+	before := snapshotOf(nil, up(100_000), running, stopped)
+	running.Status = "stopped"
+	restarted := before
+	for range 2 {
+		restarted = snapshotOf(restarted, up(60), running, stopped)
+	}
+	moved := running
+	moved.Host = "pve2"
+	for name, c := range map[string]struct {
+		snapshot *inventory.Snapshot
+		want     inventory.Amount
+	}{
+		"stopped_by_its_owner": {snapshotOf(before, up(100_060), running, stopped), amount(0, 0)},
+		"restarted":            {restarted, amount(4, 8)},
+		"never_started":        {snapshotOf(restarted, up(900), running, stopped), amount(0, 0)},
+		"first_poll":           {snapshotOf(nil, up(60), running, stopped), amount(0, 0)},
+		"moved":                {snapshotOf(before, up(60), moved, stopped), amount(0, 0)},
+	} {
+		allocated := c.snapshot.Hosts["pve1"].Allocated.Plus(c.snapshot.Hosts["pve2"].Allocated)
+		if allocated != c.want {
+			t.Errorf("%s: the hosts have allocated %+v, want %+v", name, allocated, c.want)
+		}
+	}
+}
+
 func TestAllocationContainerReplacesVM(t *testing.T) {
 	t.Parallel()
 	hosts := []proxmox.HostRow{host("pve1", 16, 64)}

@@ -67,13 +67,12 @@ func parseSize(s string) int64 {
 	return int64(bytes)
 }
 
-// Drives are the disks and CD drives of a VM. EFI variables, TPM state and unused
-// volumes are not drives.
+// Drives are the disks and CD drives of a VM.
 type Drives struct{ options map[string]string }
 
-var driveSlot = regexp.MustCompile(`^(ide|sata|scsi|virtio)(\d{1,2})$`)
+var driveSlot = regexp.MustCompile(`^(ide|sata|scsi|virtio)\d{1,2}$`)
 
-// All returns the drives sorted by slot.
+// All returns the drives sorted by slot, without EFI variables, TPM state and unused volumes.
 func (d Drives) All() []Drive { return d.in(driveSlot) }
 
 var volumeSlot = regexp.MustCompile(`^(ide|sata|scsi|virtio|efidisk|tpmstate|unused)\d+$`)

@@ -100,7 +100,7 @@ func (a *attempt) isNotLaunched() bool {
 	if state := a.deps.Launches.Get(string(a.claim.UID)); !a.hasIntent || state.Started || state.Completed {
 		return false
 	}
-	if _, listed := a.deps.Inventory.View().Guest(a.id.Region, a.id.VMID); listed {
+	if a.intent.IsListed(a.deps.Inventory.View()) {
 		return false
 	}
 	progress := instance.ReadProgress(a.claim)

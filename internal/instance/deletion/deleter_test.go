@@ -173,6 +173,24 @@ func TestDeleteUnreachableHost(t *testing.T) {
 	w.ExpectNoBootDrives()
 }
 
+// After a restart, the recorded clone of a claim is canceled.
+func TestDeleteRecordedClone(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	before := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.CloneRecordAfter = 0 }))
+	claim := before.Planned("pool-abc", w.NodeClass)
+	w.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})
+	ctx, cancel := context.WithCancel(t.Context())
+	launched := make(chan error, 1)
+	go func() { launched <- before.Instances.Launcher.Launch(ctx, claim, w.NodeClass) }()
+	w.Eventually(func() map[string]string { return w.Stored(claim).Annotations }).Should(HaveKey(v1alpha1.AnnotationLaunchTask))
+	cancel()
+	w.Expect(<-launched).To(HaveOccurred())
+	w.StartProcess().Delete(w.Stored(claim))
+	w.ExpectNoOrphans()
+	w.Expect(w.Sim.CountRequests("DELETE", "/nodes/{node}/tasks/{upid}")).To(Equal(1))
+}
+
 // A launch whose clone was not recorded, and whose host was then recorded as asleep, has a VM.
 func TestDeleteListedWhileHostWakes(t *testing.T) {
 	t.Parallel()

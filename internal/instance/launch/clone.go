@@ -53,6 +53,7 @@ const clonePollInterval = time.Second
 func (a *attempt) resumeClone(ctx context.Context) (retry bool, err error) {
 	if task := a.deps.Launches.CloneTask(a.claim); task != "" {
 		// The task may still run when the configuration seems complete.
+		a.deps.Launches.RecordCloneStarted(string(a.claim.UID), task)
 		err := a.waitCloned(ctx, task)
 		if ctx.Err() != nil {
 			return false, ctx.Err()
@@ -68,11 +69,7 @@ func (a *attempt) resumeClone(ctx context.Context) (retry bool, err error) {
 	case instance.IsNotVisible(err):
 		return a.resumeInvisible(ctx)
 	case errors.Is(err, proxmox.ErrNotFound):
-		running, err := a.isCloneRunning(ctx)
-		if err != nil || running {
-			return running, err
-		}
-		return false, a.clone(ctx)
+		return a.resumeAbsent(ctx)
 	case err != nil:
 		return false, err
 	}
@@ -80,6 +77,26 @@ func (a *attempt) resumeClone(ctx context.Context) (retry bool, err error) {
 		return a.resumeLocked(ctx)
 	}
 	return false, a.verifyOwner(cfg)
+}
+
+// resumeAbsent handles a VM that does not exist: it waits for a clone that may create it. If none
+// runs, it clones.
+func (a *attempt) resumeAbsent(ctx context.Context) (retry bool, err error) {
+	if a.deps.Launches.Get(string(a.claim.UID)).HasNoClone() {
+		return false, a.clone(ctx)
+	}
+	if running, err := a.isCloneRunning(ctx); err != nil || running {
+		return running, err
+	}
+	// The clone may have ended between the two requests.
+	_, err = a.client.VMConfig(ctx, a.intent.Host, a.intent.VMID)
+	switch {
+	case errors.Is(err, proxmox.ErrNotFound):
+		return false, a.clone(ctx)
+	case err == nil, instance.IsNotVisible(err):
+		return true, nil
+	}
+	return false, err
 }
 
 // resumeInvisible handles a VM that the token may not read. A token with privileges on a
@@ -160,30 +177,34 @@ func (a *attempt) clone(ctx context.Context) error {
 	}
 	a.deps.Launches.RecordCloneStarted(uid, task)
 	a.reach(instance.PhaseCloning)
-	ended, recorded := make(chan struct{}), make(chan error, 1)
-	go func() { recorded <- a.recordClone(ctx, task, ended) }()
-	err = a.waitCloned(ctx, task)
-	close(ended)
-	return errors.Join(err, <-recorded)
+	return a.waitCloned(ctx, task)
 }
 
-// recordCloneAfter is how long a clone runs before it is recorded on the Claim.
-const recordCloneAfter = 2 * time.Second
-
-// recordClone records a long clone on the Claim, so that after a restart the controller knows
-// which one is its own. A short one, such as a linked clone, has ended by then.
-func (a *attempt) recordClone(ctx context.Context, task proxmox.UPID, ended <-chan struct{}) error {
-	select {
-	case <-ended:
-		return nil
-	case <-ctx.Done():
-		return nil
-	case <-time.After(recordCloneAfter):
+// recordLongClone records the task on the Claim when it has run for CloneRecordAfter, so that after
+// a restart the controller knows which clone is its own. Most linked clones have ended by then. The
+// caller calls stop at the end of the task.
+func (a *attempt) recordLongClone(ctx context.Context, task proxmox.UPID) (stop func()) {
+	if a.claim.Annotations[v1alpha1.AnnotationLaunchTask] == string(task) {
+		return func() {}
 	}
-	return instance.Annotate(ctx, a.deps.Kube, a.claim, map[string]string{
-		v1alpha1.AnnotationLaunchTask:     string(task),
-		v1alpha1.AnnotationLaunchProgress: a.encodeProgress(),
-	})
+	ended, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		select {
+		case <-ended:
+			return
+		case <-ctx.Done():
+			return
+		case <-a.deps.Clock.After(a.deps.Settings.CloneRecordAfter):
+		}
+		if err := instance.Annotate(ctx, a.deps.Kube, a.claim, map[string]string{
+			v1alpha1.AnnotationLaunchTask:     string(task),
+			v1alpha1.AnnotationLaunchProgress: a.encodeProgress(),
+		}); err != nil {
+			a.log.Error(err, "recording the clone task")
+		}
+	}()
+	return func() { close(ended); <-stopped }
 }
 
 func (a *attempt) cloneRequest() (proxmox.CloneRequest, error) {
@@ -210,7 +231,9 @@ func (a *attempt) cloneRequest() (proxmox.CloneRequest, error) {
 // waitCloned waits for the end of a clone task, and records it. If the status cannot be
 // read, the task may still run.
 func (a *attempt) waitCloned(ctx context.Context, task proxmox.UPID) error {
+	stop := a.recordLongClone(ctx, task)
 	status, err := a.wait(ctx, task)
+	stop()
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

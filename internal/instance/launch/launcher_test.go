@@ -26,7 +26,7 @@ import (
 func TestLaunchAndDelete(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t, testenv.Hosts(2))
-	p := w.StartProcess()
+	p := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.CloneRecordAfter = time.Hour }))
 	claim := p.Launched("pool-abc", w.NodeClass)
 
 	in := w.Intent(claim)
@@ -198,6 +198,20 @@ func TestLaunchBesideOtherClone(t *testing.T) {
 	w.Eventually(func() map[string]string { return w.Stored(other).Annotations }).Should(HaveKey(v1alpha1.AnnotationLaunchTask))
 	p.MustLaunch(resumed, w.NodeClass)
 	p.Delete(deleted)
+}
+
+// A VM whose clone ends between two requests of a restarted controller is used.
+func TestLaunchCloneEndsDuringResume(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	before := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.CloneRecordAfter = time.Hour }))
+	claim := before.Planned("pool-abc", w.NodeClass)
+	w.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/status/start", Count: 1, Status: 500, Message: "not now"})
+	w.Expect(before.Launch(claim, w.NodeClass)).To(MatchError(ContainSubstring("not now")))
+	p := w.StartProcess(testenv.NoPolling())
+	// The first two requests of the launch do not find the VM.
+	w.AddFault(pvesim.Fault{Method: "GET", Path: "/nodes/{node}/qemu/{vmid}/config", Count: 2, Status: 500, Message: fmt.Sprintf("Configuration file 'nodes/pve1/qemu-server/%d.conf' does not exist", w.Intent(claim).VMID)})
+	p.MustLaunch(w.Stored(claim), w.NodeClass)
 }
 
 // While the Host of a clone is unreachable, it is unknown how long the clone takes.

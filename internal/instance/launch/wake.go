@@ -16,11 +16,11 @@ import (
 // save energy, or both are up again. Until then it returns instance.ErrHostAsleep: the reservation of the Claim makes the power
 // controller wake them. The Claim shows the wait, so its deletion needs no request to a Host
 // that is off. A launch that may have sent requests does not wait: its Host is in use, so a
-// record about it is removed again. After a restart, a clone that was not recorded is listed.
+// record about it is removed again. After a restart, a clone that was not recorded is
+// listed, unless the token may read only a resource pool; then its VM is deleted as an orphan.
 func (a *attempt) ensureAwake(ctx context.Context) error {
 	view := a.deps.Inventory.View()
-	_, listed := view.Guest(a.intent.Region, a.intent.VMID)
-	if listed || a.deps.Launches.Get(string(a.claim.UID)).Started || a.progress.HasReached(instance.PhaseCloning) {
+	if a.intent.IsListed(view) || a.deps.Launches.Get(string(a.claim.UID)).Started || a.progress.HasReached(instance.PhaseCloning) {
 		return nil
 	}
 	host, _ := view.Host(a.intent.Region, a.intent.Host)

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/storageselection"
@@ -36,7 +35,7 @@ func checkStorage(z zone) *problem {
 		return p
 	}
 	if z.template != nil {
-		if reason := cloneProblem(z.snapshot, *z.template, z.class); reason != "" {
+		if reason := cloneProblem(z); reason != "" {
 			return z.hostProblem("%s", reason)
 		}
 	}
@@ -47,22 +46,22 @@ func checkStorage(z zone) *problem {
 }
 
 // cloneProblem returns why a template on another Host cannot be cloned to this one,
-// although its storage is shared; empty if it can.
-func cloneProblem(snapshot *inventory.Snapshot, zone v1alpha1.TemplateZone, class *v1alpha1.ProxmoxNodeClass) string {
-	guest, ok := snapshot.Guests[zone.VMID]
-	if !ok || guest.Host == zone.Host {
+// although its storage is shared; empty if it can. A launch wakes the Host of its template.
+func cloneProblem(z zone) string {
+	guest, ok := z.snapshot.Guests[z.template.VMID]
+	if !ok || guest.Host == z.host {
 		return ""
 	}
-	if !snapshot.Hosts[guest.Host].Online {
-		return fmt.Sprintf("template %d is on host %s, which is offline", zone.VMID, guest.Host)
+	if z.templateHostOffline {
+		return fmt.Sprintf("template %d is on host %s, which is offline", guest.VMID, guest.Host)
 	}
-	storages, _ := storageselection.Find(snapshot, zone.Host, class.Spec.BootDevice.StorageSelection()) // checked before
+	storages, _ := storageselection.Find(z.snapshot, z.host, z.class.Spec.BootDevice.StorageSelection()) // checked before
 	isShared := func(storage string) bool {
-		return snapshot.Storages[inventory.StorageKey{Host: zone.Host, Storage: storage}].Shared
+		return z.snapshot.Storages[inventory.StorageKey{Host: z.host, Storage: storage}].Shared
 	}
 	if storage := strings.Join(storages, ", "); storage != "" && !slices.ContainsFunc(storages, isShared) {
 		return fmt.Sprintf("template %d is on host %s, and Proxmox clones to another host on shared storage only: spec.bootDevice.storage %q is local; leave it empty, or have a template on this host",
-			zone.VMID, guest.Host, storage)
+			guest.VMID, guest.Host, storage)
 	}
 	return ""
 }

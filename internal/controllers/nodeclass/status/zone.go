@@ -26,6 +26,8 @@ type zone struct {
 	// template on the Host; nil if there is none. Its config is nil until it was read.
 	template *v1alpha1.TemplateZone
 	config   *proxmox.VMConfig
+	// templateHostOffline is set if the Host of the template is offline and is not woken by a launch.
+	templateHostOffline bool
 	// cloneTooSlow is why clones take too long on this Host, cloneTimeWarning why they
 	// almost do; empty if they do not.
 	cloneTooSlow, cloneTimeWarning string
@@ -94,7 +96,10 @@ func (c *Checker) newZones(class *v1alpha1.ProxmoxNodeClass, view inventory.View
 			z.outOfService, z.outOfServiceSince = outOfService(view, region, host)
 			if template, ok := source.zones[z.String()]; ok {
 				z.template = &template
-				z.config = snapshot.Guests[template.VMID].Config
+				guest := snapshot.Guests[template.VMID]
+				z.config = guest.Config
+				owner, _ := view.Host(region, guest.Host)
+				z.templateHostOffline = owner.OutOfService != "" && !snapshot.Hosts[guest.Host].Online
 				z.cloneTooSlow, z.cloneTimeWarning = c.evaluateCloneTime(z)
 				z.unsupportedLayout = c.deps.Types.UnsupportedReason(view, class, template)
 			}

@@ -5,11 +5,13 @@ package status_test
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -74,10 +76,18 @@ func TestLaunchFromSharedTemplate(t *testing.T) {
 	w.Expect(class.Status.UnusableZones).To(ContainElement(v1alpha1.UnusableZone{Zone: "region-1/pve2", Reason: `template 9500 is on host pve1, and Proxmox clones to another host on shared storage only: spec.bootDevice.storage "local-lvm" is local; leave it empty, or have a template on this host`}))
 	class.Spec.BootDevice.Storage = ""
 	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
+	known := w.Inventory.View().Snapshots[testenv.Region].KnownHost("pve1")
 	w.Expect(w.Sim.HostDown("pve1", "refused")).To(Succeed())
 	w.Eventually(func() []v1alpha1.UnusableZone {
 		w.Refresh()
 		check()
 		return class.Status.UnusableZones
 	}).Should(ContainElement(v1alpha1.UnusableZone{Zone: "region-1/pve2", Reason: "template 9500 is on host pve1, which is offline"}))
+
+	// A launch wakes a host that was shut down to save energy.
+	w.Inventory.SetSleeping(map[inventory.HostName]inventory.Sleep{
+		{Region: testenv.Region, Host: "pve1"}: {State: inventory.Asleep, Since: time.Now(), Known: known},
+	})
+	check()
+	w.Expect(class.Status.SelectedZones).To(ContainElement("region-1/pve2/9500"))
 }
