@@ -89,6 +89,15 @@ func (d *Deleter) DeleteOrphan(ctx context.Context, vm instance.VM) (bool, error
 	return true, nil
 }
 
+// CheckOrphan returns a *instance.BlockedError if DeleteOrphan would refuse to destroy a VM with the
+// configuration that was last read.
+func CheckOrphan(ctx context.Context, vm instance.VM) error {
+	if err := checkMark(vm.Identity, vm.Host, vm.Config); err != nil {
+		return err
+	}
+	return checkVolumes(ctx, vm.Identity, vm.Host, vm.Config)
+}
+
 // releaseOrphan deletes what belonged to an orphan besides its VM.
 func (d *Deleter) releaseOrphan(ctx context.Context, client proxmox.Client, vm instance.VM) error {
 	if volume := vm.AttachedBootDrive(); volume != "" {

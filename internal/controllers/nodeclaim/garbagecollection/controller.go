@@ -117,6 +117,7 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	}
 	unfinished := c.deps.Deleter.UnfinishedOrphans()
 	if len(vms) == 0 && len(unfinished) == 0 && len(reservations) == 0 && found.isEmpty() {
+		c.orphanVMs(nil, nil)
 		return result, nil
 	}
 	claims, err := c.listClaims(ctx, c.deps.Kube)
@@ -171,7 +172,6 @@ func (c *Controller) listClaims(ctx context.Context, reader client.Reader) (map[
 // deleteVMs deletes the VMs whose Claim does not exist.
 func (c *Controller) deleteVMs(ctx context.Context, vms []instance.VM, claims map[string]*karpv1.NodeClaim) {
 	orphans := c.orphanVMs(vms, claims)
-	c.metrics.orphans.WithLabelValues(kindVM).Set(float64(len(orphans)))
 	unexpected := c.countUnexpected(orphans)
 	all := len(vms) - (len(orphans) - unexpected)
 	if c.deps.Rules.DeletionMaxFraction.IsExceeded(unexpected, all) {
@@ -196,7 +196,11 @@ func (c *Controller) deleteOrphans(ctx context.Context, orphans []instance.VM) {
 		logger := log.FromContext(ctx).WithValues("NodeClaim", klog.KRef("", vm.Claim), "vmid", vm.VMID, "region", vm.Region, "host", vm.Host, "claim-uid", vm.ClaimUID)
 		if c.deps.Rules.Policy == PolicyReport {
 			logger.Info("found orphaned VM, keeping it by policy")
-			c.deps.Recorder.Publish(orphanFoundEvent(vm))
+			if blocked, ok := errors.AsType[*instance.BlockedError](deletion.CheckOrphan(ctx, vm)); ok {
+				c.deps.Recorder.Publish(orphanBlockedEvent(vm, blocked))
+			} else {
+				c.deps.Recorder.Publish(orphanFoundEvent(vm))
+			}
 			continue
 		}
 		deleted, err := c.deps.Deleter.DeleteOrphan(log.IntoContext(ctx, logger), vm)
@@ -257,8 +261,8 @@ func claimUIDs(vms []instance.VM) map[string]bool {
 	return out
 }
 
-// orphanVMs returns the VMs without a Claim for the whole grace period, except those on
-// Hosts that are offline or were removed: they cannot be deleted now.
+// orphanVMs returns and counts the VMs without a Claim for the whole grace period, except those
+// on Hosts that are offline or were removed: they cannot be deleted now.
 func (c *Controller) orphanVMs(vms []instance.VM, claims map[string]*karpv1.NodeClaim) []instance.VM {
 	now := c.deps.Clock.Now()
 	orphanSince := map[string]time.Time{}
@@ -277,5 +281,6 @@ func (c *Controller) orphanVMs(vms []instance.VM, claims map[string]*karpv1.Node
 		}
 	}
 	c.orphanSince = orphanSince
+	c.metrics.orphans.WithLabelValues(kindVM).Set(float64(len(out)))
 	return out
 }

@@ -5,6 +5,7 @@ package garbagecollection
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -19,7 +20,7 @@ type Orphan struct {
 	Kind, Name string
 	// Where it is: a Host, or Kubernetes.
 	Where string
-	// Command deletes it, run there.
+	// Command deletes it, run there. It is a comment if that would delete more than the orphan.
 	Command string
 
 	delete func() error
@@ -49,21 +50,23 @@ func destroyCommand(vm instance.VM) string {
 // Find returns the orphans without their grace period, and deletes nothing. It ignores
 // DeletionMaxFraction. With an error, it returns those that it found.
 func (c *Controller) Find(ctx context.Context) ([]Orphan, error) {
-	vms, err := c.deps.VMs.List()
-	if err != nil {
-		return nil, err
-	}
-	found, incomplete := c.listResources(ctx, true)
+	vms, unread := c.deps.VMs.List()
+	found, incomplete := c.listResources(ctx, unread == nil)
 	claims, err := c.listClaims(ctx, c.deps.Reader)
 	if err != nil {
 		return nil, err
 	}
 	var out []Orphan
 	for _, vm := range vms {
-		if claims[vm.ClaimUID] == nil {
-			out = append(out, Orphan{Kind: kindVM, Name: fmt.Sprintf("%d (%s)", vm.VMID, vm.Name), Where: vm.Region + "/" + vm.Host, Command: destroyCommand(vm)})
+		if claims[vm.ClaimUID] != nil {
+			continue
 		}
+		command := destroyCommand(vm)
+		if err := deletion.CheckOrphan(ctx, vm); err != nil {
+			command = "# not deleted by the controller: " + err.Error()
+		}
+		out = append(out, Orphan{Kind: kindVM, Name: fmt.Sprintf("%d (%s)", vm.VMID, vm.Name), Where: vm.Region + "/" + vm.Host, Command: command})
 	}
 	// Without the VMs: the commands to delete them delete neither boot drives nor tokens.
-	return append(out, c.orphanResources(ctx, found, nil, claims)...), incomplete
+	return append(out, c.orphanResources(ctx, found, nil, claims)...), errors.Join(unread, incomplete)
 }
