@@ -94,6 +94,8 @@ func (h Host) Run(ctx context.Context, args []string) error {
 	case phase != postStart || len(m.Pin) == 0:
 	case source != "":
 		h.logf("the VM is migrated from host %s: its vCPUs are not pinned, because their CPUs were assigned on that host", source)
+	case m.Host != "" && m.Host != h.Name:
+		h.logf("the VM was moved from host %s: its vCPUs are not pinned, because their CPUs were assigned on that host", m.Host)
 	default:
 		pinErr = h.pin(vmid, c, m)
 	}

@@ -192,6 +192,20 @@ func TestPin(t *testing.T) {
 	}
 }
 
+// HA and offline migrations start a VM on another host, where its CPUs may belong to another VM.
+func TestPinOnOtherHost(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.Name = "pve2"
+	for host, pinned := range map[string]int{"pve1": 0, "pve2": 2} {
+		clear(m.pinned)
+		m.vm(ownedMark(func(mark *ownership.Mark) { mark.CPUs, mark.Pin, mark.Host = "2-3", []int{2, 3}, host }))
+		if err := m.run(postStart); err != nil || len(m.pinned) != pinned {
+			t.Errorf("assigned on %s: found %v, %v pinned, want %d", host, err, m.pinned, pinned)
+		}
+	}
+}
+
 // A live migration starts the VM on the target before its configuration is there.
 func TestMigration(t *testing.T) {
 	t.Parallel()

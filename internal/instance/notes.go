@@ -15,6 +15,8 @@ import (
 // as Markdown.
 type Notes struct {
 	Claim, NodePool, NodeClass, InstanceType, CapacityType string
+	// Host that the VM is launched on.
+	Host string
 	// Machine of the NodeClass; empty if it has none.
 	Machine string
 	// Retained are the names of the Disks that are kept for the machine.
@@ -33,7 +35,7 @@ type Notes struct {
 func NewNotes(claim, nodePool, nodeClass string, in Intent) Notes {
 	return Notes{
 		Claim: claim, NodePool: nodePool, NodeClass: nodeClass, InstanceType: in.InstanceType, CapacityType: in.CapacityType,
-		Machine: in.Machine, Retained: slices.Sorted(maps.Keys(in.Retained)), CPUs: in.Cores, MemoryMiB: in.MemoryMiB, DiskBytes: in.DiskBytes, Price: in.Price,
+		Host: in.Host, Machine: in.Machine, Retained: slices.Sorted(maps.Keys(in.Retained)), CPUs: in.Cores, MemoryMiB: in.MemoryMiB, DiskBytes: in.DiskBytes, Price: in.Price,
 	}
 }
 
@@ -44,6 +46,9 @@ func Description(id Identity, n Notes, b *Binding, hookScripts []string) string 
 	mark.Hooks, mark.Machine, mark.Retained = hookScripts, n.Machine, n.Retained
 	if b != nil {
 		mark.CPUs, mark.Pin = b.CPUs, b.Pin
+		if len(b.Pin) > 0 {
+			mark.Host = n.Host
+		}
 	}
 	lines := []string{
 		fmt.Sprintf("Karpenter managed instance, class=%s, capacity-type=%s", n.NodeClass, n.CapacityType),

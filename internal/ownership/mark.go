@@ -41,6 +41,9 @@ type Mark struct {
 	// and that each entry is in CPUs and online on the Host.
 	CPUs string `json:"cpus,omitempty"`
 	Pin  []int  `json:"pin,omitempty"`
+	// Host that CPUs and Pin were assigned on; empty in notes of older releases. On another Host,
+	// the hookscript does not pin.
+	Host string `json:"host,omitempty"`
 
 	// Hooks are the file names of the scripts that the hookscript runs on the Host.
 	Hooks []string `json:"hooks,omitempty"`
