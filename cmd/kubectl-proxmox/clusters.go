@@ -5,10 +5,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"slices"
+	"sync"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -124,6 +126,8 @@ type view struct {
 	clients   []proxmox.Client
 	roots     instance.RootClients
 	inventory *inventory.Inventory
+	// unread joins the errors of the clusters that could not be read, see readReachable.
+	unread error
 }
 
 func (c *clusters) open() (*view, error) {
@@ -179,8 +183,18 @@ func (v *view) replace(ctx context.Context, clients []proxmox.Client, facts []in
 	return after, nil
 }
 
-// read polls each cluster once. It fails if one does not respond.
+// read polls each cluster once. It fails if one cannot be read.
 func (c *clusters) read(ctx context.Context) (*view, error) {
+	v, err := c.readReachable(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return v, v.unread
+}
+
+// readReachable polls each cluster once. It returns a view of those that can be read, and sets
+// unread to the errors of the others. It fails if none can be read.
+func (c *clusters) readReachable(ctx context.Context) (*view, error) {
 	settings, err := c.settings(ctx)
 	if err != nil {
 		return nil, err
@@ -189,21 +203,20 @@ func (c *clusters) read(ctx context.Context) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, client := range v.clients {
-		if err := proxmox.Check(ctx, client); err != nil {
-			return nil, err
-		}
+	errs, polls := make([]error, len(v.clients)), sync.WaitGroup{}
+	for n, client := range v.clients {
+		polls.Go(func() {
+			if errs[n] = proxmox.Check(ctx, client); errs[n] == nil {
+				errs[n] = v.inventory.Refresh(ctx, client.Region())
+			}
+		})
 	}
-	return v, v.inventory.RefreshAll(ctx)
-}
-
-// hosts returns the hosts of all clusters with their free capacity.
-func (c *clusters) hosts(ctx context.Context) ([]inventory.HostState, error) {
-	v, err := c.read(ctx)
-	if err != nil {
-		return nil, err
+	polls.Wait()
+	v.unread = errors.Join(errs...)
+	if len(v.inventory.View().Snapshots) == 0 {
+		return nil, v.unread
 	}
-	return v.inventory.View().Hosts(), nil
+	return v, nil
 }
 
 // operations returns the operations on the VMs of a Kubernetes cluster.

@@ -100,16 +100,17 @@ func awaitedStep(progress instance.Progress) instance.Phase {
 
 // checkOf returns what a launch waits for before a step, and what to check.
 func checkOf(step instance.Phase, progress instance.Progress, claim *karpv1.NodeClaim, node *corev1.Node, in instance.Intent) string {
-	console := fmt.Sprintf("on the console of the VM (on host %s: qm terminal %d), run: ", in.Host, in.VMID)
+	host := instance.RecordedHost(claim)
+	console := fmt.Sprintf("on the console of the VM (on host %s: qm terminal %d), run: ", host, in.VMID)
 	switch {
 	case step == instance.PhaseHostAwake:
-		return fmt.Sprintf("host %s was shut down to save energy and is being woken; to see its state, run: kubectl proxmox power", in.Host)
+		return fmt.Sprintf("host %s was shut down to save energy and is being woken; to see its state, run: kubectl proxmox power", host)
 	case step == instance.PhaseCloning && in.Parked:
 		return "no host has capacity for the VM; to see the free capacity, run: kubectl proxmox hosts"
 	case step == instance.PhaseCloning:
-		return fmt.Sprintf("the clone has not started, because other clones on storage %s run first (--proxmox-clone-slots) or Proxmox does not accept it, or a later step waits; check the events above, and the tasks of VM %d on host %s", in.Storage, in.VMID, in.Host)
+		return fmt.Sprintf("the clone has not started, because other clones on storage %s run first (--proxmox-clone-slots) or Proxmox does not accept it, or a later step waits; check the events above, and the tasks of VM %d on host %s", in.Storage, in.VMID, host)
 	case step == instance.PhaseStarted:
-		return fmt.Sprintf("Proxmox clones, configures and starts VM %d; check its tasks on host %s", in.VMID, in.Host)
+		return fmt.Sprintf("Proxmox clones, configures and starts VM %d; check its tasks on host %s", in.VMID, host)
 	case step == instance.PhaseCertificateApproved:
 		return "the certificate request of the kubelet is not approved; run: kubectl get csr; the permission for automatic approval is created by the chart value nodeBootstrap.create"
 	case step == instance.PhaseNodeRegistered && progress.HasReached(instance.PhaseCertificateApproved):

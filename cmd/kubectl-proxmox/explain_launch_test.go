@@ -96,19 +96,21 @@ func TestLaunchTimeline(t *testing.T) {
 		"planned": {claimInLaunch(progressPlanned), nil, `launch timeline
   STEP      COMPONENT   AT   TOOK
   Cloning   Proxmox     -    5m0s, waiting
-  waiting for Cloning: the clone has not started, because other clones on storage local-lvm run first (--proxmox-clone-slots) or Proxmox does not accept it, or a later step waits; check the events above, and the tasks of VM 20001 on host pve1
+  waiting for Cloning: the clone has not started, because other clones on storage local-lvm run first (--proxmox-clone-slots) or Proxmox does not accept it, or a later step waits; check the events above, and the tasks of VM 20717 on host pve1
 `},
 		"waiting_for_capacity": {claimInLaunch(progressPlanned, func(_ *karpv1.NodeClaim, in *instance.Intent) { in.Parked = true }), nil,
 			"no host has capacity for the VM; to see the free capacity, run: kubectl proxmox hosts\n"},
 		"host_asleep": {claimInLaunch(`{"phase":"HostWaking","timeline":{"HostWaking":0.1,"Planned":0}}`), nil,
 			"waiting for HostAwake: host pve1 was shut down to save energy and is being woken; to see its state, run: kubectl proxmox power\n"},
 		"host_awake": {claimInLaunch(`{"phase":"HostAwake","timeline":{"HostAwake":90,"HostWaking":0.1,"Planned":0}}`), nil,
-			"or Proxmox does not accept it; check the events above\n"},
+			"or Proxmox does not accept it, or a later step waits; check the events above, and the tasks of VM 20717 on host pve1\n"},
 		"cloning": {claimInLaunch(progressCloning), nil, "waiting for Started: Proxmox clones, configures and starts VM 20717; check its tasks on host pve1\n"},
 		"certificate_not_approved": {claimInLaunch(progressRequested), nil,
 			"waiting for CertificateApproved: the certificate request of the kubelet is not approved; run: kubectl get csr; the permission for automatic approval is created by the chart value nodeBootstrap.create\n"},
 		"kubelet_does_not_register": {claimInLaunch(progressApproved), nil,
 			"waiting for NodeRegistered: the kubelet has its certificate and has not registered its Node; on the console of the VM (on host pve1: qm terminal 20717), run: journalctl -u kubelet\n"},
+		"migrated": {claimInLaunch(progressApproved, func(claim *karpv1.NodeClaim, _ *instance.Intent) { claim.Annotations[v1alpha1.AnnotationHost] = "pve2" }), nil,
+			"on the console of the VM (on host pve2: qm terminal 20717), run: journalctl -u kubelet\n"},
 		"no_network_plugin": {claimInLaunch(progressApproved), nodeInLaunch(corev1.ConditionFalse, "container runtime network not ready:\x1b[2J cni plugin not initialized"),
 			"waiting for NodeReady: node default-abc is not Ready: container runtime network not ready: [2J cni plugin not initialized; run: kubectl describe node default-abc\n"},
 		"no_provider_ID": {claimInLaunch(progressApproved), nodeInLaunch(corev1.ConditionTrue, ""),

@@ -254,6 +254,10 @@ func TestExplainClaimsAndNodes(t *testing.T) {
 	manual := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.Named("manual")}}
 	w.Create(manual)
 	w.Expect(explained(w, "node/"+manual.Name)).To(HavePrefix("node " + manual.Name + ` has no NodeClaim: no NodeClaim has its provider ID ""` + "\n"))
+	claim = testenv.Reload(w, claim)
+	claim.Annotations[v1alpha1.AnnotationHost] = "pve2"
+	w.Expect(w.Kube.Update(t.Context(), claim)).To(Succeed())
+	w.Expect(explained(w, "nodeclaim/"+claim.Name)).To(ContainSubstring(" on host pve2 of region region-1\n"), "after a migration")
 	out, err := runIn(w, "explain", "node", node.Name)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(out).To(Equal(explained(w, "node/"+node.Name)), "kind and name as two arguments")

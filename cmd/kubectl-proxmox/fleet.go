@@ -34,13 +34,18 @@ func newFleetSource(ctx context.Context, kube client.Client, v *view) (*fleetSou
 }
 
 // readHostStates applies the ConfigMaps of hosts in maintenance and of hosts that were shut down
-// to save energy to a view that was read.
+// to save energy to a view that was read. It refreshes the clusters that the view has polled.
 func (v *view) readHostStates(ctx context.Context, kube client.Client) error {
 	sleeping, err := v.applyHostStates(ctx, kube)
 	if err != nil || !sleeping {
 		return err
 	}
-	return v.inventory.RefreshAll(ctx) // the records have the sizes of sleeping hosts
+	for region := range v.inventory.View().Snapshots { // the records have the sizes of sleeping hosts
+		if err := v.inventory.Refresh(ctx, region); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // applyHostStates applies the ConfigMaps to the next refresh, and returns whether a host was shut

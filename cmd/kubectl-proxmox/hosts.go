@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -34,7 +35,11 @@ func newHosts(cluster *kubeCluster) *cobra.Command {
 		Short: "Show the total and free capacity of the hosts, as the controller calculates it",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			hosts, err := readHosts(command.Context(), from)
+			v, err := from.readReachable(command.Context())
+			if err != nil {
+				return err
+			}
+			hosts, err := readHosts(command.Context(), from, v)
 			if err != nil {
 				return err
 			}
@@ -46,9 +51,10 @@ func newHosts(cluster *kubeCluster) *cobra.Command {
 				})
 			}
 			const header = "REGION\tHOST\tCPUS\tFREE CPUS\tMEMORY\tFREE MEMORY\tUNUSABLE BECAUSE"
-			return printRows(format, command.OutOrStdout(), rows, "no host found", header, func(r hostCapacity) string {
+			err = printRows(format, command.OutOrStdout(), rows, "no host found", header, func(r hostCapacity) string {
 				return fmt.Sprintf("%s\t%s\t%d\t%d\t%s\t%s\t%s", r.Region, r.Host, r.CPUs, r.FreeCPUs, gib(r.MemoryBytes), gib(r.FreeMemoryBytes), r.Unusable)
 			})
+			return errors.Join(err, v.unread)
 		},
 	}
 	from.flagsOr(cluster, command)
@@ -56,13 +62,9 @@ func newHosts(cluster *kubeCluster) *cobra.Command {
 	return command
 }
 
-// readHosts returns the hosts with their free capacity. With the settings of the controller in
+// readHosts returns the hosts of a view with their free capacity. With the settings of the controller in
 // the cluster, also its maintenance and its launches in progress count.
-func readHosts(ctx context.Context, from *clusters) ([]inventory.HostState, error) {
-	v, err := from.read(ctx)
-	if err != nil {
-		return nil, err
-	}
+func readHosts(ctx context.Context, from *clusters, v *view) ([]inventory.HostState, error) {
 	if from.cloudConfig != "" || from.values != "" {
 		return v.inventory.View().Hosts(), nil
 	}
@@ -87,12 +89,12 @@ func newInstanceTypes(cluster *kubeCluster) *cobra.Command {
 		Short: "Write a file of instance types that fit the hosts, for --instance-types-file",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			hosts, err := from.hosts(command.Context())
+			v, err := from.readReachable(command.Context())
 			if err != nil {
 				return err
 			}
 			var sizes []inventory.Amount
-			for _, host := range hosts {
+			for _, host := range v.inventory.View().Hosts() {
 				sizes = append(sizes, host.Allocatable)
 			}
 			file, err := instancetype.Generate(sizes).Encode()
@@ -100,7 +102,7 @@ func newInstanceTypes(cluster *kubeCluster) *cobra.Command {
 				return err
 			}
 			_, err = fmt.Fprintln(command.OutOrStdout(), string(file))
-			return err
+			return errors.Join(err, v.unread)
 		},
 	}
 	from.flagsOr(cluster, command)

@@ -44,7 +44,7 @@ command deletes nothing.`,
 			if err != nil {
 				return err
 			}
-			view, err := from.read(command.Context())
+			view, err := from.readReachable(command.Context())
 			if err != nil {
 				return err
 			}
@@ -57,6 +57,7 @@ command deletes nothing.`,
 				Kube: kube, Reader: kube, VMs: vms.VMs, Deleter: vms.Deleter, Planner: vms.Planner, Inventory: view.inventory, Tokens: tokens, Clock: clock.RealClock{},
 			})
 			orphans, incomplete := collector.Find(command.Context())
+			incomplete = errors.Join(view.unread, incomplete)
 			if incomplete != nil && len(orphans) == 0 {
 				return incomplete
 			}

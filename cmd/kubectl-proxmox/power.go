@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -56,7 +57,7 @@ considered: only the controller knows it. Nothing is changed.`,
 			if err != nil {
 				return err
 			}
-			v, err := from.read(command.Context())
+			v, err := from.readReachable(command.Context())
 			if err != nil {
 				return err
 			}
@@ -64,7 +65,11 @@ considered: only the controller knows it. Nothing is changed.`,
 			if err != nil {
 				return err
 			}
-			return format.print(command.OutOrStdout(), rows, func(out io.Writer) error { return printPower(out, rows) })
+			if v.unread != nil && len(rows) == 0 {
+				return v.unread // hosts that could not be read may take part
+			}
+			err = format.print(command.OutOrStdout(), rows, func(out io.Writer) error { return printPower(out, rows) })
+			return errors.Join(err, v.unread)
 		},
 	}
 	from.flagsOr(cluster, command)

@@ -17,14 +17,14 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/webpage"
 )
 
-// uiCookie is the cookie with the key of a uiProxy.
-const uiCookie = "kubectl-proxmox-ui"
-
 // uiProxy sends requests to the page with the user's token. Other users of the machine and
 // other websites can reach the local port too, so a request needs a random key, which the
 // printed address contains.
 type uiProxy struct {
-	key     string
+	key string
+	// cookie is the name of the cookie with the key. Browsers send the cookies of 127.0.0.1 to all
+	// ports, so the name must be unique: another session would overwrite the cookie.
+	cookie  string
 	forward *httputil.ReverseProxy
 }
 
@@ -43,7 +43,7 @@ func newUIProxy(target string, user *rest.Config) (*uiProxy, error) {
 		return nil, fmt.Errorf("reading the credentials of the kubeconfig: %w", err)
 	}
 	page := &url.URL{Scheme: "https", Host: target}
-	return &uiProxy{key: rand.Text(), forward: &httputil.ReverseProxy{
+	return &uiProxy{key: rand.Text(), cookie: "kubectl-proxmox-ui-" + rand.Text()[:8], forward: &httputil.ReverseProxy{
 		Transport: authenticated,
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(page)
@@ -60,11 +60,11 @@ func (p *uiProxy) address(listener string) string {
 // ServeHTTP checks the key and forwards the request.
 func (p *uiProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/" && p.isKey(r.URL.Query().Get("key")) {
-		http.SetCookie(w, &http.Cookie{Name: uiCookie, Value: p.key, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode}) //nolint:gosec // the proxy listens on the loopback interface without TLS
+		http.SetCookie(w, &http.Cookie{Name: p.cookie, Value: p.key, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode}) //nolint:gosec // the proxy listens on the loopback interface without TLS
 		http.Redirect(w, r, webpage.Path, http.StatusSeeOther)
 		return
 	}
-	if cookie, err := r.Cookie(uiCookie); err != nil || !p.isKey(cookie.Value) {
+	if cookie, err := r.Cookie(p.cookie); err != nil || !p.isKey(cookie.Value) {
 		http.Error(w, "open the address that kubectl proxmox ui printed", http.StatusForbidden)
 		return
 	}

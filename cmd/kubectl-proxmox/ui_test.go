@@ -76,6 +76,12 @@ func TestUIProxy(t *testing.T) {
 	status, body = get(browser, base+webpage.Path+"?nodepool=default")
 	w.Expect(status).To(Equal(http.StatusOK), "the cookie is sufficient")
 	w.Expect(body).NotTo(ContainSubstring("VM 20002"))
+
+	second := startUI(w, w.Named("second"), func(context.Context) (fleet.Map, error) { return sampleFleet(), nil })
+	status, _ = get(browser, second)
+	w.Expect(status).To(Equal(http.StatusOK))
+	status, _ = get(browser, base+webpage.Path)
+	w.Expect(status).To(Equal(http.StatusOK), "browsers send a cookie to all ports, so a second session must not overwrite it")
 }
 
 func TestUIErrors(t *testing.T) {
