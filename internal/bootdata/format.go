@@ -175,14 +175,10 @@ func checkTalos(name string, out *output) error {
 		return err
 	}
 	for _, document := range documents {
-		extra := lookup(lookup(lookup(document, "machine"), "kubelet"), "extraConfig")
-		for _, forbidden := range []string{"apiVersion", "kind"} {
-			if value := lookup(extra, forbidden); value != nil {
-				templateErr := &TemplateError{File: name, Reason: "Talos rejects " + forbidden + " in machine.kubelet.extraConfig; " +
-					`use {{ omit .Kubernetes.KubeletConfiguration "apiVersion" "kind" | toYaml }}`}
-				templateErr.Line, templateErr.Column = out.origin(value.Line, value.Column)
-				return templateErr
-			}
+		if value, reason := protectedTalosField(document); value != nil {
+			templateErr := &TemplateError{File: name, Reason: reason}
+			templateErr.Line, templateErr.Column = out.origin(value.Line, value.Column)
+			return templateErr
 		}
 	}
 	if value, reason := invalidTalosRouting(documents); value != nil {
@@ -191,6 +187,31 @@ func checkTalos(name string, out *output) error {
 		return templateErr
 	}
 	return nil
+}
+
+// protectedTalosFields are the fields of the kubelet that Talos 1.13 sets itself:
+// ProtectedConfigurationFields in its package machinery/kubelet.
+var protectedTalosFields = []string{
+	"apiVersion", "kind", "authentication", "authorization", "cgroupRoot", "kubeletCgroups", "port", "protectKernelDefaults", "resolvConf",
+	"rotateCertificates", "systemCgroups", "staticPodPath", "seccompDefault",
+}
+
+// protectedTalosField returns the first value in the kubelet's configuration that Talos
+// rejects, and why; nil if there is none.
+func protectedTalosField(document *yamlv3.Node) (*yamlv3.Node, string) {
+	extra := lookup(lookup(lookup(document, "machine"), "kubelet"), "extraConfig")
+	for _, field := range protectedTalosFields {
+		value := lookup(extra, field)
+		if value == nil {
+			continue
+		}
+		reason := "Talos rejects " + field + " in machine.kubelet.extraConfig; "
+		if field == "apiVersion" || field == "kind" { // the provider always sets them
+			return value, reason + `use {{ omit .Kubernetes.KubeletConfiguration "apiVersion" "kind" | toYaml }}`
+		}
+		return value, reason + "remove it from spec.kubeletConfiguration of the NodeClass or from the template, because Talos sets it itself"
+	}
+	return nil, ""
 }
 
 // lookup returns the value of a key, or nil.

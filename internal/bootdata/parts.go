@@ -68,8 +68,14 @@ func sourcesOf(parts []Part, file, fallback string) []source {
 }
 
 // combine combines the pieces of a file: Ignition is merged, and the later piece wins; what
-// cloud-init reads becomes a multi-part archive.
+// cloud-init reads becomes a multi-part archive. Blank pieces are ignored: a part may have
+// content for some VMs only.
 func combine(file string, pieces []piece) ([]byte, error) {
+	isBlank := func(p piece) bool { return len(bytes.TrimSpace(p.content)) == 0 }
+	first := pieces[0]
+	if pieces = slices.DeleteFunc(pieces, isBlank); len(pieces) == 0 {
+		return first.content, nil
+	}
 	if len(pieces) == 1 {
 		return pieces[0].content, nil
 	}

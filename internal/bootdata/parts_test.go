@@ -13,6 +13,7 @@ import (
 	"mime"
 	"mime/multipart"
 	"net/textproto"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -100,6 +101,42 @@ func TestRenderPartsIgnition(t *testing.T) {
 		sources[f.Path] = f.Contents.Source
 	}
 	g.Expect(sources).To(Equal(map[string]string{"/etc/hostname": "data:,node-1", "/etc/base": "data:,base"}))
+}
+
+// TestRenderPartsBlank: parts that render to nothing are ignored.
+func TestRenderPartsBlank(t *testing.T) {
+	t.Parallel()
+	const (
+		nothing     = "{{ if false }}x{{ end }}\n"
+		cloudConfig = "#cloud-config\nhostname: a\n"
+		talos       = "machine: {}\n"
+		ignition    = `{"ignition": {"version": "3.4.0"}}`
+		butane      = "variant: flatcar\nversion: 1.0.0\n"
+	)
+	for name, test := range map[string]struct {
+		parts []string
+		want  OmegaMatcher
+	}{
+		"cloud-config":      {[]string{cloudConfig, nothing}, Equal(cloudConfig)},
+		"first_of_two":      {[]string{nothing, cloudConfig}, Equal(cloudConfig)},
+		"Talos":             {[]string{talos, nothing}, Equal(talos)},
+		"Ignition":          {[]string{ignition, nothing}, Equal(ignition)},
+		"Butane":            {[]string{nothing, butane}, ContainSubstring(`"ignition"`)},
+		"Ignition_of_three": {[]string{ignition, nothing, ignition}, ContainSubstring(`"version":"3.4.0"`)},
+		"all":               {[]string{nothing, nothing}, Equal("\n")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			var parts []bootdata.Part
+			for n, text := range test.parts {
+				parts = append(parts, part("secret a/part"+strconv.Itoa(n), text))
+			}
+			files, err := bootdata.RenderParts(parts, bootdata.Data{})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(string(files.UserData)).To(test.want)
+		})
+	}
 }
 
 func TestRenderPartsErrors(t *testing.T) {

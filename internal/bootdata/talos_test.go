@@ -4,6 +4,7 @@
 package bootdata_test
 
 import (
+	"encoding/json"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -31,6 +32,28 @@ func TestRenderTalosRouting(t *testing.T) {
 			c.change(&data.Network.Interfaces[1])
 			_, err := bootdata.Render(templates, data)
 			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(c.want)))
+		})
+	}
+}
+
+// TestRenderTalosKubelet: fields of spec.kubeletConfiguration that Talos rejects.
+func TestRenderTalosKubelet(t *testing.T) {
+	t.Parallel()
+	templates, values := recipe(t, "talos")
+	for field, value := range map[string]string{
+		"authentication": `{"anonymous": {"enabled": false}}`, "authorization": `{"mode": "Webhook"}`, "cgroupRoot": `"/"`, "kubeletCgroups": `"/kubelet"`,
+		"port": `10250`, "protectKernelDefaults": `true`, "resolvConf": `"/etc/resolv.conf"`, "rotateCertificates": `true`, "systemCgroups": `"/system"`,
+		"staticPodPath": `"/etc/pods"`, "seccompDefault": `true`,
+	} {
+		t.Run(field, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			data := newData(t)
+			data.Values = values
+			g.Expect(json.Unmarshal([]byte(`{"`+field+`": `+value+`}`), &data.Kubernetes.KubeletConfiguration)).To(Succeed())
+			_, err := bootdata.Render(templates, data)
+			g.Expect(err).To(MatchError(And(HavePrefix("user-data: line "), ContainSubstring("Talos rejects "+field+" in machine.kubelet.extraConfig"),
+				ContainSubstring("spec.kubeletConfiguration"))))
 		})
 	}
 }

@@ -78,37 +78,50 @@ func TestNewInvalid(t *testing.T) {
 	t.Parallel()
 	const known = "the kubelet's configuration (kubelet.config.k8s.io/v1beta1, Kubernetes 1.36) has no such field"
 	for text, want := range map[string]string{
-		`{maxPod: 5}`:                                                      `maxPod: found 5; ` + known + `; did you mean maxPods?`,
-		`{MaxOpenFiles: 5}`:                                                `MaxOpenFiles: found 5; ` + known + `; did you mean maxOpenFiles?`,
-		`{shade: red}`:                                                     `shade: found "red"; ` + known,
-		`{syncFrequency: 10x}`:                                             `syncFrequency: found "10x"; want a duration such as "10s" or "1m30s" (time: unknown unit "x" in duration "10x")`,
-		`{registryBurst: "10"}`:                                            `registryBurst: found "10"; want an integer of 32 bits (`,
-		`{authentication: {anonym: true}}`:                                 `authentication: found {"anonym":true}; unknown field "authentication.anonym"; the kubelet's fields are those of Kubernetes 1.36`,
-		`{providerID: proxmox://a/1}`:                                      `providerID: found "proxmox://a/1"; the provider sets it, because Karpenter finds the Node by it: remove it`,
-		`{registerWithTaints: []}`:                                         `registerWithTaints: found []; the provider sets it: use taints and startupTaints of the NodePool`,
-		`{kind: KubeletConfiguration}`:                                     `kind: found "KubeletConfiguration"; the provider writes it: remove it`,
-		`{maxPods: cpu *}`:                                                 `maxPods: found "cpu *"; want a number from 10 to 250, or a CEL expression over cpu (vCPUs) and memory (bytes), such as math.least(110, cpu * 30): 1:6: Syntax error`,
-		`{maxPods: cpus * 2}`:                                              `undeclared reference to 'cpus'`,
-		`{maxPods: double(cpu) * 1.5}`:                                     `its type is not int: use int(...)`,
-		`{kubeReserved: {memory: 10x}}`:                                    `kubeReserved.memory: found "10x"; want a quantity such as 100m or 512Mi, or a CEL expression over cpu (vCPUs) and memory (bytes), such as 256 * Mi + memory / 50: 1:3: Syntax error`,
-		`{kubeReserved: {gpu: "1"}}`:                                       `kubeReserved.gpu: found "1"; want one of the keys cpu, memory, ephemeral-storage, pid`,
-		`{kubeReserved: {memory: 9Ei}}`:                                    `kubeReserved.memory: found "9Ei"`,
-		`{systemReserved: {memory: 2000000Gi}}`:                            `want at most 1Pi`,
-		`{systemReserved: {cpu: cpu > 1}}`:                                 `its type is bool, want int, double or string`,
-		`{systemReserved: {cpu: "[1].all(x, x > 0) ? 1 : 2"}}`:             `undeclared reference to 'all'`,
-		`{evictionHard: {memory.available: 120%}}`:                         `evictionHard.memory.available: found "120%"`,
-		`{evictionHard: {memory.free: 1Gi}}`:                               `evictionHard.memory.free: found "1Gi"; want one of the keys memory.available, nodefs.available`,
-		`{evictionSoft: {memory.available: 1Gi}}`:                          `evictionSoftGracePeriod: found no memory.available; each threshold of evictionSoft needs a duration such as 1m30s`,
-		`{imageGCHighThresholdPercent: 75}`:                                `imageGCLowThresholdPercent: found 80; want less than imageGCHighThresholdPercent, 75 (defaults: 80 and 85)`,
-		`{cpuCFSQuotaPeriod: 2s}`:                                          `cpuCFSQuotaPeriod: found 2s; want a duration from 1ms to 1s`,
-		`{shutdownGracePeriod: 1ms}`:                                       `shutdownGracePeriod: found 1ms; want a duration from 1s to`,
-		`{shutdownGracePeriodCriticalPods: 10s}`:                           `shutdownGracePeriodCriticalPods: found 10s; want at most shutdownGracePeriod, 0s`,
-		`{hairpinMode: off}`:                                               `hairpinMode: found`,
-		`{maxParallelImagePulls: 5}`:                                       `maxParallelImagePulls: found 5; more than 1 needs serializeImagePulls: false`,
-		`{reservedSystemCPUs: a-b}`:                                        `reservedSystemCPUs: found "a-b"; want a list of CPUs such as 0-1,3`,
-		`{logging: {options: {json: {infoBufferSize: 1e999999999}}}}`:      `want quantities without large exponents`,
-		`{reservedMemory: [{numaNode: 0, limits: {memory: 1e999999999}}]}`: `want quantities without large exponents`,
-		`{podPidsLimit: 100000000000000000000}`:                            `podPidsLimit: found 100000000000000000000; want an integer of 64 bits`,
+		`{maxPod: 5}`:                                                         `maxPod: found 5; ` + known + `; did you mean maxPods?`,
+		`{MaxOpenFiles: 5}`:                                                   `MaxOpenFiles: found 5; ` + known + `; did you mean maxOpenFiles?`,
+		`{shade: red}`:                                                        `shade: found "red"; ` + known,
+		`{syncFrequency: 10x}`:                                                `syncFrequency: found "10x"; want a duration such as "10s" or "1m30s" (time: unknown unit "x" in duration "10x")`,
+		`{registryBurst: "10"}`:                                               `registryBurst: found "10"; want an integer of 32 bits (`,
+		`{authentication: {anonym: true}}`:                                    `authentication: found {"anonym":true}; unknown field "authentication.anonym"; the kubelet's fields are those of Kubernetes 1.36`,
+		`{providerID: proxmox://a/1}`:                                         `providerID: found "proxmox://a/1"; the provider sets it, because Karpenter finds the Node by it: remove it`,
+		`{registerWithTaints: []}`:                                            `registerWithTaints: found []; the provider sets it: use taints and startupTaints of the NodePool`,
+		`{kind: KubeletConfiguration}`:                                        `kind: found "KubeletConfiguration"; the provider writes it: remove it`,
+		`{maxPods: cpu *}`:                                                    `maxPods: found "cpu *"; want a number from 10 to 250, or a CEL expression over cpu (vCPUs) and memory (bytes), such as math.least(110, cpu * 30): 1:6: Syntax error`,
+		`{maxPods: cpus * 2}`:                                                 `undeclared reference to 'cpus'`,
+		`{maxPods: double(cpu) * 1.5}`:                                        `its type is not int: use int(...)`,
+		`{kubeReserved: {memory: 10x}}`:                                       `kubeReserved.memory: found "10x"; want a quantity such as 100m or 512Mi, or a CEL expression over cpu (vCPUs) and memory (bytes), such as 256 * Mi + memory / 50: 1:3: Syntax error`,
+		`{kubeReserved: {gpu: "1"}}`:                                          `kubeReserved.gpu: found "1"; want one of the keys cpu, memory, ephemeral-storage, pid`,
+		`{kubeReserved: {memory: 9Ei}}`:                                       `kubeReserved.memory: found "9Ei"`,
+		`{systemReserved: {memory: 2000000Gi}}`:                               `want at most 1Pi`,
+		`{systemReserved: {cpu: cpu > 1}}`:                                    `its type is bool, want int, double or string`,
+		`{systemReserved: {cpu: "[1].all(x, x > 0) ? 1 : 2"}}`:                `undeclared reference to 'all'`,
+		`{evictionHard: {memory.available: 120%}}`:                            `evictionHard.memory.available: found "120%"`,
+		`{evictionHard: {memory.free: 1Gi}}`:                                  `evictionHard.memory.free: found "1Gi"; want one of the keys memory.available, nodefs.available`,
+		`{evictionSoft: {memory.available: 1Gi}}`:                             `evictionSoftGracePeriod: found no memory.available; each threshold of evictionSoft needs a duration such as 1m30s`,
+		`{imageGCHighThresholdPercent: 75}`:                                   `imageGCLowThresholdPercent: found 80; want less than imageGCHighThresholdPercent, 75 (defaults: 80 and 85)`,
+		`{cpuCFSQuotaPeriod: 2s}`:                                             `cpuCFSQuotaPeriod: found 2s; want a duration from 1ms to 1s`,
+		`{shutdownGracePeriod: 1ms}`:                                          `shutdownGracePeriod: found 1ms; want a duration from 1s to`,
+		`{shutdownGracePeriodCriticalPods: 10s}`:                              `shutdownGracePeriodCriticalPods: found 10s; want at most shutdownGracePeriod, 0s`,
+		`{hairpinMode: off}`:                                                  `hairpinMode: found`,
+		`{maxParallelImagePulls: 5}`:                                          `maxParallelImagePulls: found 5; more than 1 needs serializeImagePulls: false`,
+		`{reservedSystemCPUs: a-b}`:                                           `reservedSystemCPUs: found "a-b"; want a list of CPUs such as 0-1,3`,
+		`{logging: {options: {json: {infoBufferSize: 1e999999999}}}}`:         `want quantities without large exponents`,
+		`{reservedMemory: [{numaNode: 0, limits: {memory: 1e999999999}}]}`:    `want quantities without large exponents`,
+		`{imageMaximumGCAge: 2m}`:                                             `imageMaximumGCAge: found 2m0s; want 0, or more than imageMinimumGCAge, 2m0s (default: 2m0s)`,
+		`{imageMinimumGCAge: 5m, imageMaximumGCAge: 5m}`:                      `imageMaximumGCAge: found 5m0s; want 0, or more than imageMinimumGCAge, 5m0s`,
+		`{enforceNodeAllocatable: [pods, kube-reserved]}`:                     `enforceNodeAllocatable: found pods, kube-reserved; kube-reserved needs kubeReservedCgroup, which is not set`,
+		`{enforceNodeAllocatable: [kube-reserved-compressible]}`:              `kube-reserved-compressible needs kubeReservedCgroup`,
+		`{enforceNodeAllocatable: [system-reserved], kubeReservedCgroup: /a}`: `system-reserved needs systemReservedCgroup`,
+		`{enforceNodeAllocatable: [system-reserved-compressible]}`:            `system-reserved-compressible needs systemReservedCgroup`,
+		`{enforceNodeAllocatable: [none, pods]}`:                              `enforceNodeAllocatable: found none, pods; none cannot be combined with others`,
+		`{enforceNodeAllocatable: [pods, pods]}`:                              `enforceNodeAllocatable: found pods, pods; want each only once`,
+		`{enforceNodeAllocatable: [kube-reserved, kube-reserved-compressible], kubeReservedCgroup: /a}`:       `kube-reserved cannot be combined with kube-reserved-compressible`,
+		`{enforceNodeAllocatable: [system-reserved-compressible, system-reserved], systemReservedCgroup: /a}`: `system-reserved cannot be combined with system-reserved-compressible`,
+		`{cgroupsPerQOS: false}`:                             `cgroupsPerQOS: found false; it needs enforceNodeAllocatable: [none], found pods (default: pods)`,
+		`{cgroupsPerQOS: false, enforceNodeAllocatable: []}`: `found pods (default: pods)`,
+		`{systemCgroups: /system}`:                           `systemCgroups: found "/system"; it needs cgroupRoot, which is not set`,
+		`{podPidsLimit: 100000000000000000000}`:              `podPidsLimit: found 100000000000000000000; want an integer of 64 bits`,
 	} {
 		_, err := kubelet.New(parse(t, text))
 		NewWithT(t).Expect(err).To(MatchError(And(HavePrefix("spec.kubeletConfiguration."), ContainSubstring(want))), text)
@@ -117,6 +130,19 @@ func TestNewInvalid(t *testing.T) {
 	NewWithT(t).Expect(err).To(MatchError(And(ContainSubstring("maxPod: "), ContainSubstring("; spec.kubeletConfiguration.syncFrequency: "))), "all problems at once")
 	_, err = kubelet.New(&v1alpha1.KubeletConfiguration{KubeReserved: map[string]string{"memory": strings.Repeat("1+", 1000) + "1"}})
 	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("it has 2001 characters, at most 1024 are allowed")))
+}
+
+// TestNewValid: values at the limits of the rules.
+func TestNewValid(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		`{imageMaximumGCAge: 0s}`, `{imageMaximumGCAge: 121s}`, `{imageMinimumGCAge: 1m, imageMaximumGCAge: 2m}`,
+		`{enforceNodeAllocatable: [pods, kube-reserved, system-reserved-compressible], kubeReservedCgroup: /a, systemReservedCgroup: /b}`,
+		`{enforceNodeAllocatable: [none], cgroupsPerQOS: false}`, `{systemCgroups: /system, cgroupRoot: /}`,
+	} {
+		_, err := kubelet.New(parse(t, text))
+		NewWithT(t).Expect(err).NotTo(HaveOccurred(), text)
+	}
 }
 
 // TestForInvalid: values that depend on the VM.

@@ -4,6 +4,7 @@
 package kubelet
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -18,6 +19,10 @@ import (
 const (
 	defaultImageGCHigh = 85
 	defaultImageGCLow  = 80
+
+	defaultImageMinimumGCAge = 2 * time.Minute
+
+	defaultEnforcement = "pods" // of enforceNodeAllocatable
 )
 
 // rules collects problems.
@@ -71,6 +76,7 @@ func checkRules(k *kubeletconfig.KubeletConfiguration) []string {
 	r.checkDurations(k)
 	r.checkImageGC(k)
 	r.checkEviction(k)
+	r.checkCgroups(k)
 	r.require(!k.RunOnce, "runOnce", k.RunOnce, "the kubelet would exit: remove it")
 	r.require(k.ReservedSystemCPUs == "" || k.SystemReservedCgroup == "" && k.KubeReservedCgroup == "", "reservedSystemCPUs", k.ReservedSystemCPUs,
 		"it cannot be combined with systemReservedCgroup or kubeReservedCgroup")
@@ -94,9 +100,6 @@ func (r *rules) checkTexts(k *kubeletconfig.KubeletConfiguration) {
 	r.oneOf("topologyManagerPolicy", k.TopologyManagerPolicy, "none", "best-effort", "restricted", "single-numa-node")
 	r.oneOf("topologyManagerScope", k.TopologyManagerScope, "container", "pod")
 	r.require(k.ContainerLogMaxSize == "" || plainQuantity.MatchString(k.ContainerLogMaxSize), "containerLogMaxSize", fmt.Sprintf("%q", k.ContainerLogMaxSize), "want a quantity such as 10Mi")
-	for _, item := range k.EnforceNodeAllocatable {
-		r.oneOf("enforceNodeAllocatable", item, "none", "pods", "system-reserved", "system-reserved-compressible", "kube-reserved", "kube-reserved-compressible")
-	}
 }
 
 func (r *rules) checkNumbers(k *kubeletconfig.KubeletConfiguration) {
@@ -132,7 +135,10 @@ func (r *rules) checkDurations(k *kubeletconfig.KubeletConfiguration) {
 	r.duration("cpuCFSQuotaPeriod", k.CPUCFSQuotaPeriod, time.Millisecond, time.Second)
 	r.duration("crashLoopBackOff.maxContainerRestartPeriod", k.CrashLoopBackOff.MaxContainerRestartPeriod, time.Second, 5*time.Minute)
 	r.duration("imageMinimumGCAge", &k.ImageMinimumGCAge, 0, year)
-	r.duration("imageMaximumGCAge", &k.ImageMaximumGCAge, k.ImageMinimumGCAge.Duration, year)
+	r.duration("imageMaximumGCAge", &k.ImageMaximumGCAge, 0, year)
+	minimumAge := cmp.Or(k.ImageMinimumGCAge.Duration, defaultImageMinimumGCAge)
+	r.require(k.ImageMaximumGCAge.Duration <= 0 || k.ImageMaximumGCAge.Duration > minimumAge, "imageMaximumGCAge", k.ImageMaximumGCAge.Duration,
+		fmt.Sprintf("want 0, or more than imageMinimumGCAge, %s (default: %s)", minimumAge, defaultImageMinimumGCAge))
 	r.duration("shutdownGracePeriod", &k.ShutdownGracePeriod, time.Second, year)
 	r.duration("shutdownGracePeriodCriticalPods", &k.ShutdownGracePeriodCriticalPods, time.Second, year)
 	r.require(k.ShutdownGracePeriodCriticalPods.Duration <= k.ShutdownGracePeriod.Duration, "shutdownGracePeriodCriticalPods", k.ShutdownGracePeriodCriticalPods.Duration,
@@ -153,6 +159,34 @@ func (r *rules) checkImageGC(k *kubeletconfig.KubeletConfiguration) {
 	r.between("imageGCLowThresholdPercent", int64(low), 0, 100)
 	r.require(low < high, "imageGCLowThresholdPercent", low,
 		fmt.Sprintf("want less than imageGCHighThresholdPercent, %d (defaults: %d and %d)", high, defaultImageGCLow, defaultImageGCHigh))
+}
+
+// checkCgroups checks enforceNodeAllocatable and the fields that it needs.
+func (r *rules) checkCgroups(k *kubeletconfig.KubeletConfiguration) {
+	const field = "enforceNodeAllocatable"
+	enforced := k.EnforceNodeAllocatable
+	if len(enforced) == 0 { // an empty list is not written, so the kubelet uses its default
+		enforced = []string{defaultEnforcement}
+	}
+	found := strings.Join(enforced, ", ")
+	for _, item := range enforced {
+		r.oneOf(field, item, "none", "pods", "system-reserved", "system-reserved-compressible", "kube-reserved", "kube-reserved-compressible")
+	}
+	for _, reserved := range []struct{ item, cgroupField, cgroup string }{
+		{"kube-reserved", "kubeReservedCgroup", k.KubeReservedCgroup},
+		{"system-reserved", "systemReservedCgroup", k.SystemReservedCgroup},
+	} {
+		compressible := reserved.item + "-compressible"
+		for _, item := range []string{reserved.item, compressible} {
+			r.require(reserved.cgroup != "" || !slices.Contains(enforced, item), field, found, item+" needs "+reserved.cgroupField+", which is not set")
+		}
+		r.require(!slices.Contains(enforced, reserved.item) || !slices.Contains(enforced, compressible), field, found, reserved.item+" cannot be combined with "+compressible)
+	}
+	r.require(len(enforced) == 1 || !slices.Contains(enforced, "none"), field, found, "none cannot be combined with others")
+	r.require(len(slices.Compact(slices.Sorted(slices.Values(enforced)))) == len(enforced), field, found, "want each only once")
+	r.require(k.CgroupsPerQOS == nil || *k.CgroupsPerQOS || found == "none", "cgroupsPerQOS", false,
+		fmt.Sprintf("it needs enforceNodeAllocatable: [none], found %s (default: %s)", found, defaultEnforcement))
+	r.require(k.SystemCgroups == "" || k.CgroupRoot != "", "systemCgroups", fmt.Sprintf("%q", k.SystemCgroups), "it needs cgroupRoot, which is not set")
 }
 
 // checkEviction checks the maps beside evictionHard and evictionSoft.

@@ -52,6 +52,7 @@ func (s Source) hasAddresses() bool { return s.Pool != nil || s.DHCP || s.SLAAC 
 // NewLayout combines the class and its template. The error names every invalid field.
 func NewLayout(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) (Layout, error) {
 	requested, errs := classInterfaces(class)
+	errs = append(errs, invalidNameServers(class)...)
 	l := Layout{DNS: splitList(template.Options["nameserver"]), Search: splitList(template.Options["searchdomain"])}
 	if n := class.Spec.Network; n != nil {
 		if len(n.DNSServers) > 0 {
@@ -88,6 +89,21 @@ func NewLayout(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) (Lay
 		return Layout{}, err
 	}
 	return l, nil
+}
+
+// invalidNameServers returns an error for each name server of the class that the API server's
+// pattern accepts but that is not an address.
+func invalidNameServers(class *v1alpha1.ProxmoxNodeClass) []error {
+	if class.Spec.Network == nil {
+		return nil
+	}
+	var errs []error
+	for n, server := range class.Spec.Network.DNSServers {
+		if err := checkAddress(fmt.Sprintf("spec.network.dnsServers[%d]", n), server); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errs
 }
 
 // classInterfaces returns the class's interfaces by slot.

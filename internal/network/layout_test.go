@@ -131,6 +131,8 @@ func TestNewLayoutInvalid(t *testing.T) {
 	t.Parallel()
 	groups := class()
 	groups.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: "web", Interface: "net0"}, {Name: "db", Interface: "net2"}}
+	servers := class()
+	servers.Spec.Network.DNSServers = []string{"10.0.0.53", "300.0.0.53"}
 	range4 := pool4("net0", "10.0.0.0/24")
 	range4.Address4.Ranges = []string{"10.0.9.0/24"}
 	for name, row := range map[string]struct {
@@ -147,6 +149,7 @@ func TestNewLayoutInvalid(t *testing.T) {
 		"no_interfaces":                       {class(pool4("net0", "10.0.0.0/24")), proxmox.VMConfig{}, `spec.network.interfaces[0].name net0 is not an interface of the template, which has none`},
 		"gateway_outside_in_template":         {class(), template("ipconfig1", "ip=10.0.0.0/24,gw=10.0.1.1"), `ipconfig1 of the template: gateway 10.0.1.1 is not inside 10.0.0.0/24: VMs could not reach it`},
 		"gateway_of_other_family_in_template": {class(pool4("net1", "10.1.0.0/24")), template("ipconfig1", "ip6=fd00::/64,gw6=fd01::1"), `ipconfig1 of the template: gateway fd01::1 is not inside fd00::/64: VMs could not reach it`},
+		"bad_name_server":                     {servers, template(), `spec.network.dnsServers[1] "300.0.0.53" is not an address: want an address such as 192.168.0.1 or 2001:db8::1`},
 		"broadcast_in_template":               {class(), template("ipconfig0", "ip=10.0.0.255/24"), `ipconfig0 of the template: cidr 10.0.0.0/24 has no address left for a VM`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -24,8 +24,8 @@ func invalidRoutes(field string, r v1alpha1.InterfaceRouting) []error {
 		}
 	}
 	address := func(at, text string) {
-		if _, err := netip.ParseAddr(text); err != nil {
-			errs = append(errs, fmt.Errorf("%s.%s %q is not an address: want an address such as 192.168.0.1 or 2001:db8::1", field, at, text))
+		if err := checkAddress(field+"."+at, text); err != nil {
+			errs = append(errs, err)
 		}
 	}
 	for n, route := range r.Routes {
@@ -46,4 +46,12 @@ func invalidRoutes(field string, r v1alpha1.InterfaceRouting) []error {
 		address(fmt.Sprintf("dnsServers[%d]", n), server)
 	}
 	return errs
+}
+
+// checkAddress fails if the text of a field is not an IP address.
+func checkAddress(field, text string) error {
+	if _, err := netip.ParseAddr(text); err != nil {
+		return fmt.Errorf("%s %q is not an address: want an address such as 192.168.0.1 or 2001:db8::1", field, text)
+	}
+	return nil
 }

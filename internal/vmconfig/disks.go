@@ -125,22 +125,31 @@ func (b *builder) checkBus(slot string, bus v1alpha1.DiskBus, field string, o v1
 	return nil
 }
 
-// withLimit sets the limits of a direction: rd or wr.
+// Total limits of a drive, for reads and writes together. Proxmox converts bps to mbps.
+var (
+	totalIOPS = []string{"iops", "iops_max", "iops_max_length"}
+	totalMBps = []string{"mbps", "mbps_max", "bps", "bps_max_length"}
+)
+
+// withLimit sets the limits of a direction: rd or wr. They replace the total limits of the
+// template, because QEMU does not start with both: "bps/iops/max total values and
+// read/write values cannot be used at the same time".
 func withLimit(p proxmox.Properties, direction string, limit *v1alpha1.DiskLimit) proxmox.Properties {
 	if limit == nil {
 		return p
 	}
 	for _, l := range []struct {
-		key   string
-		value int32
+		key    string
+		value  int32
+		totals []string
 	}{
-		{"iops_" + direction, limit.IOPS},
-		{"iops_" + direction + "_max", limit.IOPSBurst},
-		{"mbps_" + direction, limit.MBps},
-		{"mbps_" + direction + "_max", limit.MBpsBurst},
+		{"iops_" + direction, limit.IOPS, totalIOPS},
+		{"iops_" + direction + "_max", limit.IOPSBurst, totalIOPS},
+		{"mbps_" + direction, limit.MBps, totalMBps},
+		{"mbps_" + direction + "_max", limit.MBpsBurst, totalMBps},
 	} {
 		if l.value != 0 {
-			p = p.With(l.key, strconv.Itoa(int(l.value)))
+			p = p.Without(l.totals...).With(l.key, strconv.Itoa(int(l.value)))
 		}
 	}
 	return p

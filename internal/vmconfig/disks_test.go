@@ -22,6 +22,8 @@ func TestChangeDisks(t *testing.T) {
 	delete(virtio.Options, "scsihw")
 	used := ubuntuClone()
 	used.Options["scsi1"], used.Options["scsi3"] = "local-lvm:vm-20001-disk-1,size=1G", "local-lvm:vm-20001-disk-2,size=1G"
+	limited := ubuntuClone()
+	limited.Options["scsi0"] += ",mbps=50,mbps_max=80,bps_max_length=3,iops=500,iops_max=900,iops_max_length=5,iops_wr=7"
 	for name, c := range map[string]struct {
 		clone proxmox.VMConfig
 		boot  v1alpha1.DiskOptions
@@ -37,6 +39,23 @@ func TestChangeDisks(t *testing.T) {
 			},
 			want: map[string]string{"scsi0": "local-lvm:vm-20001-disk-0,discard=ignore,iothread=0,size=3G,ssd=1,cache=writeback,aio=threads," +
 				"iops_rd=1000,iops_rd_max=2000,mbps_wr=100,mbps_wr_max=200,backup=1,replicate=1"},
+		},
+		"total_limits_of_template": {
+			clone: limited,
+			want: map[string]string{"scsi0": "local-lvm:vm-20001-disk-0,discard=on,iothread=1,size=3G," +
+				"mbps=50,mbps_max=80,bps_max_length=3,iops=500,iops_max=900,iops_max_length=5,iops_wr=7,backup=0,replicate=0"},
+		},
+		"bandwidth_instead_of_total": {
+			clone: limited,
+			boot:  v1alpha1.DiskOptions{WriteLimit: &v1alpha1.DiskLimit{MBps: 100, MBpsBurst: 200}},
+			want: map[string]string{"scsi0": "local-lvm:vm-20001-disk-0,discard=on,iothread=1,size=3G," +
+				"iops=500,iops_max=900,iops_max_length=5,iops_wr=7,mbps_wr=100,mbps_wr_max=200,backup=0,replicate=0"},
+		},
+		"IOPS_instead_of_total": {
+			clone: limited,
+			boot:  v1alpha1.DiskOptions{ReadLimit: &v1alpha1.DiskLimit{IOPS: 1000}},
+			want: map[string]string{"scsi0": "local-lvm:vm-20001-disk-0,discard=on,iothread=1,size=3G," +
+				"mbps=50,mbps_max=80,bps_max_length=3,iops_wr=7,iops_rd=1000,backup=0,replicate=0"},
 		},
 		"one_per_bus": {
 			clone: ubuntuClone(),
