@@ -56,6 +56,9 @@ const (
 	// AnnotationHighAvailability is the spec.highAvailability that was last written to the running VM. Without it, the VM has
 	// that of the intent.
 	AnnotationHighAvailability = Group + "/proxmoxnodeclass-ha"
+	// AnnotationSecurityGroups is the spec.securityGroups that were last written to the VM, as JSON, or "updating" while they are
+	// written.
+	AnnotationSecurityGroups = Group + "/proxmoxnodeclass-securitygroups"
 	// AnnotationBootDataStatus is BootDataInitialized once the guest has read its boot data and the ISO is deleted.
 	AnnotationBootDataStatus = Group + "/proxmoxcloudinit-status"
 	// AnnotationBootDataToken is the ID (never the secret) of the join token in the boot data.

@@ -60,7 +60,7 @@ func (u *Updater) UpdateInPlace(ctx context.Context, claim *karpv1.NodeClaim, cl
 	if err := updateTags(ctx, client, vm, tags); err != nil {
 		return err
 	}
-	if err := updateFirewall(ctx, client, vm, class.Spec.SecurityGroups, u.inheritsFirewall(claim)); err != nil {
+	if err := u.updateSecurityGroups(ctx, claim, vm, class.Spec.SecurityGroups); err != nil {
 		return err
 	}
 	if err := u.updatePool(ctx, claim, vm, class.Spec.ResourcePool); err != nil {

@@ -145,8 +145,13 @@ func (a *attempt) resizeError(r resize, err error) error {
 }
 
 func (a *attempt) ensureFirewall(ctx context.Context) error {
-	if len(a.class.Spec.SecurityGroups) == 0 {
+	groups := a.class.Spec.SecurityGroups
+	if len(groups) == 0 {
 		return nil
 	}
-	return a.client.SetFirewall(ctx, a.intent.Host, a.intent.VMID, vmconfig.FirewallRules(a.class.Spec.SecurityGroups))
+	// The class may have changed since the plan, and the interfaces may be configured already.
+	if err := instance.RecordGroupsUpdate(ctx, a.deps.Kube, a.claim, groups); err != nil {
+		return err
+	}
+	return a.client.SetFirewall(ctx, a.intent.Host, a.intent.VMID, vmconfig.FirewallRules(groups))
 }

@@ -178,6 +178,7 @@ func (p *Planner) record(ctx context.Context, claim *karpv1.NodeClaim, class *v1
 	p.deps.Launches.RecordPlanned(string(claim.UID))
 	encoded, annotations := in.Encode(), class.LaunchAnnotations()
 	annotations[v1alpha1.AnnotationLaunchIntent] = encoded
+	annotations[v1alpha1.AnnotationSecurityGroups] = instance.EncodeSecurityGroups(class.Spec.SecurityGroups)
 	if err := instance.Annotate(ctx, p.deps.Kube, claim, annotations); err != nil {
 		switch apierrors.ReasonForError(err) {
 		case metav1.StatusReasonUnknown, metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout, metav1.StatusReasonInternalError:

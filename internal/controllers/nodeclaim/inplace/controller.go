@@ -82,8 +82,12 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if err := c.kube.Get(ctx, types.NamespacedName{Name: claim.Spec.NodeClassRef.Name}, class); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if applied, ok := claim.Annotations[v1alpha1.AnnotationInPlaceUpdateHash]; !ok || applied == class.InPlaceHash() {
+	applied, ok := claim.Annotations[v1alpha1.AnnotationInPlaceUpdateHash]
+	if !ok {
 		return reconcile.Result{}, nil
+	}
+	if applied == class.InPlaceHash() && !instance.AreGroupsUpdating(claim) {
+		return reconcile.Result{}, client.IgnoreNotFound(c.updater.RecordLaunchedGroups(ctx, claim, class))
 	}
 	err := c.updater.UpdateInPlace(ctx, claim, class)
 	if errors.Is(err, instance.ErrClaimBusy) {

@@ -165,3 +165,27 @@ func TestUpdateMissingNodeClass(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(config(w, claim).Tags()).To(ConsistOf("karpenter"))
 }
+
+// An older release launched the VM and did not record its security groups.
+func TestUpdateSecurityGroupsUpgrade(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t)
+	class := w.Class(func(c *v1alpha1.ProxmoxNodeClass) {
+		c.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: "kubernetes", Interface: "net0"}}
+	})
+	claim := running(w, class)
+	c := inplace.NewController(w.Kube, w.Instances.Updater, w.Events)
+	var err error
+	// The second one is that of a launch whose class was changed and changed back.
+	for _, recorded := range []string{"", "updating"} {
+		w.Annotate(claim, map[string]string{v1alpha1.AnnotationSecurityGroups: recorded})
+		_, err = c.Reconcile(t.Context(), testenv.Reload(w, claim))
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Expect(testenv.Reload(w, claim).Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationSecurityGroups, `[{"name":"kubernetes","interface":"net0"}]`))
+	}
+	testenv.Modify(w, class, func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.SecurityGroups = nil })
+	_, err = c.Reconcile(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(w.Sim.FirewallGroups()[w.Intent(claim).VMID]).To(BeEmpty())
+	w.Expect(config(w, claim).Network().NICs()[0].Firewall).To(BeFalse())
+}
