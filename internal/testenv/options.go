@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -30,6 +31,7 @@ type setup struct {
 	kubeCluster            string
 	clock                  clock.WithTicker
 	asRoot                 bool
+	catalog                instancetype.Catalog
 }
 
 // Option configures an Env or a Process.
@@ -87,6 +89,9 @@ func RealTime() Option { return func(s *setup) { s.clock = clock.RealClock{} } }
 
 // AsRoot makes a Process with a root login in addition to its token.
 func AsRoot() Option { return func(s *setup) { s.asRoot = true } }
+
+// Catalog makes a Process with other instance types than the default ones.
+func Catalog(catalog instancetype.Catalog) Option { return func(s *setup) { s.catalog = catalog } }
 
 // roots returns the root logins of a Process.
 func (w *Env) roots(s setup) map[string]proxmox.Root {

@@ -34,15 +34,15 @@ type Components struct {
 }
 
 // NewComponents returns the components of a new process with the given dependencies except
-// the inventory. The Clusters were not polled.
-func NewComponents(t testing.TB, deps instance.Deps, source boot.Source, polls inventory.Options, pricing instancetype.Pricing, metrics instance.Metrics) Components {
+// the inventory, and with the catalog and the pricing of offered. The Clusters were not polled.
+func NewComponents(t testing.TB, deps instance.Deps, source boot.Source, polls inventory.Options, offered instancetype.Deps, metrics instance.Metrics) Components {
 	t.Helper()
 	polls.DetailRange = inventory.VMIDRange{From: FirstVMID, To: LastVMID}
 	inv, err := inventory.New(slices.Collect(maps.Values(deps.Clients)), polls)
 	Must(t, err)
-	types, err := instancetype.New(instancetype.Deps{
-		Inventory: inv, Pricing: pricing, VMMemoryOverheadPercent: new(0.0), Clock: deps.Clock, CPULayouts: instancetype.CPULayouts{Roots: slices.Sorted(maps.Keys(deps.RootClients))},
-	})
+	offered.Inventory, offered.VMMemoryOverheadPercent, offered.Clock = inv, new(0.0), deps.Clock
+	offered.CPULayouts = instancetype.CPULayouts{Roots: slices.Sorted(maps.Keys(deps.RootClients))}
+	types, err := instancetype.New(offered)
 	Must(t, err)
 	deps.Inventory = inv
 	source.Version = boot.FixedVersion("v1.36.3")
@@ -74,7 +74,9 @@ func (w *Env) StartProcess(options ...Option) *Process {
 		Clients: w.Clients, RootClients: w.roots(s), Kube: s.kube, Clock: s.clock, KubeCluster: s.kubeCluster, Settings: settings,
 	}, boot.Source{Reader: w.Kube, Namespace: w.Name, Tokens: &bootdata.Tokens{Client: w.Kube}}, inventory.Options{
 		Clock: w.Clock.unscaled(), PollInterval: 100 * time.Millisecond, Settings: s.hostSettings,
-	}, instancetype.Pricing{PerVCPU: 0.025, PerGB: 0.001, PerNode: 0.005, PerDevice: 1}, s.metrics)}
+	}, instancetype.Deps{
+		Catalog: s.catalog, Pricing: instancetype.Pricing{PerVCPU: 0.025, PerGB: 0.001, PerNode: 0.005, PerDevice: 1},
+	}, s.metrics)}
 	if !s.noPolling {
 		Go(w.T, p.Inventory.Start)
 	}

@@ -136,7 +136,10 @@ func (c talosConfig) validate() error {
 	if len(missing) > 0 {
 		return fmt.Errorf("the machine config lacks %s", strings.Join(missing, ", "))
 	}
-	for _, field := range []string{"apiVersion", "kind", "authentication", "authorization", "rotateCertificates"} {
+	for _, field := range []string{
+		"apiVersion", "kind", "authentication", "authorization", "cgroupRoot", "kubeletCgroups", "port", "protectKernelDefaults", "resolvConf",
+		"rotateCertificates", "systemCgroups", "staticPodPath", "seccompDefault",
+	} {
 		if _, ok := c.Machine.Kubelet.ExtraConfig[field]; ok {
 			return fmt.Errorf("kubelet configuration field %q can't be overridden", field)
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
@@ -23,8 +24,8 @@ type Request struct {
 	Claim    *karpv1.NodeClaim
 	Intent   instance.Intent
 	Overhead cloudprovider.InstanceTypeOverhead
-	// Pods is how many pods the Node may have; 0 if it is unknown.
-	Pods int64
+	// Capacity is that of the Node; empty if it is unknown.
+	Capacity corev1.ResourceList
 	// Bridges returns a bridge of the Host by name; nil if they are unknown.
 	Bridges func(name string) proxmox.Bridge
 }
@@ -90,9 +91,12 @@ func (s Source) data(ctx context.Context, r Request, source templates, token, ro
 		return bootdata.Data{}, err
 	}
 	return bootdata.Data{
-		Metadata:  metadata,
-		Network:   guestNetwork(r.Intent, r.Bridges),
-		Resources: bootdata.Resources{CPU: int64(r.Intent.Cores), Memory: int64(r.Intent.MemoryMiB) << 20},
+		Metadata: metadata,
+		Network:  guestNetwork(r.Intent, r.Bridges),
+		Resources: bootdata.Resources{
+			CPU: int64(r.Intent.Cores), Memory: int64(r.Intent.MemoryMiB) << 20,
+			Hugepages1Gi: hugepages(r.Capacity, "1Gi", 1<<30), Hugepages2Mi: hugepages(r.Capacity, "2Mi", 2<<20),
+		},
 		Kubernetes: bootdata.Kubernetes{
 			Version: s.Version(ctx), RootCA: rootCA, BootstrapToken: token,
 			KubeletConfiguration: kubelet, NodeLabels: r.Claim.Labels, NodeTaints: taints,
@@ -101,6 +105,12 @@ func (s Source) data(ctx context.Context, r Request, source templates, token, ro
 		Disks:  guestDisks(r.Intent.Disks),
 		Values: source.values,
 	}, nil
+}
+
+// hugepages returns the number of pages of a size, which is in bytes.
+func hugepages(capacity corev1.ResourceList, size string, bytes int64) int64 {
+	quantity := capacity[corev1.ResourceName(corev1.ResourceHugePagesPrefix+size)]
+	return quantity.Value() / bytes
 }
 
 func guestDisks(disks []v1alpha1.Disk) []bootdata.Disk {

@@ -32,7 +32,7 @@ func newKubeletConfiguration(r Request, taints bootdata.Taints) (bootdata.Kubele
 	return bootdata.NewKubeletConfiguration(bootdata.KubeletInput{
 		Config: withPinning(config, r.Intent, r.Overhead), ProviderID: r.Intent.ProviderID(), Taints: taints,
 		KubeReserved: r.Overhead.KubeReserved, SystemReserved: r.Overhead.SystemReserved, EvictionHard: r.Overhead.EvictionThreshold,
-		MaxPods: int32(min(r.Pods, math.MaxInt32)), //nolint:gosec // at most MaxInt32
+		MaxPods: int32(min(r.Capacity.Pods().Value(), math.MaxInt32)), //nolint:gosec // at most MaxInt32
 	})
 }
 

@@ -64,7 +64,7 @@ func (s Source) previewData(
 		Class: class, Claim: claim, Intent: intent,
 		// Every instance type has reserved CPUs: some settings of the kubelet need them.
 		Overhead: cloudprovider.InstanceTypeOverhead{KubeReserved: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}},
-		Pods:     claim.Status.Capacity.Pods().Value(),
+		Capacity: claim.Status.Capacity,
 		Bridges: func(name string) proxmox.Bridge {
 			if bridge := network.FindBridge(view, intent.Region, intent.Host, name); bridge.Name != "" {
 				return bridge

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -22,9 +23,9 @@ func (a *attempt) ensureBootDrive(ctx context.Context) error {
 	if a.intent.ISOStorage == "" {
 		return nil
 	}
-	overhead, pods := a.kubeletResources()
+	overhead, capacity := a.nodeResources()
 	image, hash, err := a.boot.Image(ctx, boot.Request{
-		Class: a.class, Claim: a.claim, Intent: a.intent, Overhead: overhead, Pods: pods,
+		Class: a.class, Claim: a.claim, Intent: a.intent, Overhead: overhead, Capacity: capacity,
 		Bridges: func(name string) proxmox.Bridge {
 			return network.FindBridge(a.deps.Inventory.View(), a.intent.Region, a.intent.Host, name)
 		},
@@ -55,12 +56,12 @@ func (a *attempt) recordBootData(ctx context.Context, hash string) error {
 	return instance.Annotate(ctx, a.deps.Kube, a.claim, map[string]string{v1alpha1.AnnotationBootDataHash: hash})
 }
 
-// kubeletResources returns the overhead and the pods that the instance type was offered
+// nodeResources returns the overhead and the capacity that the instance type was offered
 // with. If the type was removed from the catalog, the kubelet's defaults apply.
-func (a *attempt) kubeletResources() (overhead cloudprovider.InstanceTypeOverhead, pods int64) {
+func (a *attempt) nodeResources() (cloudprovider.InstanceTypeOverhead, corev1.ResourceList) {
 	it, ok := a.types.Get(a.class, a.intent.InstanceType)
 	if !ok || it.Overhead == nil {
-		return cloudprovider.InstanceTypeOverhead{}, 0
+		return cloudprovider.InstanceTypeOverhead{}, nil
 	}
-	return *it.Overhead, it.Capacity.Pods().Value()
+	return *it.Overhead, it.Capacity
 }

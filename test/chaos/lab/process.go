@@ -23,6 +23,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmhealth"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -114,7 +115,7 @@ func (p *Process) addComponents(o ProcessOptions, defaults *operator.Options, po
 	p.Components = testenv.NewComponents(e.t, instance.Deps{
 		Clients: map[string]proxmox.Client{testenv.Region: c}, Kube: p.kube, Clock: e.Clock, KubeCluster: kubeCluster, Settings: s,
 	}, boot.Source{Reader: p.kube, Namespace: metav1.NamespaceSystem, Tokens: &bootdata.Tokens{Client: p.kube}},
-		polls, defaults.Pricing(), instance.Metrics{})
+		polls, instancetype.Deps{Pricing: defaults.Pricing()}, instance.Metrics{})
 	if e.addresses != nil {
 		p.Inventory.WatchAddresses() // as the class's status controller does
 	}
