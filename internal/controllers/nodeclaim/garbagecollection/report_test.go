@@ -20,7 +20,7 @@ func TestPolicyReport(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling())
 	orphan := orphaned(w, w.Launched("orphan", w.Class()))
-	c := newCollector(w, garbagecollection.PolicyReport)
+	c := newCollector(w, garbagecollection.PolicyReport, func(d *garbagecollection.Deps) { d.Tokens = nil }) // as in the controller
 	c.run()
 	w.Clock.Advance(10 * time.Minute)
 	c.run()
