@@ -53,8 +53,8 @@ type ControllerOptions struct {
 type Controller struct {
 	options ControllerOptions
 	log     string
-	health  string
-	metrics string
+	// ports of the health probes and of the metrics, the same after a restart
+	ports   []int
 	process *process
 	// override replaces the default flags and environment if it is set.
 	override *commandLine
@@ -65,7 +65,11 @@ func NewController(o ControllerOptions) (*Controller, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("creating controller directory: %w", err)
 	}
-	c := &Controller{options: o, log: filepath.Join(o.Dir, "controller.log")}
+	ports, err := FreePorts(2)
+	if err != nil {
+		return nil, err
+	}
+	c := &Controller{options: o, log: filepath.Join(o.Dir, "controller.log"), ports: ports}
 	return c, c.Configure(o.Clusters...)
 }
 
@@ -110,25 +114,15 @@ func (c *Controller) Start(ctx context.Context) error {
 }
 
 // StartProcess starts the controller, which may not be ready as long as Proxmox is unreachable.
-func (c *Controller) StartProcess() error {
-	ports, err := FreePorts(2)
-	if err != nil {
-		return err
-	}
-	c.health = fmt.Sprintf("http://127.0.0.1:%d", ports[0])
-	c.metrics = fmt.Sprintf("http://127.0.0.1:%d", ports[1])
-	c.process, err = startProcessOn(c.options.Hostname, "controller", c.log, c.command(ports))
+func (c *Controller) StartProcess() (err error) {
+	c.process, err = startProcessOn(c.options.Hostname, "controller", c.log, c.command())
 	return err
 }
 
 // Run runs the controller until it exits or the context ends, and returns its output and exit
 // code. Use it for controllers that are expected to refuse their configuration.
 func (c *Controller) Run(ctx context.Context) (output string, exit int, err error) {
-	ports, err := FreePorts(2)
-	if err != nil {
-		return "", 0, err
-	}
-	if c.process, err = startProcess("controller", c.log, c.command(ports)); err != nil {
+	if c.process, err = startProcess("controller", c.log, c.command()); err != nil {
 		return "", 0, err
 	}
 	select {
@@ -141,8 +135,8 @@ func (c *Controller) Run(ctx context.Context) (output string, exit int, err erro
 	return string(content), c.process.cmd.ProcessState.ExitCode(), err
 }
 
-func (c *Controller) command(ports []int) *exec.Cmd {
-	probes := []string{"--health-probe-port", strconv.Itoa(ports[0]), "--metrics-port", strconv.Itoa(ports[1])}
+func (c *Controller) command() *exec.Cmd {
+	probes := []string{"--health-probe-port", strconv.Itoa(c.ports[0]), "--metrics-port", strconv.Itoa(c.ports[1])}
 	if c.override != nil {
 		cmd := exec.Command(c.options.Binary, slices.Concat(c.override.args, probes)...)
 		cmd.Env = append(c.override.env, "KUBECONFIG="+c.options.Kubeconfig)
@@ -165,7 +159,7 @@ func (c *Controller) command(ports []int) *exec.Cmd {
 }
 
 func (c *Controller) ready(ctx context.Context) error {
-	_, err := fetch(ctx, c.health+"/readyz")
+	_, err := fetch(ctx, fmt.Sprintf("http://127.0.0.1:%d/readyz", c.ports[0]))
 	return err
 }
 
@@ -190,17 +184,17 @@ func (c *Controller) Done() <-chan struct{} { return c.process.done }
 func (c *Controller) ExitError() error { return c.process.exitError() }
 
 // MetricsURL returns the URL of the controller's metrics server.
-func (c *Controller) MetricsURL() string { return c.metrics }
+func (c *Controller) MetricsURL() string { return fmt.Sprintf("http://127.0.0.1:%d", c.ports[1]) }
 
 // Metrics returns the controller's metrics in text format.
 func (c *Controller) Metrics(ctx context.Context) (string, error) {
-	content, err := fetch(ctx, c.metrics+"/metrics")
+	content, err := fetch(ctx, c.MetricsURL()+"/metrics")
 	return string(content), err
 }
 
 // MetricFamilies returns the controller's metrics by name.
 func (c *Controller) MetricFamilies(ctx context.Context) (map[string]*dto.MetricFamily, error) {
-	content, err := fetch(ctx, c.metrics+"/metrics")
+	content, err := fetch(ctx, c.MetricsURL()+"/metrics")
 	if err != nil {
 		return nil, err
 	}

@@ -41,8 +41,11 @@ func newPodController(ctx context.Context, plane *Plane, namespace string, pod c
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("creating controller directory: %w", err)
 	}
-	c := &Controller{options: o, log: filepath.Join(o.Dir, "controller.log")}
-	var err error
+	ports, err := FreePorts(2)
+	if err != nil {
+		return nil, err
+	}
+	c := &Controller{options: o, log: filepath.Join(o.Dir, "controller.log"), ports: ports}
 	if c.options.Kubeconfig, err = plane.writeKubeconfig(ctx, o.Dir, client.ObjectKey{Namespace: namespace, Name: pod.ServiceAccountName}); err != nil {
 		return nil, err
 	}

@@ -47,3 +47,22 @@ func TestRunProcess(t *testing.T) {
 		t.Errorf("error %v, want exit status 3 and the output", err)
 	}
 }
+
+func TestControllerMetricsURLAfterRestart(t *testing.T) {
+	t.Parallel()
+	c, err := NewController(ControllerOptions{Binary: "true", Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var urls []string
+	for range 2 {
+		if err := c.StartProcess(); err != nil {
+			t.Fatal(err)
+		}
+		<-c.Done()
+		urls = append(urls, c.MetricsURL())
+	}
+	if urls[0] != urls[1] {
+		t.Errorf("metrics moved from %s to %s, want one URL for the forwards of a pod", urls[0], urls[1])
+	}
+}
