@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -54,7 +53,7 @@ func TestPower(t *testing.T) {
 		&inventory.Sleep{State: inventory.Asleep, KubeCluster: id, Known: w.Inventory.View().Snapshots[testenv.Region].KnownHost("pve3")})).To(Succeed())
 	w.Expect(w.Sim.HostDown("pve3", "noroute")).To(Succeed())
 	file = write(t, t.TempDir(), "hosts.json", `{"*": {"pve3": {"powermanagement": "Enabled", "wattsidle": 100}}}`)
-	w.Eventually(func() (string, error) { return runIn(w, "power", "--node-setting-file", file) }).WithTimeout(30 * time.Second).Should(MatchRegexp(`\S+ +pve3 +0 +is asleep *\nsaved by sleeping hosts: 100 W, 2.4 kWh/day\npossible savings: 0 W, 0.0 kWh/day\n`))
+	w.Eventually(func() (string, error) { return runIn(w, "power", "--node-setting-file", file) }).Should(MatchRegexp(`\S+ +pve3 +0 +is asleep *\nsaved by sleeping hosts: 100 W, 2.4 kWh/day\npossible savings: 0 W, 0.0 kWh/day\n`))
 }
 
 func TestPreflightPower(t *testing.T) {

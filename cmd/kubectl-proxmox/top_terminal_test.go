@@ -48,7 +48,7 @@ func (s *screen) shows(w *testenv.Env, want string) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			return visible(string(s.output.Bytes()[before:]))
-		}).WithTimeout(2 * time.Second).Should(ContainSubstring(want))
+		}).WithTimeout(10 * time.Second).Should(ContainSubstring(want))
 	}).Should(Succeed())
 }
 

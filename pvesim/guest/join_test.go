@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	joinTimeout = time.Minute
+	joinTimeout = 3 * time.Minute
 	polling     = 50 * time.Millisecond
 )
 

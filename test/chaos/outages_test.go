@@ -100,7 +100,7 @@ func TestHostRemoved(t *testing.T) {
 	}
 	r.process = r.env.StartProcess(lab.ProcessOptions{Settings: func(s *instance.Settings) {
 		longRetries(s)
-		s.HostRemovedAfter = time.Minute
+		s.HostRemovedAfter = 5 * time.Minute
 	}})
 	for i := range 6 {
 		r.env.CreateClaim(fmt.Sprintf("pool-%d", i))

@@ -59,7 +59,7 @@ func deleteClaim(t *testing.T, env *lab.Env, p *lab.Process, name string) {
 	t.Helper()
 	env.DeleteClaim(name)
 	for range 100 {
-		if err := p.RunStep(lab.StepDelete, name); err != nil {
+		if err := p.RunStep(lab.StepDelete, name); err != nil && (long() || !proxmox.IsTransient(err)) {
 			t.Fatalf("deleting %s: %v", name, err)
 		}
 		if len(env.Claims()) == 0 {

@@ -166,7 +166,7 @@ func (i *inherited) blocked(reason string) string {
 func (i *inherited) deleteVM() {
 	i.T.Helper()
 	i.Eventually(func() (bool, error) { return i.Instances.Deleter.Delete(i.T.Context(), i.claim) }).
-		WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(BeTrue())
+		WithPolling(50 * time.Millisecond).Should(BeTrue())
 }
 
 func TestUnadoptedVM(t *testing.T) {
@@ -326,7 +326,7 @@ func TestAdoptAnnotationOnOwnClaim(t *testing.T) {
 	mark, _ := ownership.Read(cfg.Description())
 	w.Expect(mark).To(And(HaveField("ClaimUID", string(claim.UID)), HaveField("UUID", "")))
 	w.Eventually(func() (bool, error) { return w.Instances.Deleter.Delete(t.Context(), claim) }).
-		WithTimeout(20 * time.Second).WithPolling(50 * time.Millisecond).Should(BeTrue())
+		WithPolling(50 * time.Millisecond).Should(BeTrue())
 	w.Expect(w.VMs()).To(BeEmpty())
 }
 

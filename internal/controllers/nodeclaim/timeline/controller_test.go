@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/cert"
+	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -153,7 +154,7 @@ func TestTimelineOfFastGuest(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t, testenv.NoPolling())
 	claim := w.Launched("a", w.Class())
-	c := timeline.NewController(w.Kube, w.Clock, instance.Metrics{})
+	c := timeline.NewController(w.Kube, testclock.NewFakePassiveClock(w.Clock.Now()), instance.Metrics{})
 	approve(w, requestCertificate(w, claim.Name))
 	result, err := c.Reconcile(t.Context(), w.Stored(claim))
 	w.Expect(err).NotTo(HaveOccurred())

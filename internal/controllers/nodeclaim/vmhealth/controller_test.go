@@ -84,7 +84,7 @@ func TestVMMissingInSnapshot(t *testing.T) {
 	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	claim := w.Planned("a", class)
-	w.Expect(w.Instances.Launcher.Launch(t.Context(), claim, class)).To(Succeed())
+	w.MustLaunch(claim, class)
 	registered(w, testenv.Reload(w, claim))
 	reconcile(w, controller(w))
 	w.Expect(w.IsDeleted(claim)).To(BeFalse())

@@ -192,7 +192,7 @@ func checkMissingPrivilege(t *testing.T, setup tokenSetup, version, privilege st
 // runVMLifecycle launches a VM, cleans up its boot drive and deletes it.
 func runVMLifecycle(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) error {
 	w.T.Helper()
-	ctx, cancel := context.WithTimeout(w.T.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(w.T.Context(), 5*time.Minute)
 	defer cancel()
 	claim := w.Claim("lifecycle", class)
 	in, err := w.Instances.Planner.Plan(ctx, claim, class, plan.Options{})
@@ -202,17 +202,32 @@ func runVMLifecycle(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) error {
 	testenv.Reload(w, claim)
 	claim.Status.ProviderID = in.ProviderID()
 	w.Expect(w.Kube.Status().Update(ctx, claim)).To(Succeed())
-	if err := w.Instances.Launcher.Launch(ctx, claim, class); err != nil {
+	if err := retryTransient(func() error { return w.Instances.Launcher.Launch(ctx, w.Stored(claim), class) }); err != nil {
 		return err
 	}
-	if err := w.Instances.Deleter.CleanupBootDrive(ctx, testenv.Reload(w, claim)); err != nil {
+	if err := retryTransient(func() error { return w.Instances.Deleter.CleanupBootDrive(ctx, w.Stored(claim)) }); err != nil {
 		return err
 	}
 	for deleted := false; !deleted; {
-		if deleted, err = w.Instances.Deleter.Delete(ctx, testenv.Reload(w, claim)); err != nil {
+		err := retryTransient(func() (err error) {
+			deleted, err = w.Instances.Deleter.Delete(ctx, w.Stored(claim))
+			return err
+		})
+		if err != nil {
 			return err
 		}
 		w.Clock.Sleep(time.Second)
 	}
 	return nil
+}
+
+// retryTransient retries transient errors, as the controllers do: on a busy machine, a wait for a
+// lock can time out.
+func retryTransient(f func() error) (err error) {
+	for range 5 {
+		if err = f(); !proxmox.IsTransient(err) {
+			return err
+		}
+	}
+	return err
 }

@@ -282,6 +282,5 @@ func TestChecksPassAfterFix(t *testing.T) {
 	w.Eventually(ready).Should(ContainSubstring(`spec.resourcePool "later" does not exist`))
 	w.Sim.RemoveFault(fault)
 	w.Clock.Advance(time.Minute) // invalidated facts are read after a delay
-	w.Eventually(func() bool { return testenv.Reload(w, class).StatusConditions().Root().IsTrue() }).
-		WithTimeout(15 * time.Second).Should(BeTrue())
+	w.Eventually(func() bool { return testenv.Reload(w, class).StatusConditions().Root().IsTrue() }).Should(BeTrue())
 }

@@ -371,7 +371,7 @@ func TestReconcileUnderManager(t *testing.T) {
 	ready := func() bool {
 		return testenv.Reload(w, class).StatusConditions().Get(operatorstatus.ConditionReady).IsTrue()
 	}
-	w.Eventually(ready).WithTimeout(15*time.Second).Should(BeTrue(), "before it is checked again without a change")
+	w.Eventually(ready).WithTimeout(19*time.Second).Should(BeTrue(), "before it is checked again without a change")
 
 	// The inventory polls ten times a second: polls must not write the status.
 	settled := class.ResourceVersion
@@ -379,11 +379,11 @@ func TestReconcileUnderManager(t *testing.T) {
 
 	// A change of the Cluster triggers a reconcile without a change of the class.
 	reconnect := w.Disconnect()
-	w.Eventually(ready).WithTimeout(30 * time.Second).Should(BeFalse())
+	w.Eventually(ready).Should(BeFalse())
 	down := class.ResourceVersion
 	w.Consistently(func() string { return testenv.Reload(w, class).ResourceVersion }).WithTimeout(time.Second).Should(Equal(down), "a long outage is reported once")
 	reconnect()
-	w.Eventually(ready).WithTimeout(15 * time.Second).Should(BeTrue())
+	w.Eventually(ready).Should(BeTrue())
 }
 
 // replaceName replaces NAME in an expectation by the name of the environment.

@@ -76,7 +76,7 @@ func TestLaunchBackoffEndsWithGrant(t *testing.T) {
 			w.Expect(w.Sim.SetRole(granted)).To(Succeed())
 			w.Expect(check().StatusConditions().Root().IsTrue()).To(BeTrue())
 			w.Expect(offered()).To(BeTrue(), "the backoff did not end with the grant")
-			w.Expect(w.Instances.Launcher.Launch(t.Context(), w.Planned("b", class), class)).To(Succeed())
+			w.MustLaunch(w.Planned("b", class), class)
 		})
 	}
 }

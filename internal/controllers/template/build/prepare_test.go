@@ -72,7 +72,7 @@ func TestPrepare(t *testing.T) {
 	expect(HavePrefix("True"))
 	w.Expect(w.Events.Messages(v1alpha1.EventTemplatePreparing)).To(HaveLen(3))
 	w.Expect(w.Events.Messages(v1alpha1.EventTemplatePrepared)).To(ConsistOf(
-		MatchRegexp(`^builder VM 100\d on host pve1 powered itself off after \d+s and becomes the template$`), ContainSubstring("pve2"), ContainSubstring("pve3")))
+		MatchRegexp(`^builder VM 100\d on host pve1 powered itself off after (\d+m)?\d+s and becomes the template$`), ContainSubstring("pve2"), ContainSubstring("pve3")))
 	old := testenv.Reload(w, object).Status.Zones
 	w.Expect(old).To(HaveLen(3))
 
