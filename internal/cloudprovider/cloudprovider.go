@@ -268,7 +268,7 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, pool *karpv1.NodeP
 	if err != nil {
 		return nil, fmt.Errorf("resolving the NodeClass: %w", err)
 	}
-	if err := c.refreshSizes(ctx); err != nil {
+	if err := c.refreshNodes(ctx); err != nil {
 		return nil, err
 	}
 	return c.deps.Types.List(class, pool.Name), nil

@@ -4,6 +4,7 @@
 package cloudprovider_test
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/node/health"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/disruption"
 	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -222,4 +224,49 @@ func TestIsDriftedClaimOfOtherController(t *testing.T) {
 	reason, err = provider(w).IsDrifted(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(reason).To(BeEquivalentTo(v1alpha1.DriftNodeClass), "after its adoption")
+}
+
+// TestIsDriftedOtherLabels checks that core's drift controller finds the offering of a Node whose labels no new
+// Node gets, so the provider decides whether it is drifted.
+func TestIsDriftedOtherLabels(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		labels map[string]string
+		zones  []string
+		want   string
+	}{
+		"changed_CPU_of_the_template": {labels: map[string]string{v1alpha1.LabelInstanceCPUType: "another"}},
+		"labels_of_another_provider": {labels: map[string]string{
+			v1alpha1.LabelInstanceImageID: "another", karpv1.CapacityTypeLabelKey: karpv1.CapacityTypeSpot,
+		}},
+		"new_image": {zones: []string{v1alpha1.TemplateZone{Region: testenv.Region, Host: "pve1", VMID: 9100}.String()}, want: v1alpha1.DriftImage},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := newKarpenter(t, testenv.NoPolling(), testenv.Scenario(func(s *pvesim.Scenario) {
+				s.Guests = append(s.Guests, pvesim.Guest{VMID: 9100, Name: "ubuntu-2", Host: "pve1", Config: map[string]string{
+					"template": "1", "memory": "2048", "cores": "2", "boot": "order=scsi0", "net0": "virtio=BC:24:11:99:00:01,bridge=vmbr0",
+					"scsi0": "local-lvm:base-9000-disk-0,size=3G",
+				}})
+			}))
+			class := k.readyPool()
+			k.pending("pod", "1")
+			claim := k.launchPending()[0]
+			testenv.Modify(k.Env, claim, func(claim *karpv1.NodeClaim) { maps.Copy(claim.Labels, c.labels) })
+			if c.zones != nil {
+				testenv.Reload(k.Env, class).Status.SelectedZones = c.zones
+				k.Expect(k.Kube.Status().Update(k.ctx, class)).To(Succeed())
+			}
+			k.Clock.Advance(2 * time.Hour) // core checks the instance types of Nodes that are older than an hour
+			_, err := disruption.NewController(k.Clock, k.Kube, provider(k.Env)).Reconcile(k.ctx, testenv.Reload(k.Env, claim))
+			k.Expect(err).NotTo(HaveOccurred())
+			drifted := testenv.Reload(k.Env, claim).StatusConditions().Get(karpv1.ConditionTypeDrifted)
+			if c.want == "" {
+				k.Expect(drifted).To(BeNil())
+			} else {
+				k.Expect(drifted).NotTo(BeNil())
+				k.Expect(drifted.Reason).To(Equal(c.want))
+			}
+		})
+	}
 }

@@ -21,18 +21,14 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 )
 
-// refreshSizes reads the sizes of existing Nodes from their Claims, every few minutes.
-func (c *CloudProvider) refreshSizes(ctx context.Context) error {
-	return c.deps.Types.RefreshSizes(func() ([]string, error) {
+// refreshNodes reads the sizes and labels of existing Nodes from their Claims, every few minutes.
+func (c *CloudProvider) refreshNodes(ctx context.Context) error {
+	return c.deps.Types.RefreshNodes(func() ([]karpv1.NodeClaim, error) {
 		claims := &karpv1.NodeClaimList{}
 		if err := c.deps.Kube.List(ctx, claims, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("listing NodeClaims: %w", err)
 		}
-		var names []string
-		for i := range claims.Items {
-			names = append(names, claims.Items[i].Labels[corev1.LabelInstanceTypeStable])
-		}
-		return names, nil
+		return claims.Items, nil
 	})
 }
 

@@ -76,7 +76,7 @@ func (p *Provider) variants(params offeringParams) []variant {
 			out = append(out, variant{Type: t, price: prices[n], arch: karpv1.ArchitectureArm64, unused: !mixed})
 		}
 	}
-	return p.withSizesInUse(out, params.sizing, mixed)
+	return p.withSizesOfNodes(out, params.sizing, mixed)
 }
 
 // architectures returns the architectures of types that are for the zones: those where a VM

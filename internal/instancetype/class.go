@@ -126,6 +126,8 @@ type offeringParams struct {
 	kubelet          *kubeletOverhead
 	memory           memoryModel
 	zones            []zone
+	// index is the position of each zone.
+	index map[placement.Zone]int
 }
 
 func (o offeringParams) equal(other offeringParams) bool {
@@ -176,6 +178,10 @@ func newOfferingParams(view inventory.View, key listKey, c classInput) offeringP
 		}
 		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Host, b.Host))
 	})
+	index := make(map[placement.Zone]int, len(sorted))
+	for n, z := range sorted {
+		index[z.Zone] = n
+	}
 	return offeringParams{
 		listKey:   key,
 		affinity:  c.affinity,
@@ -190,5 +196,6 @@ func newOfferingParams(view inventory.View, key listKey, c classInput) offeringP
 
 		memory: newMemoryModel(sorted, c.observed),
 		zones:  sorted,
+		index:  index,
 	}
 }

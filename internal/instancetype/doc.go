@@ -7,7 +7,8 @@
 // price of an offering is computed in price.go.
 //
 // Every type is listed with every known Host, whatever its state. Only the Available
-// flag changes, because Karpenter replaces Nodes whose offering disappeared. Karpenter
+// flag changes, because Karpenter replaces Nodes whose offering disappeared. For the same
+// reason, the sizes and labels of existing Nodes are listed, see nodes.go. Karpenter
 // caches per object, so a changed type is a new object and an unchanged type is the same
 // object as before.
 //

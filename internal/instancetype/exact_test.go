@@ -121,6 +121,15 @@ func TestExactSizeHoldsRequests(t *testing.T) {
 // that of a size in the catalog; only the former is checked.
 func sizeName(cpus int, memory int64) string { return fmt.Sprintf("e1.%dVCPU-%dMB", cpus, memory>>20) }
 
+// nodesOfTypes returns a function that reads the Claims of Nodes of these types.
+func nodesOfTypes(names ...string) func() ([]karpv1.NodeClaim, error) {
+	claims := make([]karpv1.NodeClaim, len(names))
+	for n, name := range names {
+		claims[n].Labels = map[string]string{corev1.LabelInstanceTypeStable: name}
+	}
+	return func() ([]karpv1.NodeClaim, error) { return claims, nil }
+}
+
 // TestSizesInUse checks that the sizes of existing Nodes are listed with a price, but offered only
 // where no larger type fits, and that the other types keep their objects.
 func TestSizesInUse(t *testing.T) {
@@ -128,7 +137,7 @@ func TestSizesInUse(t *testing.T) {
 	const name = "e1.3VCPU-4352MB"
 	p, class := newExactProvider(t, newViewer()), newNodeClassWithAllHosts()
 	before := p.List(class, "")
-	if err := p.RefreshSizes(func() ([]string, error) { return []string{name, "c1.1VCPU-2GB", "m5.large", "e1.2VCPU-4GB"}, nil }); err != nil {
+	if err := p.RefreshNodes(nodesOfTypes(name, "c1.1VCPU-2GB", "m5.large", "e1.2VCPU-4GB")); err != nil {
 		t.Fatal(err)
 	}
 	after := p.List(class, "")
@@ -158,7 +167,7 @@ func TestSizesInUseOnFullHost(t *testing.T) {
 	const name = "e1.3VCPU-4352MB"
 	v, class := newViewer(), newNodeClassWithAllHosts()
 	p := newExactProvider(t, v)
-	if err := p.RefreshSizes(func() ([]string, error) { return []string{name}, nil }); err != nil {
+	if err := p.RefreshNodes(nodesOfTypes(name)); err != nil {
 		t.Fatal(err)
 	}
 	v.change(func(r map[string]*proxmox.Resources) {

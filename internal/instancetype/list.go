@@ -29,13 +29,15 @@ type list struct {
 	input                 classInput
 	inventory             uint64
 	unavailableGeneration uint64
-	sizesGeneration       uint64
+	nodesGeneration       uint64
 
 	params    offeringParams
 	variants  []variant
 	available [][]bool // by variant, then by zone
-	types     []*cloudprovider.InstanceType
-	damper    flapDamper
+	// unlisted are the labels of Nodes that no zone has, by variant.
+	unlisted [][]nodeLabels
+	types    []*cloudprovider.InstanceType
+	damper   flapDamper
 	// lastReserved is when the ledger last reserved something, by region.
 	lastReserved map[string]time.Time
 
@@ -64,7 +66,7 @@ func (p *Provider) currentList(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool st
 
 // isCurrent reports whether the list was computed from the current state.
 func (p *Provider) isCurrent(l *list, view inventory.View, c classInput, now time.Time) bool {
-	return l != nil && l.inventory == view.Generation && l.unavailableGeneration == p.unavailable.expire() && l.sizesGeneration == p.sizes.generation.Load() &&
+	return l != nil && l.inventory == view.Generation && l.unavailableGeneration == p.unavailable.expire() && l.nodesGeneration == p.nodes.generation.Load() &&
 		l.input.equal(c) && now.UnixNano() < l.damper.next
 }
 
@@ -74,13 +76,13 @@ func (p *Provider) isCurrent(l *list, view inventory.View, c classInput, now tim
 func (p *Provider) refreshList(key listKey, c classInput) *list {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	view, unavailableGeneration, sizesGeneration, now := p.deps.Inventory.View(), p.unavailable.expire(), p.sizes.generation.Load(), p.deps.Clock.Now()
+	view, unavailableGeneration, nodesGeneration, now := p.deps.Inventory.View(), p.unavailable.expire(), p.nodes.generation.Load(), p.deps.Clock.Now()
 	before := p.lists[key]
 	if p.isCurrent(before, view, c, now) {
 		return before
 	}
 	l := p.computeList(key, before, view, c)
-	l.input, l.inventory, l.unavailableGeneration, l.sizesGeneration = c.clone(), view.Generation, unavailableGeneration, sizesGeneration
+	l.input, l.inventory, l.unavailableGeneration, l.nodesGeneration = c.clone(), view.Generation, unavailableGeneration, nodesGeneration
 	p.lists[key] = l
 
 	idleSince := now.Add(-listIdleTimeout).Unix()
@@ -107,6 +109,7 @@ func (p *Provider) computeList(key listKey, before *list, view inventory.View, c
 	wasAvailable, index := before.wasAvailable(l.params), before.index()
 	shared := sync.OnceValue(func() sharedRequirements { return newSharedRequirements(l.params, l.variants, p.deps.PCIResources) })
 	l.variants = p.variants(l.params)
+	unlistedLabels := p.unlistedLabels(l.params)
 	same := keep && len(l.variants) == len(before.variants)
 	for _, v := range l.variants {
 		available := p.availability(view, l, v)
@@ -121,19 +124,26 @@ func (p *Provider) computeList(key listKey, before *list, view inventory.View, c
 			}
 			available[z] = l.damper.isAvailable(offeringKey{l.params.zones[z].Zone, v.Name}, was, available[z], now)
 		}
-		if keep && listed && slices.Equal(available, before.available[n]) {
+		unlisted := unlistedLabels(v.Name)
+		l.unlisted = append(l.unlisted, unlisted)
+		if keep && listed && before.hasOfferings(n, available, unlisted) {
 			l.available = append(l.available, before.available[n])
 			l.types = append(l.types, before.types[n])
 			continue
 		}
 		same = false
 		l.available = append(l.available, available)
-		l.types = append(l.types, p.newInstanceType(shared(), v, available))
+		l.types = append(l.types, p.newInstanceType(shared(), v, available, unlisted))
 	}
 	if same {
 		l.types = before.types
 	}
 	return l
+}
+
+// hasOfferings reports whether type n has the same offerings, for the same zones.
+func (l *list) hasOfferings(n int, available []bool, unlisted []nodeLabels) bool {
+	return slices.Equal(available, l.available[n]) && slices.Equal(unlisted, l.unlisted[n])
 }
 
 // isContained reports whether a type that contains the exact size is available in a zone. Then the
@@ -156,12 +166,8 @@ func (l *list) wasAvailable(now offeringParams) func(instanceType, zone int, fit
 	if len(now.zones) == len(l.params.zones) && slices.EqualFunc(now.zones, l.params.zones, func(a, b zone) bool { return a.Zone == b.Zone }) {
 		return func(instanceType, zone int, _ bool) bool { return l.available[instanceType][zone] }
 	}
-	index := make(map[placement.Zone]int, len(l.params.zones))
-	for n, z := range l.params.zones {
-		index[z.Zone] = n
-	}
 	return func(instanceType, zone int, fits bool) bool {
-		n, ok := index[now.zones[zone].Zone]
+		n, ok := l.params.index[now.zones[zone].Zone]
 		if !ok {
 			return fits
 		}

@@ -52,8 +52,9 @@ func (m *offeringMetrics) Collect(out chan<- prometheus.Metric) {
 		types := make([]int, len(l.params.zones)) // by zone
 		for n, it := range l.types {
 			hosts, price := 0, math.Inf(1)
-			for z, offering := range it.Offerings {
-				if l.variants[n].isFor(l.params.zones[z]) {
+			for z, zone := range l.params.zones {
+				offering := it.Offerings[z]
+				if l.variants[n].isFor(zone) {
 					price = min(price, offering.Price)
 				}
 				if offering.Available {

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
 // sharedRequirements holds the requirements that all types of a class share. With many
@@ -37,10 +38,7 @@ type archRequirements struct {
 func newSharedRequirements(params offeringParams, variants []variant, devices Devices) sharedRequirements {
 	f := sharedRequirements{params: params, zones: make([]scheduling.Requirements, len(params.zones)), byArch: map[string]archRequirements{}}
 	for n, z := range params.zones {
-		f.zones[n] = scheduling.NewRequirements()
-		for key, value := range z.labels() {
-			f.zones[n].Add(in(key, value))
-		}
+		f.zones[n] = scheduling.NewLabelRequirements(z.labels())
 	}
 	hasUsable := slices.ContainsFunc(params.zones, func(z zone) bool { return z.blockedReason() == "" })
 	for _, v := range variants {
@@ -105,18 +103,29 @@ func inOrAbsent(key string, values []string) *scheduling.Requirement {
 	return in(key, values...)
 }
 
-// newInstanceType returns Karpenter's object of a type.
-func (p *Provider) newInstanceType(f sharedRequirements, v variant, available []bool) *cloudprovider.InstanceType {
+// newInstanceType returns Karpenter's object of a type. The unlisted labels of Nodes have offerings
+// after those of the zones. They are not in the requirements of the type, in which core spreads pods
+// over all values: no VM can be launched with them.
+func (p *Provider) newInstanceType(f sharedRequirements, v variant, available []bool, unlisted []nodeLabels) *cloudprovider.InstanceType {
 	t, shared := v.Type, f.byArch[v.arch]
 	requirements := scheduling.NewRequirements(shared.common...)
 	for key, value := range t.labels() {
 		requirements.Add(in(key, value))
 	}
-	offerings := make([]cloudprovider.Offering, len(f.zones))
-	pointers := make(cloudprovider.Offerings, len(f.zones))
+	offerings := make([]cloudprovider.Offering, 0, len(f.zones)+len(unlisted))
 	factors := priceFactors(f.params.zones, available)
 	for n := range f.zones {
-		offerings[n] = cloudprovider.Offering{Requirements: f.zones[n], Price: v.price * factors[n], Available: available[n]}
+		offerings = append(offerings, cloudprovider.Offering{Requirements: f.zones[n], Price: v.price * factors[n], Available: available[n]})
+	}
+	for _, labels := range unlisted {
+		factor := inventory.DefaultPriceFactor
+		if n, ok := f.params.index[labels.Zone]; ok {
+			factor = factors[n]
+		}
+		offerings = append(offerings, cloudprovider.Offering{Requirements: scheduling.NewLabelRequirements(labels.labels()), Price: v.price * factor})
+	}
+	pointers := make(cloudprovider.Offerings, len(offerings))
+	for n := range offerings {
 		pointers[n] = &offerings[n]
 	}
 	capacity, overhead := p.resources(f.params, t)

@@ -59,7 +59,7 @@ type Provider struct {
 	prices      []float64 // in the order of the catalog
 	unavailable *unavailableOfferings
 	cloneQueue  *placement.CloneQueue
-	sizes       *sizesInUse
+	nodes       *existingNodes
 	kubelets    *kubeletOverheads
 	estimate    memoryEstimate
 
@@ -83,7 +83,7 @@ func New(deps Deps) (*Provider, error) {
 	}
 	p := &Provider{
 		deps: deps, unavailable: newUnavailableOfferings(deps.Clock), lists: map[listKey]*list{},
-		sizes: &sizesInUse{names: map[string]time.Time{}}, kubelets: &kubeletOverheads{byClass: map[string]*kubeletOverhead{}},
+		nodes: &existingNodes{sizes: map[string]time.Time{}}, kubelets: &kubeletOverheads{byClass: map[string]*kubeletOverhead{}},
 		estimate: memoryEstimate{percent: deps.VMMemoryOverheadPercent},
 	}
 	for _, t := range deps.Catalog.Types() {
@@ -105,7 +105,7 @@ func (p *Provider) LimitCloneQueue(queue placement.CloneQueue) { p.cloneQueue = 
 func (p *Provider) ForView(view Viewer) *Provider {
 	deps := p.deps
 	deps.Inventory = view
-	return &Provider{deps: deps, prices: p.prices, unavailable: p.unavailable, cloneQueue: p.cloneQueue, sizes: p.sizes, kubelets: p.kubelets, estimate: p.estimate, lists: map[listKey]*list{}}
+	return &Provider{deps: deps, prices: p.prices, unavailable: p.unavailable, cloneQueue: p.cloneQueue, nodes: p.nodes, kubelets: p.kubelets, estimate: p.estimate, lists: map[listKey]*list{}}
 }
 
 // List returns all types with all known zones of the NodeClass. The NodePool matters if
@@ -245,7 +245,7 @@ func (p *Provider) Labels(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType str
 	if !ok {
 		return nil
 	}
-	z := zone{Zone: where}
+	z := zone{nodeLabels: nodeLabels{Zone: where, capacityType: karpv1.CapacityTypeOnDemand}}
 	for _, known := range p.currentList(nodeClass, "").params.zones {
 		if known.Zone == where {
 			z = known

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
@@ -23,15 +22,12 @@ const defaultCPUType = "kvm64"
 
 // zone is a Host with its template for one NodeClass.
 type zone struct {
-	placement.Zone
+	nodeLabels
 	// template is the VMID to clone from; 0 if the class has no template on the Host.
 	template int
 	// ready is set if the view contains the template with its configuration, which a
 	// launch needs.
 	ready bool
-	// cpuType and image of the template; empty until its configuration was read.
-	cpuType string
-	image   string
 	// guest is the key of VMs in status.memoryOverhead; zero until it is known.
 	guest guestKey
 	// storage of the boot disk; empty until it is known.
@@ -43,8 +39,6 @@ type zone struct {
 	excludedReason string
 	// exhaustedReason is why no address is free for a VM on the Host, or no machine is on it.
 	exhaustedReason string
-	// arch and os of VMs on the Host; empty until they are known.
-	arch, os string
 	// devices are the PCI mappings of the template and the class, joined by commas.
 	devices     string
 	priceFactor float64
@@ -56,7 +50,7 @@ type zone struct {
 
 // newZone returns a zone without a template.
 func newZone(view inventory.View, key placement.Zone) zone {
-	z := zone{Zone: key, priceFactor: inventory.DefaultPriceFactor}
+	z := zone{nodeLabels: nodeLabels{Zone: key, capacityType: karpv1.CapacityTypeOnDemand}, priceFactor: inventory.DefaultPriceFactor}
 	if host, ok := view.Host(key.Region, key.Host); ok {
 		z.arch, z.priceFactor, z.asleep = host.Arch, host.PriceFactor*energyFactor(host), host.Sleep != ""
 	}
@@ -123,29 +117,6 @@ func (z zone) blockedReason() string {
 		return fmt.Sprintf("template %d does not exist, or its configuration could not be read", z.template)
 	}
 	return ""
-}
-
-// labels returns the labels of a Node in the zone that differ between zones. Unknown
-// values are omitted: an offering that excludes a label would drift the Nodes with it.
-func (z zone) labels() map[string]string {
-	labels := map[string]string{
-		karpv1.CapacityTypeLabelKey: karpv1.CapacityTypeOnDemand,
-		corev1.LabelTopologyRegion:  z.Region,
-		corev1.LabelTopologyZone:    z.Host,
-	}
-	if z.arch != "" {
-		labels[corev1.LabelArchStable] = z.arch
-	}
-	if z.os != "" {
-		labels[corev1.LabelOSStable] = z.os
-	}
-	if z.cpuType != "" {
-		labels[v1alpha1.LabelInstanceCPUType] = z.cpuType
-	}
-	if z.image != "" {
-		labels[v1alpha1.LabelInstanceImageID] = z.image
-	}
-	return labels
 }
 
 // inherited returns the PCI mappings of the zone's template and the class.

@@ -148,7 +148,7 @@ func checkExactLists(t *testing.T) {
 	exact, catalog := classes[0], classes[1]
 	exact.Spec.VMSize.Policy, catalog.Spec.VMSize.Policy = v1alpha1.VMSizeExact, v1alpha1.VMSizeInstanceType
 	list := func() {
-		testenv.Must(t, provider.RefreshSizes(func() ([]string, error) { return sizesInUse(), nil }))
+		testenv.Must(t, provider.RefreshNodes(nodesOfExactSizes))
 		provider.List(exact, poolName)
 	}
 	list()
@@ -173,11 +173,11 @@ func checkExactLists(t *testing.T) {
 	checkTime(t, "request of an exact size over that of the catalog", request(exact)/request(catalog))
 }
 
-// sizesInUse returns the names of 50 exact sizes.
-func sizesInUse() []string {
-	var names []string
-	for n := range 50 {
-		names = append(names, fmt.Sprintf("e1.%dVCPU-%dMB", 1+n%10, 1280+512*n))
+// nodesOfExactSizes returns the Claims of Nodes of 50 exact sizes.
+func nodesOfExactSizes() ([]karpv1.NodeClaim, error) {
+	claims := make([]karpv1.NodeClaim, 50)
+	for n := range claims {
+		claims[n].Labels = map[string]string{corev1.LabelInstanceTypeStable: fmt.Sprintf("e1.%dVCPU-%dMB", 1+n%10, 1280+512*n)}
 	}
-	return names
+	return claims, nil
 }

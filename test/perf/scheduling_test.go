@@ -42,7 +42,7 @@ func TestScheduling(t *testing.T) {
 		checkTime(t, fmt.Sprintf("scheduling with %d hosts over core's benchmark", hosts), took/baseline)
 
 		// Nodes of 50 exact sizes exist.
-		testenv.Must(t, provider.RefreshSizes(func() ([]string, error) { return sizesInUse(), nil }))
+		testenv.Must(t, provider.RefreshNodes(nodesOfExactSizes))
 		exact := classes[1]
 		exact.Spec.VMSize.Policy = v1alpha1.VMSizeExact
 		fitted := timeSolve(t, provider.List(exact, poolName), pods)
