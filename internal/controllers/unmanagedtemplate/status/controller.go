@@ -28,6 +28,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/readiness"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
 
@@ -117,7 +118,8 @@ type Ambiguity struct {
 // findTemplates returns for each Host the Template that its VMs are cloned from, as
 // <region>/<host>/<vmid>. It is on the Host or on a storage that the Host shares. If
 // several match, it is the one with the latest creation time, then the one on the Host,
-// then the one with the highest VMID.
+// then the one with the highest VMID. One that a ProxmoxTemplate built is used only if no
+// other one matches: a ProxmoxTemplate of the same name must not replace Nodes.
 func findTemplates(view inventory.View, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) (zones []string, ambiguities []Ambiguity) {
 	for _, region := range slices.Sorted(maps.Keys(view.Snapshots)) {
 		if spec.Region != "" && spec.Region != region {
@@ -136,6 +138,9 @@ func findTemplates(view inventory.View, spec v1alpha1.ProxmoxUnmanagedTemplateSp
 			})
 			if len(candidates) == 0 {
 				continue
+			}
+			if slices.ContainsFunc(candidates, isUnmanaged) {
+				candidates = slices.DeleteFunc(candidates, func(guest inventory.Guest) bool { return !isUnmanaged(guest) })
 			}
 			slices.SortFunc(candidates, func(a, b inventory.Guest) int { return comparePreference(host, a, b) })
 			zone := v1alpha1.TemplateZone{Region: region, Host: host, VMID: candidates[0].VMID}
@@ -178,6 +183,13 @@ func matches(guest inventory.Guest, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) 
 		}
 	}
 	return true
+}
+
+// isUnmanaged reports whether no ProxmoxTemplate, of this or another Kubernetes cluster, built
+// the Template. A copy of one that was built is unmanaged.
+func isUnmanaged(guest inventory.Guest) bool {
+	mark, ok := ownership.Read(guest.Config.Description())
+	return !ok || mark.TemplateUID == "" || mark.VMID != guest.VMID
 }
 
 func comparePreference(host string, a, b inventory.Guest) int {
