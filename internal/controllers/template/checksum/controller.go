@@ -111,14 +111,18 @@ func (c *Controller) resolve(ctx context.Context, t *v1alpha1.ProxmoxTemplate) t
 			return min(interval-age, mismatchInterval)
 		}
 	}
-	sum, err := read(ctx, source.ChecksumURL, source.FileName())
+	known := sum{}
+	if last := t.Status.Checksum; last != nil {
+		known = sum{algorithm: last.Type, value: last.Value}
+	}
+	resolved, err := read(ctx, source.ChecksumURL, source.FileName(), known)
 	if err != nil {
 		conditions.SetFalse(v1alpha1.ConditionChecksumResolved, v1alpha1.ReasonChecksumUnavailable,
 			fmt.Sprintf("reading spec.sourceImage.checksumURL %s: %v", redact(source.ChecksumURL), err))
 		return retryInterval
 	}
 	t.Status.Checksum = &v1alpha1.ResolvedChecksum{
-		URL: source.ChecksumURL, FileName: source.FileName(), Type: sum.algorithm, Value: sum.value, LastCheckTime: metav1.NewTime(now),
+		URL: source.ChecksumURL, FileName: source.FileName(), Type: resolved.algorithm, Value: resolved.value, LastCheckTime: metav1.NewTime(now),
 	}
 	conditions.SetTrue(v1alpha1.ConditionChecksumResolved)
 	return mismatchInterval

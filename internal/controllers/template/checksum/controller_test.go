@@ -179,6 +179,31 @@ func TestResolveInterval(t *testing.T) {
 		server.URL + "/SUMS lists another sha512 for noble.img, " + sha512Sum + ": a new template is built and Nodes drift"))
 }
 
+// An algorithm that is added to the file is no other image.
+func TestResolveNewAlgorithm(t *testing.T) {
+	t.Parallel()
+	server := serve(t, sha256Sum+"  noble.img\n")
+	e := newEnv(t, server.URL+"/SUMS")
+	e.reconcile()
+	hash, other := e.object.Hash(), strings.Repeat("00", 32)
+	for _, test := range []struct {
+		content, value string
+		condition      string
+	}{
+		{sha512Sum + "  noble.img\n" + sha256Sum + "  noble.img\n", sha256Sum, "True"},
+		{sha512Sum + "  noble.img\n" + sha256Sum + "  noble.img\n" + other + "  old/noble.img\n", sha256Sum, "False"},
+		{sha512Sum + "  noble.img\n" + other + "  noble.img\n", sha512Sum, "True"},
+	} {
+		e.Clock.Advance(6 * time.Hour)
+		server.content.Store(new(test.content))
+		e.reconcile()
+		e.Expect(e.condition()).To(HavePrefix(test.condition), test.content)
+		e.Expect(e.object.Status.Checksum.Value).To(Equal(test.value), test.content)
+		e.Expect(e.object.Hash() == hash).To(Equal(test.value == sha256Sum), test.content)
+	}
+	e.Expect(e.Events.Messages(v1alpha1.EventImageChecksumChanged)).To(HaveLen(1), "when the known checksum is no longer listed")
+}
+
 func TestResolveAfterChange(t *testing.T) {
 	t.Parallel()
 	server := serve(t, sha256Sum+"  noble.img\n"+md5Sum+"  plucky.img\n")

@@ -28,8 +28,9 @@ var (
 )
 
 // find returns the checksum of a file in a list of checksums. Of several algorithms it is
-// the one with the most digits. Other lines, such as a signature, are ignored.
-func find(content, name string) (sum, error) {
+// the one with the most digits, unless the known checksum is still listed: an additional
+// algorithm is no other image. Other lines, such as a signature, are ignored.
+func find(content, name string, known sum) (sum, error) {
 	var found []sum
 	var listed []string
 	for line := range strings.Lines(content) {
@@ -44,6 +45,9 @@ func find(content, name string) (sum, error) {
 	}
 	if bare := strings.TrimSpace(content); len(found) == 0 && bareLine.MatchString(bare) {
 		found = []sum{newSum(bare)}
+	}
+	if slices.Contains(found, known) {
+		found = slices.DeleteFunc(found, func(s sum) bool { return s.algorithm != known.algorithm })
 	}
 	slices.SortStableFunc(found, func(a, b sum) int { return cmp.Compare(len(b.value), len(a.value)) })
 	switch {

@@ -23,8 +23,9 @@ const (
 // web uses the proxy of the environment.
 var web = &http.Client{Timeout: timeout}
 
-// read returns the checksum of an image that a file with checksums lists.
-func read(ctx context.Context, location, name string) (sum, error) {
+// read returns the checksum of an image that a file with checksums lists. known is the one
+// that was read before.
+func read(ctx context.Context, location, name string, known sum) (sum, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, location, nil)
 	if err != nil {
 		return sum{}, err
@@ -47,7 +48,7 @@ func read(ctx context.Context, location, name string) (sum, error) {
 	if len(content) > maxBytes {
 		return sum{}, errors.New("the file has more than 1 MiB; set the URL of a file with checksums, such as SHA256SUMS")
 	}
-	return find(string(content), name)
+	return find(string(content), name, known)
 }
 
 // redact returns a URL without its password.
