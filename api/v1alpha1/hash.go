@@ -4,6 +4,8 @@
 package v1alpha1
 
 import (
+	"encoding/json"
+	"slices"
 	"strconv"
 
 	"github.com/mitchellh/hashstructure/v2"
@@ -100,10 +102,28 @@ func (in *ProxmoxTemplate) InPlaceHash() string {
 		Tags         []string
 		ResourcePool string
 		OnBoot       *bool
+		Lists        string
 	}{
 		spec.Description, spec.Machine, spec.Agent, spec.CPU, spec.VGA, spec.Network, spec.PCIDevices, spec.Tags,
-		spec.ResourcePool, spec.OnBoot,
+		spec.ResourcePool, spec.OnBoot, spec.orderedLists(),
 	})
+}
+
+// orderedLists encodes the interfaces, with their name servers, and the PCI devices: their order and number count, and hashOf
+// treats lists as sets. It returns "" if no list has several entries, so the hash is the same as in releases without it.
+func (s ProxmoxTemplateSpec) orderedLists() string {
+	several := func(nic NetworkInterface) bool { return len(nic.DNSServers) > 1 }
+	if len(s.Network) < 2 && len(s.PCIDevices) < 2 && !slices.ContainsFunc(s.Network, several) {
+		return ""
+	}
+
+	raw, err := json.Marshal([]any{s.Network, s.PCIDevices})
+	if err != nil {
+		// Strings, numbers and booleans always marshal.
+		panic(err)
+	}
+
+	return string(raw)
 }
 
 // Hash returns a hash of the whole spec: every field selects Proxmox templates.

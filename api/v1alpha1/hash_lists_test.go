@@ -1,0 +1,50 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1_test
+
+import (
+	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+)
+
+// The order and the number of interfaces, PCI devices and name servers are written to the template.
+func TestTemplateHashLists(t *testing.T) {
+	t.Parallel()
+
+	type change func(*v1alpha1.ProxmoxTemplateSpec)
+
+	network := func(nics ...v1alpha1.NetworkInterface) change {
+		return func(s *v1alpha1.ProxmoxTemplateSpec) { s.Network = nics }
+	}
+	servers := func(addresses ...string) change {
+		return network(v1alpha1.NetworkInterface{Bridge: "vmbr0", DNSServers: addresses})
+	}
+	devices := func(mappings ...string) change {
+		return func(s *v1alpha1.ProxmoxTemplateSpec) {
+			for _, mapping := range mappings {
+				s.PCIDevices = append(s.PCIDevices, v1alpha1.PCIDevice{Mapping: mapping})
+			}
+		}
+	}
+	lan, storage := v1alpha1.NetworkInterface{Bridge: "vmbr0"}, v1alpha1.NetworkInterface{Bridge: "vmbr1"}
+
+	for name, test := range map[string]struct {
+		before, after change
+		effect        effect
+	}{
+		"order_of_interfaces":   {network(lan, storage), network(storage, lan), updates},
+		"number_of_interfaces":  {network(storage), network(storage, lan, lan), updates},
+		"order_of_PCI_devices":  {devices("gpu", "nic"), devices("nic", "gpu"), updates},
+		"number_of_PCI_devices": {devices(), devices("gpu", "gpu"), updates},
+		"order_of_DNS_servers":  {servers("192.0.2.1", "192.0.2.2"), servers("192.0.2.2", "192.0.2.1"), updates},
+		"number_of_DNS_servers": {servers("192.0.2.1"), servers("192.0.2.1", "192.0.2.2", "192.0.2.2"), updates},
+		"unchanged":             {network(lan, storage), network(lan, storage), neither},
+	} {
+		before, after := managedTemplate(), managedTemplate()
+		test.before(&before.Spec)
+		test.after(&after.Spec)
+		test.effect.check(t, name, before, after)
+	}
+}
