@@ -66,7 +66,7 @@ type VGA struct {
 // NetworkInterface is one interface of the VM.
 type NetworkInterface struct {
 	// name is the name of the interface in Proxmox, for example net0. The default is net with the position in the list,
-	// counted from 0.
+	// counted from 0, or the lowest free one if another interface has that name.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=5
 	// +kubebuilder:validation:Pattern=`^net[0-9]+$`

@@ -41,11 +41,9 @@ func inPlaceOptions(desired Desired, location Location) map[string]string {
 		}
 	}
 	var servers []string
+	names := interfaceNames(spec.Network)
 	for n, nic := range spec.Network {
-		name := nic.Name
-		if name == "" {
-			name = "net" + strconv.Itoa(n)
-		}
+		name := names[n]
 		options[name] = encodeNIC(nic)
 		if addresses := addresses(nic); addresses != "" {
 			options["ipconfig"+strings.TrimPrefix(name, "net")] = addresses
@@ -68,6 +66,29 @@ func inPlaceOptions(desired Desired, location Location) map[string]string {
 		options[cloudInitSlot] = location.Storage + ":cloudinit"
 	}
 	return options
+}
+
+// interfaceNames returns the name of each interface in Proxmox. The default is that of its
+// position, or if another interface has this name, the lowest free one.
+func interfaceNames(nics []v1alpha1.NetworkInterface) []string {
+	names, taken := make([]string, len(nics)), map[string]bool{}
+	for n, nic := range nics {
+		names[n], taken[nic.Name] = nic.Name, true
+	}
+	assign := func(n, number int) {
+		if name := "net" + strconv.Itoa(number); names[n] == "" && !taken[name] {
+			names[n], taken[name] = name, true
+		}
+	}
+	for n := range names {
+		assign(n, n)
+	}
+	for n := range names {
+		for number := range names {
+			assign(n, number)
+		}
+	}
+	return names
 }
 
 // managedOption matches the options that are deleted if the spec does not set them.
