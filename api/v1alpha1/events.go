@@ -163,8 +163,8 @@ const (
 	// EventTemplatePreparationFailed means that the builder VM of a ProxmoxTemplate failed. The message contains its host and
 	// VMID, the cause, and the time of the next attempt.
 	EventTemplatePreparationFailed = "TemplatePreparationFailed"
-	// EventTemplateDiskNotDeleted means that a template of a ProxmoxTemplate was destroyed, but not a disk of it. That is not
-	// retried: the message contains the command for an administrator.
+	// EventTemplateDiskNotDeleted means that a template of a ProxmoxTemplate was destroyed, but not a disk of it, or that its host
+	// was removed from the Proxmox cluster. That is not retried: the message contains the command for an administrator.
 	EventTemplateDiskNotDeleted = "TemplateDiskNotDeleted"
 	// EventInvalidHostMaintenance means that the ConfigMap with hosts in maintenance has an invalid entry.
 	EventInvalidHostMaintenance = "InvalidHostMaintenance"

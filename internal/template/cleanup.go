@@ -42,9 +42,13 @@ func (p *Provider) Cleanup(ctx context.Context, desired Desired, usage ListUsage
 	if remains := p.Remaining(desired); len(remains) > 0 {
 		return remains, nil
 	}
-	return forEachHost(ctx, keys, func(ctx context.Context, key HostKey) (string, error) {
+	remains, err = forEachHost(ctx, keys, func(ctx context.Context, key HostKey) (string, error) {
 		return p.cleanupHost(ctx, desired, key, usage)
 	})
+	if err == nil && len(remains) == 0 {
+		p.reportAbandoned(desired)
+	}
+	return remains, err
 }
 
 // onlineHosts returns the keys of all Hosts that are online.

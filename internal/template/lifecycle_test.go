@@ -171,7 +171,7 @@ func TestReplaceImage(t *testing.T) {
 func (e *env) processWithGracePeriod(period time.Duration) (*process, *testenv.Clock) {
 	p, clock := e.process(), testenv.NewSteppedClock(testenv.Speed)
 	p.Provider = testenv.NewTemplates(template.Deps{
-		Clients: map[string]proxmox.Client{region: e.client()}, Inventory: p.Inventory(), Clock: clock, KubeCluster: kubeCluster,
+		Clients: map[string]proxmox.Client{region: e.client()}, Inventory: p.Inventory(), Clock: clock, KubeCluster: kubeCluster, Recorder: p.events,
 	}, period)
 	return p, clock
 }

@@ -6,7 +6,6 @@ package template
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -181,53 +180,4 @@ func (p *Provider) displayName(region, host string) string {
 		return region + "/" + host
 	}
 	return host
-}
-
-// Remaining lists the Templates of a ProxmoxTemplate that the view still shows, and why
-// they exist. Unreachable Clusters are listed because they may have more. Hosts that
-// left their Cluster are not.
-func (p *Provider) Remaining(desired Desired) (remains []string) {
-	view := p.inventory.View()
-	for _, region := range slices.Sorted(maps.Keys(p.clients)) {
-		if view.Snapshots[region] == nil || view.Failures[region] != nil {
-			remains = append(remains, fmt.Sprintf("region %s is unreachable", region))
-		}
-	}
-	for _, e := range ListOwned(view, p.kubeCluster, desired.UID) {
-		s := p.tracker.get(HostKey{UID: desired.UID, Region: e.Region, Host: e.Host})
-		text := fmt.Sprintf("%s: template %d", p.displayName(e.Region, e.Host), e.VMID)
-		switch {
-		case !view.Snapshots[e.Region].Hosts[e.Host].Online:
-			text += " is on an offline host"
-		case s.warning != "":
-			text = p.displayName(e.Region, e.Host) + ": " + s.warning
-		case s.failure != "":
-			text += ": " + s.failure
-		}
-		remains = append(remains, text)
-	}
-	return append(remains, p.remainingOffline(view, desired)...)
-}
-
-// remainingOffline lists the VMs on offline Hosts that are, or may be, unfinished Templates of
-// a ProxmoxTemplate.
-func (p *Provider) remainingOffline(view inventory.View, desired Desired) (remains []string) {
-	for _, region := range slices.Sorted(maps.Keys(view.Snapshots)) {
-		snapshot := view.Snapshots[region]
-		for _, vmid := range slices.Sorted(maps.Keys(snapshot.Guests)) {
-			guest := snapshot.Guests[vmid]
-			if host, member := snapshot.Hosts[guest.Host]; !member || host.Online || !p.mayBeUnfinished(guest, desired.Name, false) {
-				continue
-			}
-			text := "may belong to it and"
-			if guest.Config != nil {
-				if _, owned := readOwnedMark(p.kubeCluster, desired.UID, vmid, *guest.Config); !owned {
-					continue
-				}
-				text = "belongs to it and"
-			}
-			remains = append(remains, fmt.Sprintf("%s: VM %d %s is on an offline host", p.displayName(region, guest.Host), vmid, text))
-		}
-	}
-	return remains
 }
