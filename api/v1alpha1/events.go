@@ -150,7 +150,8 @@ const (
 	EventMultipleTemplatesMatch = "MultipleTemplatesMatch"
 	// EventWaitingOnNodeClaimTermination means that an object is not deleted while Claims use it.
 	EventWaitingOnNodeClaimTermination = "WaitingOnNodeClaimTermination"
-	// EventWaitingOnTemplateDeletion means that a ProxmoxTemplate is not deleted while its templates exist.
+	// EventWaitingOnTemplateDeletion means that a ProxmoxTemplate is not deleted while its templates exist, or because an error
+	// prevents the deletion of its templates or images. The deletion is retried.
 	EventWaitingOnTemplateDeletion = "WaitingOnTemplateDeletion"
 	// EventImageDownloadFailed means that a host could not download an image from one of its mirrors. It tries the next one.
 	EventImageDownloadFailed = "ImageDownloadFailed"

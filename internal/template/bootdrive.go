@@ -114,7 +114,7 @@ func (r *hostReconciler) deleteUnusedBootDrives(ctx context.Context, obs observa
 		return 0, nil
 	}
 	found, err := r.listBootDrives(ctx, obs)
-	if len(found) == 0 || err != nil {
+	if len(found) == 0 {
 		return 0, err
 	}
 	// The VM of a boot drive was created before it: if it exists, the new view shows it.
@@ -122,37 +122,36 @@ func (r *hostReconciler) deleteUnusedBootDrives(ctx context.Context, obs observa
 		return 0, explain(err, obs.location, "polling the cluster", "")
 	}
 	var after time.Duration
+	errs := []error{err}
 	for _, volume := range found {
-		left, err := r.deleteUnusedBootDrive(ctx, volume)
-		if err != nil {
-			return 0, explain(err, obs.location, fmt.Sprintf("deleting boot drive %s", volume), "")
+		if ctx.Err() != nil {
+			return 0, context.Cause(ctx)
 		}
+		left, err := r.deleteUnusedBootDrive(ctx, volume)
+		errs = append(errs, explain(err, obs.location, fmt.Sprintf("deleting boot drive %s", volume), ""))
 		after = soonest(after, left)
 	}
-	return after, nil
+	return after, joinErrors(errs...)
 }
 
-// listBootDrives returns the boot drives of our builder VMs on the storages of the Host.
+// listBootDrives returns the boot drives of our builder VMs on the storages of the Host, and
+// an error if some of these cannot be listed.
 func (r *hostReconciler) listBootDrives(ctx context.Context, obs observation) (found []string, err error) {
-	for key, row := range obs.view.Snapshots[r.Region].Storages {
-		if key.Host != r.Host || !row.Available || !slices.Contains(row.Content, "iso") {
-			continue
-		}
-		volumes, err := r.client.Volumes(ctx, r.Host, key.Storage, "iso")
+	var errs []error
+	for _, storage := range r.storagesWith(obs, "iso") {
+		volumes, err := r.client.Volumes(ctx, r.Host, storage, "iso")
 		prepare := r.desired.Spec.Prepare
-		if _, hidden := errors.AsType[*proxmox.ForbiddenError](err); hidden && (prepare == nil || prepare.Storage != "" && prepare.Storage != key.Storage) {
+		if _, hidden := errors.AsType[*proxmox.ForbiddenError](err); hidden && (prepare == nil || prepare.Storage != "" && prepare.Storage != storage) {
 			continue // without access we cannot have uploaded one there
 		}
-		if err != nil {
-			return nil, explain(err, obs.location, fmt.Sprintf("listing the boot drives on storage %s", key.Storage), key.Storage)
-		}
+		errs = append(errs, explain(err, obs.location, fmt.Sprintf("listing the boot drives on storage %s", storage), storage))
 		for _, volume := range volumes {
 			if match := bootDrivePattern.FindStringSubmatch(volume.ID); match != nil && match[1] == clusterKey(r.kubeCluster) {
 				found = append(found, volume.ID)
 			}
 		}
 	}
-	return found, nil
+	return found, joinErrors(errs...)
 }
 
 func (r *hostReconciler) deleteUnusedBootDrive(ctx context.Context, volume string) (time.Duration, error) {

@@ -20,7 +20,8 @@ const cleanupParallelism = 8
 
 // Cleanup checks every Host for operations of a deleted ProxmoxTemplate that are still
 // in progress, which no view shows, and deletes its images. It returns what is still to
-// be deleted.
+// be deleted. A Host or storage that fails does not affect the others; the error contains all
+// failures.
 func (p *Provider) Cleanup(ctx context.Context, desired Desired, usage ListUsage) ([]string, error) {
 	if err := p.inventory.RefreshAll(ctx); err != nil {
 		return nil, fmt.Errorf("polling for remaining objects of template %s: %w", desired.Name, err)
@@ -32,7 +33,7 @@ func (p *Provider) Cleanup(ctx context.Context, desired Desired, usage ListUsage
 	keys := p.onlineHosts(desired)
 	// Creations are listed before the VMs: a VM whose creation ends in between is in the
 	// new view.
-	remains, err := forEachHost(ctx, keys, p.creationOn)
+	remains, err := p.forEachHost(ctx, keys, p.creationOn)
 	if err != nil || len(remains) > 0 {
 		return remains, err
 	}
@@ -42,7 +43,7 @@ func (p *Provider) Cleanup(ctx context.Context, desired Desired, usage ListUsage
 	if remains := p.Remaining(desired); len(remains) > 0 {
 		return remains, nil
 	}
-	remains, err = forEachHost(ctx, keys, func(ctx context.Context, key HostKey) (string, error) {
+	remains, err = p.forEachHost(ctx, keys, func(ctx context.Context, key HostKey) (string, error) {
 		return p.cleanupHost(ctx, desired, key, usage)
 	})
 	if err == nil && len(remains) == 0 {
@@ -64,20 +65,23 @@ func (p *Provider) onlineHosts(desired Desired) (keys []HostKey) {
 	return keys
 }
 
-// forEachHost calls a function for each Host concurrently. It returns its results that
-// are not empty.
-func forEachHost(ctx context.Context, keys []HostKey, check func(context.Context, HostKey) (string, error)) ([]string, error) {
-	remains := make([]string, len(keys))
-	group, ctx := errgroup.WithContext(ctx)
+// forEachHost calls a function for each Host concurrently. It returns its results that are not
+// empty, or the errors of all Hosts.
+func (p *Provider) forEachHost(ctx context.Context, keys []HostKey, check func(context.Context, HostKey) (string, error)) ([]string, error) {
+	remains, errs := make([]string, len(keys)), make([]error, len(keys))
+	var group errgroup.Group
 	group.SetLimit(cleanupParallelism)
 	for n, key := range keys {
 		group.Go(func() error {
 			var err error
-			remains[n], err = check(ctx, key)
-			return err
+			if remains[n], err = check(ctx, key); err != nil {
+				errs[n] = fmt.Errorf("%s: %w", p.displayName(key.Region, key.Host), err)
+			}
+			return nil
 		})
 	}
-	if err := group.Wait(); err != nil {
+	_ = group.Wait() // no call returns an error
+	if err := joinErrors(errs...); err != nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(remains, func(s string) bool { return s == "" }), nil
@@ -92,7 +96,7 @@ func (p *Provider) creationOn(ctx context.Context, key HostKey) (string, error) 
 	}
 	busy, err := (&hostReconciler{Provider: p, HostKey: key, client: client}).isCreating(ctx)
 	if !busy || err != nil {
-		return "", err
+		return "", explain(err, Location{Host: key.Host}, "listing tasks", "")
 	}
 	return p.displayName(key.Region, key.Host) + ": a VM creation in progress may be this template", nil
 }

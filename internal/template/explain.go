@@ -57,6 +57,21 @@ func explain(err error, location Location, step, storage string) error {
 	return newError("%s: %v", step, rootMessage(err))
 }
 
+// joinErrors returns an error whose text contains those of all errors, each once, in one line.
+// It returns nil if there is none.
+func joinErrors(errs ...error) error {
+	var texts []string
+	for _, err := range errs {
+		if err != nil && !slices.Contains(texts, err.Error()) {
+			texts = append(texts, err.Error())
+		}
+	}
+	if len(texts) == 0 {
+		return nil
+	}
+	return &stepError{text: strings.Join(texts, "; "), err: errors.Join(errs...)}
+}
+
 // rootMessage returns what Proxmox reported, without the context that wraps it.
 func rootMessage(err error) string {
 	for cause := errors.Unwrap(err); cause != nil; cause = errors.Unwrap(err) {

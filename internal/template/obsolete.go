@@ -26,35 +26,40 @@ func (r *hostReconciler) deleteUnneeded(ctx context.Context) (time.Duration, err
 	if err != nil {
 		return 0, err
 	}
-	var after time.Duration
-	var warnings []string
 	usage, err := r.usage(ctx)
 	if err != nil {
 		return 0, err
 	}
-	for _, existing := range r.obsolete(obs, usage) {
-		deleteAfter, err := r.deleteObsolete(ctx, existing)
-		if retained, ok := errors.AsType[*retainedError](err); ok {
-			warnings = append(warnings, retained.Error())
-			err = nil
-		}
-		if err != nil {
-			return 0, explain(err, obs.location, fmt.Sprintf("deleting %s", existing), storageOf(existing))
-		}
-		after = soonest(after, deleteAfter)
-	}
+	after, warnings, err := r.deleteAllObsolete(ctx, obs, usage)
+	errs := []error{err}
 	if obs.staleLock != 0 {
 		busy, err := r.isCreating(ctx)
-		if err != nil {
-			return 0, explain(err, obs.location, "listing tasks", "")
-		}
-		if !busy {
+		if errs = append(errs, explain(err, obs.location, "listing tasks", "")); err == nil && !busy {
 			warnings = append(warnings, staleLockMessage(obs.staleLock))
 		}
 	}
 	r.setWarning(strings.Join(warnings, "; "))
 	imagesAfter, err := r.deleteUnusedImages(ctx, obs)
-	return soonest(after, imagesAfter), err
+	return soonest(after, imagesAfter), joinErrors(append(errs, err)...)
+}
+
+// deleteAllObsolete deletes what is obsolete on the Host. One that cannot be deleted does not
+// affect the others. It also returns why some are retained.
+func (r *hostReconciler) deleteAllObsolete(ctx context.Context, obs observation, usage Usage) (after time.Duration, warnings []string, err error) {
+	var errs []error
+	for _, existing := range r.obsolete(obs, usage) {
+		if ctx.Err() != nil {
+			return 0, nil, context.Cause(ctx)
+		}
+		deleteAfter, err := r.deleteObsolete(ctx, existing)
+		if retained, ok := errors.AsType[*retainedError](err); ok {
+			warnings = append(warnings, retained.Error())
+			err = nil
+		}
+		errs = append(errs, explain(err, obs.location, fmt.Sprintf("deleting %s", existing), storageOf(existing)))
+		after = soonest(after, deleteAfter)
+	}
+	return after, warnings, joinErrors(errs...)
 }
 
 // obsolete returns the owned Templates and VMs of the Host except the required one.

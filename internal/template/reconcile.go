@@ -99,7 +99,8 @@ func soonest(a, b time.Duration) time.Duration {
 // observation is the current state of one Host.
 type observation struct {
 	view inventory.View
-	// location is where the Template is required; required is false if there is none.
+	// location is where the Template is required; required is false if there is none, and
+	// location then contains only the Host.
 	location Location
 	required bool
 	// ready are the Templates that the view shows. unfinished are owned VMs that are not
@@ -114,7 +115,7 @@ type observation struct {
 // thorough set, every VM in the VMID range is read: for some seconds /cluster/resources
 // lists new VMs without their name.
 func (r *hostReconciler) observe(ctx context.Context, thorough bool) (observation, error) {
-	obs := observation{view: r.inventory.View()}
+	obs := observation{view: r.inventory.View(), location: Location{Region: r.Region, Host: r.Host}}
 	all := ListOwned(obs.view, r.kubeCluster, r.desired.UID)
 	obs.ready = onHost(all, r.Region, r.Host)
 	for _, location := range Locations(obs.view, r.desired, all) {

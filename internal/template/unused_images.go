@@ -24,28 +24,14 @@ func (r *hostReconciler) deleteUnusedImages(ctx context.Context, obs observation
 		return 0, nil
 	}
 	var after time.Duration
-	for storage, row := range obs.view.Snapshots[r.Region].Storages {
-		if storage.Host != r.Host || !row.Available || !slices.Contains(row.Content, "import") {
-			continue
-		}
-		volumes, err := r.client.Volumes(ctx, r.Host, storage.Storage, "import")
-		if _, hidden := errors.AsType[*proxmox.ForbiddenError](err); hidden && !slices.Contains(r.desired.Spec.StorageIDs, storage.Storage) {
-			continue // without access we cannot have downloaded images there
-		}
-		if err != nil {
-			return 0, explain(err, obs.location, fmt.Sprintf("listing the images on storage %s", storage.Storage), storage.Storage)
-		}
-		for _, volume := range volumes {
-			left, err := r.deleteUnusedImage(ctx, volume.ID, storage.Storage)
-			if err != nil {
-				return 0, explain(err, obs.location, fmt.Sprintf("deleting image %s", volume.ID), storage.Storage)
-			}
-			after = soonest(after, left)
-		}
+	var errs []error
+	for _, storage := range r.storagesWith(obs, "import") {
+		left, err := r.deleteUnusedImagesOn(ctx, obs, storage)
+		errs, after = append(errs, err), soonest(after, left)
 	}
 	left, err := r.deleteUnusedBootDrives(ctx, obs)
-	if err != nil {
-		return 0, err
+	if err := joinErrors(append(errs, err)...); err != nil {
+		return 0, err // the sweep stays due
 	}
 	after = soonest(after, left)
 	// An image in its grace period makes the next sweep due when the period ends.
@@ -55,6 +41,40 @@ func (r *hostReconciler) deleteUnusedImages(ctx context.Context, obs observation
 	}
 	r.tracker.recordSweep(r.Region, r.Host, last)
 	return after, nil
+}
+
+// storagesWith returns the active storages of the Host with a content type, sorted.
+func (r *hostReconciler) storagesWith(obs observation, content string) []string {
+	var out []string
+	for key, row := range obs.view.Snapshots[r.Region].Storages {
+		if key.Host == r.Host && row.Available && slices.Contains(row.Content, content) {
+			out = append(out, key.Storage)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// deleteUnusedImagesOn deletes the unused images on one storage. An image that cannot be
+// deleted does not affect the others.
+func (r *hostReconciler) deleteUnusedImagesOn(ctx context.Context, obs observation, storage string) (after time.Duration, err error) {
+	volumes, err := r.client.Volumes(ctx, r.Host, storage, "import")
+	if _, hidden := errors.AsType[*proxmox.ForbiddenError](err); hidden && !slices.Contains(r.desired.Spec.StorageIDs, storage) {
+		return 0, nil // without access we cannot have downloaded images there
+	}
+	if err != nil {
+		return 0, explain(err, obs.location, fmt.Sprintf("listing the images on storage %s", storage), storage)
+	}
+	var errs []error
+	for _, volume := range volumes {
+		if ctx.Err() != nil {
+			return 0, context.Cause(ctx)
+		}
+		left, err := r.deleteUnusedImage(ctx, volume.ID, storage)
+		errs = append(errs, explain(err, obs.location, fmt.Sprintf("deleting image %s", volume.ID), storage))
+		after = soonest(after, left)
+	}
+	return after, joinErrors(errs...)
 }
 
 // deleteUnusedImage deletes an image that is unused for the grace period, and returns
@@ -82,15 +102,13 @@ func (r *hostReconciler) deleteUnusedImage(ctx context.Context, volume, storage 
 	if left := r.settings.GracePeriod - now.Sub(since); left > 0 && !r.isImageDeleted(key) {
 		return left, nil
 	}
-	task, err := r.client.DeleteVolume(ctx, r.Host, volume)
-	if err == nil {
-		err = r.wait(ctx, r.client, task, r.durationKey(storage))
+	// Another Host may have deleted it from a shared storage.
+	if err := r.deleteVolume(ctx, volume); err != nil && !errors.Is(err, proxmox.ErrNotFound) {
+		return 0, err
 	}
-	if err == nil {
-		r.tracker.evictUnneeded(image)
-		log.FromContext(ctx).Info("deleted unused image", "volume", volume, "host", r.Host)
-	}
-	return 0, err
+	r.tracker.evictUnneeded(image)
+	log.FromContext(ctx).Info("deleted unused image", "volume", volume, "host", r.Host)
+	return 0, nil
 }
 
 // isImageDeleted reports whether an image is to be deleted with its ProxmoxTemplate.

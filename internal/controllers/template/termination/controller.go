@@ -43,7 +43,7 @@ type Controller[T client.Object] struct {
 	recorder events.Recorder
 	kind     T
 	name     string
-	// cleanup deletes what was created for a template and returns what remaining.
+	// cleanup deletes what was created for a template and returns what remains.
 	cleanup func(ctx context.Context, t T, observed build.Observed) ([]string, error)
 }
 
@@ -123,6 +123,11 @@ func (c *Controller[T]) Reconcile(ctx context.Context, t T) (reconcile.Result, e
 	}
 	remaining, err := c.cleanup(ctx, t, observed)
 	if err != nil {
+		if ctx.Err() == nil {
+			failed := waitingEvent(t, v1alpha1.EventWaitingOnTemplateDeletion, "deleting templates and images failed and is retried: "+strings.ReplaceAll(err.Error(), "\n", "; "))
+			failed.Type = corev1.EventTypeWarning
+			c.recorder.Publish(failed)
+		}
 		return reconcile.Result{}, err
 	}
 	if len(remaining) > 0 {

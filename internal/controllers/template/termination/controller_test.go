@@ -18,6 +18,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/status"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/termination"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 func TestDeleteUnmanagedTemplateInUse(t *testing.T) {
@@ -78,5 +79,29 @@ func TestDeleteTemplateOnOfflineHost(t *testing.T) {
 		Should(ContainElement(MatchRegexp(`^waiting for templates to be deleted: pve2: template 100\d is on an offline host$`)))
 	w.Expect(w.IsDeleted(object)).To(BeFalse())
 	w.Expect(w.Sim.HostUp("pve2")).To(Succeed())
+	w.Eventually(func() bool { return w.IsDeleted(object) }).Should(BeTrue())
+}
+
+// An event names the host, the storage and the error that blocks the deletion, which is retried.
+func TestDeleteTemplateWithFailingStorage(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t)
+	images := testenv.ServeImages(t, 64<<10)
+	templates := w.Templates()
+	w.StartManager(
+		func(kube client.Client) testenv.Registrar { return build.NewController(kube, templates) },
+		func(kube client.Client) testenv.Registrar {
+			return status.NewController(kube, templates, w.Boot.CheckPreparation)
+		},
+		func(kube client.Client) testenv.Registrar { return termination.NewManaged(kube, templates, w.Events) },
+	)
+	object := w.ManagedTemplate(images.URL + "/noble.img")
+	w.Eventually(func() []string { return testenv.Reload(w, object).Status.Zones }).Should(HaveLen(1))
+	w.AddFault(pvesim.Fault{Task: "imgdel", TaskID: "local", Fail: "unlink: Input/output error"})
+	w.Expect(w.Kube.Delete(t.Context(), object)).To(Succeed())
+	w.Eventually(func() []string { return w.Events.Messages(v1alpha1.EventWaitingOnTemplateDeletion) }).
+		Should(ContainElement(MatchRegexp(`^deleting templates and images failed and is retried: pve1: deleting image local:import/noble-\S*: unlink: Input/output error$`)))
+	w.Expect(w.IsDeleted(object)).To(BeFalse())
+	w.Sim.ClearFaults()
 	w.Eventually(func() bool { return w.IsDeleted(object) }).Should(BeTrue())
 }
