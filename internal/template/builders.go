@@ -110,6 +110,9 @@ func (t *tracker) setBuilder(key HostKey, vmid int, now time.Time) {
 func (t *tracker) releaseBuilder(key HostKey) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if s := t.hosts[key]; s != nil {
+		s.keptBuilder = false
+	}
 	vmid := t.builders[key].vmid
 	delete(t.builders, key)
 	return vmid
@@ -120,11 +123,12 @@ func (t *tracker) setWaiting(key HostKey, text string) {
 	t.update(key, func(s *hostState) { s.step, s.waiting = "", text })
 }
 
-// recordBuilderFailure records why a preparation failed and when it is retried.
+// recordBuilderFailure records why a preparation failed and when it is retried: earlier if the
+// builder VM, which exists, is deleted by another user.
 func (t *tracker) recordBuilderFailure(key HostKey, text string, attempt int, retryAt time.Time) {
 	t.releaseBuilder(key)
 	t.update(key, func(s *hostState) {
-		s.failure, s.failures, s.attempts, s.retryAt, s.waiting = text, 1, attempt, retryAt, ""
+		s.failure, s.failures, s.attempts, s.retryAt, s.waiting, s.keptBuilder = text, 1, attempt, retryAt, "", true
 	})
 }
 

@@ -159,3 +159,29 @@ func TestPrepareBuilderDestroyedByHand(t *testing.T) {
 	p.deleteUntilGone()
 	e.Expect(e.listObjects()).To(Equal(e.initial))
 }
+
+// A failed builder VM that is deleted by hand is recreated at once.
+func TestPrepareFailureDeletedByHand(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 1, withAdmin)
+	prepareTemplates(e)
+	e.builders.set(pvesim.Script{})
+	p := e.process()
+	vmid := p.reconcileUntilRunning()
+	e.builders.clock.Advance(31 * time.Minute)
+	p.reconcileUntil(func(g Gomega) {
+		g.Expect(p.report().Message).To(ContainSubstring("; it is kept for inspection until "))
+	})
+	e.Expect(p.report().Message).To(ContainSubstring(", delete it to retry earlier; "))
+	e.stopByHand(vmid)
+	e.asAdmin(func(c proxmox.Client) (proxmox.UPID, error) { return c.DestroyVM(t.Context(), "pve1", vmid) })
+	// Tasks have times in seconds, and the next builder VM gets the same VMID.
+	deleted := time.Now().Unix()
+	e.Eventually(func() int64 { return time.Now().Unix() }).Should(BeNumerically(">", deleted))
+	e.builders.set(newBuilders().script)
+	p.reconcileUntilComplete()
+	e.Expect(e.sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/start")).To(Equal(2))
+	p = e.process() // the sweep at the start needs no slot of the call budget
+	p.deleteUntilGone()
+	e.Expect(e.listObjects()).To(Equal(e.initial))
+}

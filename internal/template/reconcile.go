@@ -194,7 +194,10 @@ func (r *hostReconciler) buildMissing(ctx context.Context, obs observation) (tim
 	if builder, ok := obs.findBuilder(r.desired); ok && !builder.Mark.Builder.Failed.IsZero() {
 		return r.prepare(ctx, obs.location, builder) // it has its own backoff
 	}
-	if state := r.tracker.get(r.HostKey); state.failures > 0 && r.clock.Now().Before(state.retryAt) {
+	if state := r.tracker.get(r.HostKey); state.keptBuilder {
+		// Another user deleted the failed builder VM to retry earlier.
+		r.tracker.update(r.HostKey, func(s *hostState) { s.keptBuilder, s.retryAt = false, time.Time{} })
+	} else if state.failures > 0 && r.clock.Now().Before(state.retryAt) {
 		return state.retryAt.Sub(r.clock.Now()), nil
 	}
 	// A VM created since the last poll must not be created twice. Creations are listed

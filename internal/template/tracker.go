@@ -43,7 +43,9 @@ type hostState struct {
 	// preparations.
 	waiting  string
 	attempts int
-	guest    guestState
+	// keptBuilder is whether the failed builder VM exists until this process destroys it.
+	keptBuilder bool
+	guest       guestState
 	// cancel ends the run.
 	cancel context.CancelCauseFunc
 }
@@ -158,7 +160,7 @@ func (t *tracker) begin(ctx context.Context, key HostKey, desired Desired) (cont
 	ctx, cancel := context.WithCancelCause(ctx)
 	t.update(key, func(s *hostState) {
 		if s.generation != desired.generation() {
-			s.failure, s.failures, s.attempts, s.retryAt, s.waiting, s.checksumMismatch = "", 0, 0, time.Time{}, "", false
+			s.failure, s.failures, s.attempts, s.retryAt, s.waiting, s.checksumMismatch, s.keptBuilder = "", 0, 0, time.Time{}, "", false, false
 		}
 		s.generation, s.cancel = desired.generation(), cancel
 	})
