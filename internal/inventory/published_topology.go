@@ -100,23 +100,18 @@ func publishedMemory(cells []hosttopology.Cell, id int) int64 {
 	return 0
 }
 
-// publishedCores returns the cores that consist of these CPUs and have all threads. A core
-// with fewer, as on hybrid CPUs or with a thread offline, is not assigned to VMs. It returns
-// false if the CPUs are not exactly those of cores.
-func publishedCores(cells []hosttopology.Cell, cpus cpuset.CPUSet, threads int) (whole []cpuset.CPUSet, ok bool) {
-	covered := cpuset.New()
+// publishedCores returns the cores whose threads are all among these CPUs. A core with fewer
+// threads than others, as on hybrid CPUs or with a thread offline, is not assigned to VMs.
+func publishedCores(cells []hosttopology.Cell, cpus cpuset.CPUSet, threads int) []cpuset.CPUSet {
+	var whole []cpuset.CPUSet
 	for _, cell := range cells {
 		for _, core := range cell.Cores {
-			if !core.IsSubsetOf(cpus) {
-				continue
-			}
-			covered = covered.Union(core)
-			if core.Size() == threads {
+			if core.Size() == threads && core.IsSubsetOf(cpus) {
 				whole = append(whole, core)
 			}
 		}
 	}
-	return whole, covered.Equals(cpus)
+	return whole
 }
 
 // publishedCaches returns the parts of the caches that are in a cell.

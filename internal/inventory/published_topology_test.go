@@ -42,7 +42,15 @@ func TestCellsPublishedTopology(t *testing.T) {
 			8, twoCells, `{"reservedmemory": 0, "nodes": {"0": {"cpus": "0-1,4-5"}, "1": {"cpus": "2-3,6-7", "memsize": "4Gi"}}}`, "0: 4 16.0 [0,4 1,5]; 1: 4 4.0 [2,6 3,7]",
 		},
 		"siblings_in_settings": {8, twoCells, `{"reservedmemory": 0, "siblings": "adjacent"}`, "0: 4 16.0 [0-1 4-5]; 1: 4 8.0 [2-3 6-7]"},
-		"threads_in_settings":  {8, twoCells, `{"reservedmemory": 0, "threads": 1}`, "0: 4 16.0 [0 1 4 5]; 1: 4 8.0 [2 3 6 7]"},
+		"threads_in_settings":  {4, `{"id":0,"memoryMiB":8192,"cores":["0-1","2-3"]}`, `{"reservedmemory": 0, "threads": 2}`, "0: 4 8.0 [0-1 2-3]"},
+		"fewer_threads":        {8, twoCells, `{"reservedmemory": 0, "threads": 1}`, "0: 4 16.0 [0,4 1,5]; 1: 4 8.0 [2,6 3,7]"},
+		"cells_and_threads_in_settings": {
+			8, `{"id":0,"memoryMiB":8192,"cores":["0-1","2-3","4-5","6-7"]}`, `{"reservedmemory": 0, "threads": 2, "nodes": {"0": {"cpus": "0-3"}, "1": {"cpus": "4-7", "memsize": "4Gi"}}}`,
+			"0: 4 8.0 [0-1 2-3]; 1: 4 4.0 [4-5 6-7]",
+		},
+		"cells_in_settings_that_split_cores": {
+			8, twoCells, `{"reservedmemory": 0, "nodes": {"0": {"cpus": "0-4"}, "1": {"cpus": "5-7"}}}`, "0: 5 16.0 [0,4]; 1: 3 8.0 []",
+		},
 		"hybrid_cores":         {6, `{"id":0,"memoryMiB":8192,"cores":["0-1","2-3","4","5"]}`, `{"reservedmemory": 0}`, "0: 6 8.0 [0-1 2-3]"},
 		"offline_CPUs":         {3, `{"id":0,"memoryMiB":8192,"cores":["0","8-9"]}`, `{"reservedmemory": 0}`, "0: 3 8.0 [8-9]"},
 		"other_number_of_CPUs": {16, twoCells, `{"reservedmemory": 0}`, "0: 16 24.0 []; unnumbered"},

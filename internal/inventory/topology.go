@@ -67,10 +67,10 @@ func newHardware(host Host, configured Topology) (hardware, error) {
 // also 0 if cores differ, as on hybrid CPUs.
 func threadsOf(info proxmox.HostInfo, configured Topology, published []hosttopology.Cell) int {
 	switch {
+	case len(published) > 0 && (configured.Siblings == "" || configured.Threads == 0):
+		return maxThreads(published)
 	case configured.Threads > 0:
 		return configured.Threads
-	case len(published) > 0:
-		return maxThreads(published)
 	case info.Cores > 0 && info.CPUs%info.Cores == 0:
 		return info.CPUs / info.Cores
 	}
@@ -99,7 +99,8 @@ func (h hardware) fromSettings(row proxmox.HostRow, configured Topology, publish
 	return h.withCores(configured, published)
 }
 
-// withCores sets the cores and caches of the cells.
+// withCores sets the cores and caches of the cells. A number of threads does not identify the
+// CPUs of a core, so only siblings in the settings replace the published cores.
 func (h hardware) withCores(configured Topology, published []hosttopology.Cell) (hardware, error) {
 	if h.threads == 0 {
 		h.unnumbered = "the number of threads per core is unknown: set threads in the host settings"
@@ -108,8 +109,8 @@ func (h hardware) withCores(configured Topology, published []hosttopology.Cell) 
 	for n := range h.cells {
 		cell := &h.cells[n]
 		cell.caches = publishedCaches(published, cell.cpus)
-		if cores, ok := publishedCores(published, cell.cpus, h.threads); ok && configured.Threads == 0 && configured.Siblings == "" {
-			cell.cores = cores
+		if len(published) > 0 && configured.Siblings == "" {
+			cell.cores = publishedCores(published, cell.cpus, h.threads)
 			continue
 		}
 		if cell.cpus.Size()%h.threads != 0 {
