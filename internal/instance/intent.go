@@ -166,11 +166,8 @@ func (in Intent) Reservation(claim *karpv1.NodeClaim) inventory.Reservation {
 		Region:   in.Region, Host: in.Host, TemplateHost: in.TemplateHost, VMID: in.VMID, Storage: in.Storage,
 		Addresses: in.Network.Addresses(), Machine: in.Machine, CreatedAt: in.Time,
 	}
-	amount := inventory.Amount{CPUs: in.Cores, MemoryBytes: int64(in.MemoryMiB) << 20}
-	if in.Parked {
-		r.Waiting = amount
-	} else {
-		r.Amount = amount
+	if !in.Parked {
+		r.Amount = inventory.Amount{CPUs: in.Cores, MemoryBytes: int64(in.MemoryMiB) << 20}
 		r.DiskBytes = in.DiskBytes
 		for _, d := range in.Disks {
 			if d.Retain {

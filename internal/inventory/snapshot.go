@@ -108,9 +108,8 @@ type Reservation struct {
 	TemplateHost string
 	VMID         int
 	Storage      string
+	// Amount is zero while the VM waits for capacity.
 	Amount
-	// Waiting is the size of a VM that waits for capacity. It reserves none.
-	Waiting   Amount
 	DiskBytes int64
 	// Disks are those besides the boot disk.
 	Disks []ReservedDisk

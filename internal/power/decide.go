@@ -50,26 +50,23 @@ type plan struct {
 	awake map[string]bool
 	// wakes are the Reasons of Hosts to wake.
 	wakes map[string][]Reason
-	// free is the capacity that is left after Demand, for Hosts that are on or will be.
-	free map[string]inventory.Amount
-	// unmet is true if Demand exceeds the capacity of the Hosts that were awake.
-	unmet bool
+	// on are the Hosts that are on or will be.
+	on map[string]bool
 }
 
 // Decide returns a Decision for each Host that takes part or is asleep, in the order of the
 // Hosts. Its decisions take each other into account: all of them can be carried out.
 func Decide(region Region) []Decision {
-	p := &plan{Region: region, awake: map[string]bool{}, wakes: map[string][]Reason{}, free: map[string]inventory.Amount{}}
+	p := &plan{Region: region, awake: map[string]bool{}, wakes: map[string][]Reason{}, on: map[string]bool{}}
 	for _, host := range region.Hosts {
 		if host.State == Awake {
 			p.awake[host.Name] = true
 		}
 		if host.State == Awake || host.State == Waking {
-			p.free[host.Name] = host.Free
+			p.on[host.Name] = true
 		}
 	}
 	p.wakeForVMs()
-	p.wakeForDemand()
 	p.wakeForMinimum()
 	p.wakeForQuorum()
 	p.wakeForJobs()
@@ -104,9 +101,7 @@ func (p *plan) sleepers() []Host {
 
 // wake adds a Host to those that are woken.
 func (p *plan) wake(host Host, reason ReasonType, message string) {
-	if p.wakes[host.Name] == nil {
-		p.free[host.Name] = host.Free
-	}
+	p.on[host.Name] = true
 	p.wakes[host.Name] = append(p.wakes[host.Name], Reason{reason, message})
 }
 
@@ -117,34 +112,6 @@ func (p *plan) wakeForVMs() {
 			p.wake(host, InUse, "VMs to launch: "+joined(host.VMs))
 		}
 	}
-}
-
-// wakeForDemand wakes Hosts for VMs that do not fit on those that are on.
-func (p *plan) wakeForDemand() {
-	for _, vm := range p.Demand {
-		if p.take(vm) {
-			continue
-		}
-		p.unmet = true
-		for _, host := range p.sleepers() {
-			if p.wakes[host.Name] == nil && host.Free.Covers(vm) {
-				p.wake(host, InsufficientCapacity, "VMs wait for its capacity")
-				p.take(vm)
-				break
-			}
-		}
-	}
-}
-
-// take subtracts a VM from the free capacity of a Host, and reports whether one has enough.
-func (p *plan) take(vm inventory.Amount) bool {
-	for _, host := range p.Hosts {
-		if free, on := p.free[host.Name]; on && free.Covers(vm) {
-			p.free[host.Name] = free.Minus(vm)
-			return true
-		}
-	}
-	return false
 }
 
 // minAwake returns the minimum number of Hosts that stay awake: the largest value of the
@@ -158,7 +125,7 @@ func (p *plan) minAwake() int {
 }
 
 func (p *plan) wakeForMinimum() {
-	on := len(p.free)
+	on := len(p.on)
 	for _, host := range p.sleepers() {
 		if on >= p.minAwake() {
 			return
@@ -175,7 +142,7 @@ func (p *plan) wakeForQuorum() {
 	for _, host := range p.sleepers() {
 		votes, largest := 0, 0
 		for _, other := range p.Hosts {
-			if _, on := p.free[other.Name]; on {
+			if p.on[other.Name] {
 				votes, largest = votes+other.Votes, max(largest, other.Votes)
 			}
 		}

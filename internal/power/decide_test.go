@@ -15,12 +15,10 @@ import (
 
 var now = time.Date(2026, 11, 16, 12, 0, 0, 0, time.UTC)
 
-const gib = 1 << 30
-
 // idleHost returns a Host that no guard keeps awake.
 func idleHost(name string) power.Host {
 	return power.Host{
-		Name: name, State: power.Awake, Votes: 1, IdleSince: now.Add(-time.Hour), Free: inventory.Amount{CPUs: 8, MemoryBytes: 32 * gib},
+		Name: name, State: power.Awake, Votes: 1, IdleSince: now.Add(-time.Hour),
 		Settings:    inventory.PowerSettings{Mode: inventory.PowerReport, IdleTime: 30 * time.Minute, MinAwake: 1, WattsIdle: 50, WattsFull: 150},
 		WakeAddress: "BC:24:11:00:00:01", Templates: []string{"ubuntu"},
 	}
@@ -87,9 +85,6 @@ func TestGuards(t *testing.T) {
 			},
 			power.BackupDue, "nightly",
 		},
-		"demand": {
-			func(r *power.Region, _ *power.Host) { r.Demand = []inventory.Amount{{CPUs: 9}} }, power.InsufficientCapacity, "wait for capacity",
-		},
 		"minimum":       {func(_ *power.Region, h *power.Host) { h.Settings.MinAwake = 5 }, power.MinimumAwake, "requires 5"},
 		"minimum_other": {func(r *power.Region, _ *power.Host) { r.Hosts[3].Settings.MinAwake = 5 }, power.MinimumAwake, "requires 5"},
 		"votes":         {func(_ *power.Region, h *power.Host) { h.Votes = 4 }, power.QuorumRequired, "without it, 4 of 8 votes remain"},
@@ -145,9 +140,6 @@ func TestSleep(t *testing.T) {
 		},
 		"other_URL":     func(r *power.Region) { r.Endpoints = []string{"a", "b"} },
 		"load_balancer": func(r *power.Region) { r.Endpoints = []string{"a", ""} },
-		"demand_fits": func(r *power.Region) {
-			r.Demand = []inventory.Amount{{CPUs: 8, MemoryBytes: gib}, {CPUs: 8, MemoryBytes: gib}}
-		},
 	}
 	for name, change := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -211,22 +203,7 @@ func TestWake(t *testing.T) {
 		want   map[string]power.ReasonType
 	}{
 		"not_needed": {func(*power.Region) {}, map[string]power.ReasonType{}},
-		"demand": {
-			func(r *power.Region) { r.Demand = slices.Repeat([]inventory.Amount{{CPUs: 8}}, 4) },
-			map[string]power.ReasonType{"e": power.InsufficientCapacity},
-		},
-		"demand_of_both": {
-			func(r *power.Region) { r.Demand = slices.Repeat([]inventory.Amount{{CPUs: 6}}, 5) },
-			map[string]power.ReasonType{"e": power.InsufficientCapacity, "d": power.InsufficientCapacity},
-		},
-		"demand_fits_a_host_that_boots": {
-			func(r *power.Region) {
-				r.Hosts[4].State, r.Demand = power.Waking, slices.Repeat([]inventory.Amount{{CPUs: 8}}, 4)
-			},
-			map[string]power.ReasonType{},
-		},
-		"demand_fits_no_host": {func(r *power.Region) { r.Demand = []inventory.Amount{{CPUs: 9}} }, map[string]power.ReasonType{}},
-		"minimum":             {func(r *power.Region) { r.Hosts[0].Settings.MinAwake = 4 }, map[string]power.ReasonType{"e": power.MinimumAwake}},
+		"minimum":    {func(r *power.Region) { r.Hosts[0].Settings.MinAwake = 4 }, map[string]power.ReasonType{"e": power.MinimumAwake}},
 		"backup": {
 			func(r *power.Region) { r.Hosts[3].Backups = map[string]time.Time{"nightly": now.Add(time.Minute)} },
 			map[string]power.ReasonType{"d": power.BackupDue},

@@ -16,29 +16,28 @@ type ReasonType string
 
 // Types of reasons, in the order of guards.
 const (
-	NotOnline            ReasonType = "NotOnline"
-	FactsUnknown         ReasonType = "FactsUnknown"
-	InMaintenance        ReasonType = "InMaintenance"
-	InUse                ReasonType = "InUse"
-	OtherCluster         ReasonType = "OtherKubernetesCluster"
-	GuestRunning         ReasonType = "GuestRunning"
-	GuestStartsOnBoot    ReasonType = "GuestStartsOnBoot"
-	HighAvailability     ReasonType = "HighAvailability"
-	CephDaemon           ReasonType = "CephDaemon"
-	Replication          ReasonType = "Replication"
-	BackupDue            ReasonType = "BackupDue"
-	TaskRunning          ReasonType = "TaskRunning"
-	OnlyTemplate         ReasonType = "OnlyTemplate"
-	TemplatePending      ReasonType = "TemplatePending"
-	StorageExported      ReasonType = "StorageExported"
-	OnlyURL              ReasonType = "OnlyURL"
-	NoWakeAddress        ReasonType = "NoWakeAddress"
-	PrivilegeMissing     ReasonType = "PrivilegeMissing"
-	OutsideSleepWindow   ReasonType = "OutsideSleepWindow"
-	NotIdleLongEnough    ReasonType = "NotIdleLongEnough"
-	InsufficientCapacity ReasonType = "InsufficientCapacity"
-	MinimumAwake         ReasonType = "MinimumAwake"
-	QuorumRequired       ReasonType = "QuorumRequired"
+	NotOnline          ReasonType = "NotOnline"
+	FactsUnknown       ReasonType = "FactsUnknown"
+	InMaintenance      ReasonType = "InMaintenance"
+	InUse              ReasonType = "InUse"
+	OtherCluster       ReasonType = "OtherKubernetesCluster"
+	GuestRunning       ReasonType = "GuestRunning"
+	GuestStartsOnBoot  ReasonType = "GuestStartsOnBoot"
+	HighAvailability   ReasonType = "HighAvailability"
+	CephDaemon         ReasonType = "CephDaemon"
+	Replication        ReasonType = "Replication"
+	BackupDue          ReasonType = "BackupDue"
+	TaskRunning        ReasonType = "TaskRunning"
+	OnlyTemplate       ReasonType = "OnlyTemplate"
+	TemplatePending    ReasonType = "TemplatePending"
+	StorageExported    ReasonType = "StorageExported"
+	OnlyURL            ReasonType = "OnlyURL"
+	NoWakeAddress      ReasonType = "NoWakeAddress"
+	PrivilegeMissing   ReasonType = "PrivilegeMissing"
+	OutsideSleepWindow ReasonType = "OutsideSleepWindow"
+	NotIdleLongEnough  ReasonType = "NotIdleLongEnough"
+	MinimumAwake       ReasonType = "MinimumAwake"
+	QuorumRequired     ReasonType = "QuorumRequired"
 	// NotEnabled only wakes Hosts.
 	NotEnabled ReasonType = "NotEnabled"
 )
@@ -77,7 +76,6 @@ var guards = []struct {
 		return textIf(!h.Settings.SleepWindow.Contains(p.Now), "the time is outside of the setting sleepwindow")
 	}},
 	{NotIdleLongEnough, (*plan).idle},
-	{InsufficientCapacity, func(p *plan, _ Host) string { return textIf(p.unmet, "VMs wait for capacity") }},
 	{MinimumAwake, (*plan).minimum},
 	{QuorumRequired, (*plan).quorum},
 }

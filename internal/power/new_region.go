@@ -6,7 +6,6 @@ package power
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -47,7 +46,7 @@ func EnrolledHosts(view inventory.View, region string) []string {
 // NewRegion combines a View with the Facts of a Cluster. Hosts that are off without a record in
 // the View count as offline.
 func NewRegion(s Source) Region {
-	region := Region{Now: s.Now, QDeviceVotes: s.Facts.Votes.QDevice, QDeviceConnected: s.Facts.Votes.QDeviceConnected, Demand: s.demand()}
+	region := Region{Now: s.Now, QDeviceVotes: s.Facts.Votes.QDevice, QDeviceConnected: s.Facts.Votes.QDeviceConnected}
 	snapshot := s.View.Snapshots[s.Region]
 	region.Endpoints = s.Facts.endpoints(snapshot)
 	for _, state := range s.View.Hosts() {
@@ -56,7 +55,7 @@ func NewRegion(s Source) Region {
 		}
 		row := snapshot.Hosts[state.Name]
 		host := Host{
-			Name: state.Name, State: s.stateOf(state, row.Online), Settings: state.Power, CPULoad: row.CPULoad, Free: state.Free,
+			Name: state.Name, State: s.stateOf(state, row.Online), Settings: state.Power, CPULoad: row.CPULoad,
 			Votes: s.Facts.Votes.Hosts[state.Name],
 			HA:    slices.Clone(s.Facts.HA[state.Name]), Ceph: s.Facts.Ceph[state.Name], Tasks: s.Facts.tasksOn(state.Name), Exports: s.Facts.Exports[state.Name],
 			PendingTemplates: s.PendingTemplates[inventory.HostName{Region: s.Region, Host: state.Name}],
@@ -101,17 +100,6 @@ func (s Source) stateOf(host inventory.HostState, online bool) State {
 	return Awake
 }
 
-// demand returns the VMs that wait for capacity.
-func (s Source) demand() []inventory.Amount {
-	var out []inventory.Amount
-	for _, uid := range slices.Sorted(maps.Keys(s.View.Reservations)) {
-		if r := s.View.Reservations[uid]; r.Region == s.Region && r.Waiting != (inventory.Amount{}) {
-			out = append(out, r.Waiting)
-		}
-	}
-	return out
-}
-
 // unreadable describes what the account may not read: objects that Proxmox omits from its
 // lists.
 func unreadable(snapshot *inventory.Snapshot) []string {
@@ -151,6 +139,8 @@ func (h *Host) addGuests(s Source, snapshot *inventory.Snapshot) {
 
 // addReservations adds the VMs that are being launched and not visible yet, and those that are
 // cloned from a template of the Host. A Reservation that is fulfilled is that of a deleted VM then.
+// A VM that waits for capacity reserves none and needs no Host: it is planned on one, asleep or
+// not, as soon as it fits.
 func (h *Host) addReservations(s Source) {
 	for _, r := range s.View.Reservations {
 		needed := r.Region == s.Region && !r.Fulfilled && (r.Host == h.Name || r.TemplateHost == h.Name)

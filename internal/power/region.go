@@ -36,8 +36,6 @@ type Region struct {
 	// Endpoints are the Hosts that the URLs of the cloud config belong to; empty for a URL that
 	// belongs to none, such as that of a load balancer.
 	Endpoints []string
-	// Demand are VMs that wait for capacity.
-	Demand []inventory.Amount
 }
 
 // Host is a Host with everything that a decision depends on. The lists contain names for
@@ -48,8 +46,6 @@ type Host struct {
 	Settings inventory.PowerSettings
 	// CPULoad is the fraction of its CPUs in use.
 	CPULoad float64
-	// Free is the capacity for further VMs.
-	Free inventory.Amount
 	// Votes for quorum.
 	Votes int
 	// IdleSince is since when the Host is online without a VM of ours and without a running

@@ -211,7 +211,7 @@ func TestNewRegion(t *testing.T) {
 func TestNewRegionReservation(t *testing.T) {
 	t.Parallel()
 	for name, reservation := range map[string]inventory.Reservation{"host": {Host: "pve2"}, "host_of_the_template": {Host: "pve1", TemplateHost: "pve2"}} {
-		reservation.ClaimUID, reservation.Region, reservation.VMID, reservation.Amount = "a", "home", 20007, inventory.Amount{CPUs: 1, MemoryBytes: gib}
+		reservation.ClaimUID, reservation.Region, reservation.VMID, reservation.Amount = "a", "home", 20007, inventory.Amount{CPUs: 1, MemoryBytes: 1 << 30}
 		got := decide(t, idleScenario(), reservation)
 		if got.Action != power.Keep || got.Message() != "VMs of this Kubernetes cluster: 20007 (being launched)" {
 			t.Errorf("%s: decision: %s %s", name, got.Action, got.Message())
@@ -223,22 +223,11 @@ func TestNewRegionReservation(t *testing.T) {
 	}
 }
 
-// A VM that waits for capacity keeps Hosts awake if the others have too little.
-func TestNewRegionDemand(t *testing.T) {
+// A VM that waits for capacity keeps no Host awake.
+func TestNewRegionParked(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
-		waiting inventory.Amount
-		want    string
-	}{
-		"too_large": {inventory.Amount{CPUs: 1000, MemoryBytes: gib}, "VMs wait for capacity"},
-		"fits":      {inventory.Amount{CPUs: 1, MemoryBytes: gib}, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			got := decide(t, idleScenario(), inventory.Reservation{ClaimUID: "a", Region: "home", Host: "pve2", VMID: 20007, Waiting: test.waiting})
-			if got.Message() != test.want {
-				t.Errorf("decision: %s %s", got.Action, got.Message())
-			}
-		})
+	parked := inventory.Reservation{ClaimUID: "a", Region: "home", Host: "pve2", TemplateHost: "pve2", VMID: 20007}
+	if got := decide(t, idleScenario(), parked); got.Action != power.Sleep || got.Message() != "" {
+		t.Errorf("decision: %s %s", got.Action, got.Message())
 	}
 }
