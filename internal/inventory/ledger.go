@@ -47,7 +47,21 @@ func (l *Ledger) Reserve(claimUID string, decide DecideFunc) (Reservation, error
 	if existing, ok := l.reservations[claimUID]; ok {
 		return existing, nil
 	}
-	view := l.inventory.View()
+	return l.record(claimUID, l.inventory.View(), decide)
+}
+
+// Replace replaces the Reservation of a Claim by what decide returns in a View without it. The
+// Claim always has one of them, so Restore never adds an outdated one. If Replace fails, which it
+// does as Reserve does, the Reservation remains.
+func (l *Ledger) Replace(claimUID string, decide DecideFunc) (Reservation, error) {
+	l.inventory.mu.Lock()
+	defer l.inventory.mu.Unlock()
+	return l.record(claimUID, l.inventory.View().withoutReservation(claimUID), decide)
+}
+
+// record makes what decide returns in a View the Reservation of a Claim. The caller holds the
+// lock.
+func (l *Ledger) record(claimUID string, view View, decide DecideFunc) (Reservation, error) {
 	r, err := decide(view)
 	if err != nil {
 		return Reservation{}, err

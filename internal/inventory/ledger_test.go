@@ -189,6 +189,37 @@ func TestReserveFulfilledByRunningVM(t *testing.T) {
 	}
 }
 
+// A Reservation is replaced in one step. Restore with what was read before does not undo it.
+func TestReplace(t *testing.T) {
+	t.Parallel()
+	c := newCluster("r", host("pve1", 4, 9))
+	i, _ := newInventory(t, c)
+	refresh(t, i)
+	parked := inventory.Reservation{ClaimUID: "a", NodePool: "p", Region: "r", Host: "pve1", VMID: ownRange.From}
+	i.Ledger().Restore(parked)
+	reserve(t, i, "b")
+
+	if _, err := i.Ledger().Replace("a", firstFit("pve2")); !errors.Is(err, errFull) {
+		t.Errorf("the error is %v", err)
+	}
+	if got := i.View().Reservations["a"]; got.VMID != parked.VMID {
+		t.Errorf("after a failed decision the reservation is %+v, want %+v", got, parked)
+	}
+	before := i.View().Generation
+	planned, err := i.Ledger().Replace("a", firstFit("pve1"))
+	if err != nil || planned.VMID != parked.VMID || planned.Amount != amount(2, 4) {
+		t.Fatalf("planned %+v, %v; want the VMID of the replaced reservation", planned, err)
+	}
+	i.Ledger().Restore(parked) // read before
+	v := i.View()
+	if got := v.Reservations["a"]; !reflect.DeepEqual(got, planned) || v.Generation != before+1 {
+		t.Errorf("after %d changes the reservation is %+v, want %+v", v.Generation-before, got, planned)
+	}
+	if got := hostState(v, "pve1").Free.CPUs; got != 0 || v.NodePoolVMs("r", "pve1", "p") != 2 {
+		t.Errorf("%d CPUs are free, want 0", got)
+	}
+}
+
 // A thousand Reservations are restored in one change: each one rebuilds the View.
 func TestRestoreMany(t *testing.T) {
 	t.Parallel()

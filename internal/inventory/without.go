@@ -15,9 +15,14 @@ func (v View) Without(region string, vmid int) View {
 	if _, ok := v.Guest(region, vmid); ok {
 		snapshots[region] = snapshots[region].without(vmid)
 	}
-	out := NewView(snapshots, v.Failures, reservations, v.settings)
-	out.Generation, out.recentlyReleased = v.Generation, v.recentlyReleased
-	return out
+	return v.with(snapshots, reservations)
+}
+
+// withoutReservation returns the View without the Reservation of a Claim.
+func (v View) withoutReservation(claimUID string) View {
+	reservations := maps.Clone(v.Reservations)
+	delete(reservations, claimUID)
+	return v.with(v.Snapshots, reservations)
 }
 
 // WithReservations returns the View with other Reservations, for a process that makes none
@@ -28,7 +33,12 @@ func (v View) WithReservations(reservations ...Reservation) View {
 		r.Fulfilled = isVisible(r, v.Snapshots[r.Region])
 		byClaim[r.ClaimUID] = r
 	}
-	out := NewView(v.Snapshots, v.Failures, byClaim, v.settings)
+	return v.with(v.Snapshots, byClaim)
+}
+
+// with returns the View with other Snapshots and Reservations.
+func (v View) with(snapshots map[string]*Snapshot, reservations map[string]Reservation) View {
+	out := NewView(snapshots, v.Failures, reservations, v.settings)
 	out.Generation, out.recentlyReleased = v.Generation, v.recentlyReleased
 	return out
 }

@@ -40,7 +40,7 @@ func (p *Planner) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1al
 		return instance.Intent{}, err
 	}
 	request = parkingRequest(class, request, holders)
-	return p.record(ctx, claim, class, func(view inventory.View) (instance.Intent, error) {
+	return p.record(ctx, claim, class, p.deps.Inventory.Ledger().Reserve, func(view inventory.View) (instance.Intent, error) {
 		if len(request.Options) == 0 {
 			return p.parkUnplaceable(view, claim, class)
 		}
@@ -119,12 +119,9 @@ func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1
 	if err != nil {
 		return in, err
 	}
-	// Between release and record another Claim can get the capacity, but not the VMID,
-	// which is derived from this Claim.
-	p.deps.Inventory.Ledger().Release(string(claim.UID))
-	// The affinity counts only now that the Claim's own reservation is released.
+	// The affinity counts only in a View without the Claim's own reservation.
 	request.Affinity = class.Spec.PlacementStrategy.PoolAffinity
-	unparked, err := p.record(ctx, claim, class, func(view inventory.View) (instance.Intent, error) {
+	unparked, err := p.record(ctx, claim, class, p.deps.Inventory.Ledger().Replace, func(view inventory.View) (instance.Intent, error) {
 		var planned instance.Intent
 		_, err := p.placeMachine(view, class, request, holders, func(chosen placed) (err error) {
 			planned, err = p.newIntent(view, claim, class, chosen, busy)
@@ -138,7 +135,7 @@ func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1
 	if err == nil {
 		return unparked, nil
 	}
-	p.deps.Inventory.Ledger().Restore(in.Reservation(claim))
+	p.deps.Inventory.Ledger().Restore(in.Reservation(claim)) // a rejected write released it
 	if _, final := errors.AsType[*instance.LaunchError](err); final {
 		return in, err
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -151,6 +152,30 @@ func TestUnparkFailedWrite(t *testing.T) {
 			w.Expect(w.Intent(w.Stored(waiting)).ISOStorage).NotTo(BeEmpty())
 			w.Expect(w.VMs()).To(HaveLen(1))
 		})
+	}
+}
+
+// The reservations of all claims are restored while parked ones are planned.
+func TestUnparkWhileRestored(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t, testenv.Hosts(4))
+	p := w.StartProcess(testenv.NoPolling())
+	for i := range 20 {
+		waiting, in := parked(w, p, w.Claim(fmt.Sprintf("pool-%d", i), w.NodeClass))
+		ctx, cancel := context.WithCancel(t.Context())
+		reservation := in.Reservation(waiting)
+		var restoring sync.WaitGroup
+		restoring.Go(func() {
+			for ctx.Err() == nil {
+				p.Inventory.Ledger().Restore(reservation)
+			}
+		})
+		planned, err := p.Instances.Planner.Unpark(t.Context(), waiting, w.NodeClass, in)
+		cancel()
+		restoring.Wait()
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Expect(planned).To(And(HaveField("VMID", in.VMID), HaveField("Parked", false), HaveField("ISOStorage", Not(BeEmpty()))))
+		w.Expect(p.Inventory.View().Reservations[string(waiting.UID)].CPUs).To(Equal(planned.Cores))
 	}
 }
 

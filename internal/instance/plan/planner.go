@@ -89,7 +89,7 @@ func (p *Planner) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1al
 	if err != nil {
 		return instance.Intent{}, err
 	}
-	in, err = p.record(ctx, claim, class, func(view inventory.View) (instance.Intent, error) {
+	in, err = p.record(ctx, claim, class, p.deps.Inventory.Ledger().Reserve, func(view inventory.View) (instance.Intent, error) {
 		var planned instance.Intent
 		_, err := p.placeMachine(view, class, request, holders, func(chosen placed) (err error) {
 			planned, err = p.newIntent(view, claim, class, chosen, busy)
@@ -156,10 +156,15 @@ func (p *Planner) Release(claimUID string) {
 	p.deps.Launches.Evict(claimUID)
 }
 
+// reserveFunc is Reserve or Replace of the ledger.
+type reserveFunc func(claimUID string, decide inventory.DecideFunc) (inventory.Reservation, error)
+
 // record reserves what was decided, and writes it to the Claim with the version of the class.
-func (p *Planner) record(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, decide decideUnderLock) (instance.Intent, error) {
+func (p *Planner) record(
+	ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, reserve reserveFunc, decide decideUnderLock,
+) (instance.Intent, error) {
 	var in instance.Intent
-	_, err := p.deps.Inventory.Ledger().Reserve(string(claim.UID), func(view inventory.View) (inventory.Reservation, error) {
+	_, err := reserve(string(claim.UID), func(view inventory.View) (inventory.Reservation, error) {
 		var err error
 		if in, err = decide(view); err != nil {
 			return inventory.Reservation{}, err
