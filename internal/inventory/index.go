@@ -71,6 +71,7 @@ func newIndex(v View, settings Settings) *index {
 			sleep := settings.sleeping[HostName{Region: region, Host: name}].sleepState(host.Online)
 			state := newHostState(region, host, limits, sleep, v.Failures[region])
 			state.MaintenanceUnknown = state.Maintenance == "" && (snapshot.MaintenanceUnknown || settings.maintenanceUnknown)
+			state.SleepOutdated = settings.sleepingOutdated && (sleep != "" || limits.Power.Mode == PowerEnabled || !host.IsUp())
 			x.hosts[region][name] = &hostAccount{state: state, limits: limits}
 		}
 	}

@@ -58,10 +58,12 @@ type Inventory struct {
 	// maintenanceUnknown is true if maintenance could not be read yet.
 	maintenanceUnknown bool
 	sleeping           map[HostName]Sleep
-	generation         uint64
-	subscribers        map[int]chan Event
-	nextSubscriber     int
-	loggedHosts        map[string]bool // see logDuplicateHosts
+	// sleepingOutdated is true until the leader has read sleeping.
+	sleepingOutdated bool
+	generation       uint64
+	subscribers      map[int]chan Event
+	nextSubscriber   int
+	loggedHosts      map[string]bool // see logDuplicateHosts
 }
 
 // New returns an Inventory of the clients' Clusters. It reads nothing before Start or
@@ -256,7 +258,9 @@ func (i *Inventory) publish(changed bool) {
 	if changed {
 		i.generation++
 	}
-	view := NewView(maps.Clone(i.snapshots), maps.Clone(i.failures), maps.Clone(i.ledger.reservations), i.options.Settings.withMaintenance(i.maintenance, i.maintenanceUnknown).WithSleeping(i.sleeping))
+	settings := i.options.Settings.withMaintenance(i.maintenance, i.maintenanceUnknown).WithSleeping(i.sleeping)
+	settings.sleepingOutdated = i.sleepingOutdated
+	view := NewView(maps.Clone(i.snapshots), maps.Clone(i.failures), maps.Clone(i.ledger.reservations), settings)
 	view.Generation, view.recentlyReleased = i.generation, i.ledger.released
 	i.view.Store(&view)
 	if !changed {

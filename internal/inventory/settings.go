@@ -100,6 +100,8 @@ type Settings struct {
 	// maintenanceUnknown: maintenance could not be read.
 	maintenanceUnknown bool
 	sleeping           map[HostName]Sleep
+	// sleepingOutdated: another process may have changed sleeping since.
+	sleepingOutdated bool
 }
 
 // rule is one entry of the file: the fields to set for matching Hosts.

@@ -83,13 +83,20 @@ func (s *Snapshot) KnownHost(name string) KnownHost {
 func (h Host) IsUp() bool { return h.Online && h.SizeReported }
 
 // SetSleeping replaces the records about Hosts that were shut down to save energy.
-func (i *Inventory) SetSleeping(hosts map[HostName]Sleep) {
+func (i *Inventory) SetSleeping(hosts map[HostName]Sleep) { i.setSleeping(hosts, false) }
+
+// SetSleepingOutdated is SetSleeping for records that were read before this process became the
+// leader. The leader may change them until then, so no request is sent to a Host that may be
+// asleep. SetSleeping ends it.
+func (i *Inventory) SetSleepingOutdated(hosts map[HostName]Sleep) { i.setSleeping(hosts, true) }
+
+func (i *Inventory) setSleeping(hosts map[HostName]Sleep, outdated bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if maps.EqualFunc(i.sleeping, hosts, func(a, b Sleep) bool { return reflect.DeepEqual(a, b) }) {
+	if i.sleepingOutdated == outdated && maps.EqualFunc(i.sleeping, hosts, func(a, b Sleep) bool { return reflect.DeepEqual(a, b) }) {
 		return
 	}
-	i.sleeping = maps.Clone(hosts)
+	i.sleeping, i.sleepingOutdated = maps.Clone(hosts), outdated
 	i.publish(true)
 }
 

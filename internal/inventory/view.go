@@ -83,6 +83,9 @@ type HostState struct {
 	// Sleep is the state of a Host that was shut down to save energy; empty if it was not. Such
 	// a Host is in service unless it does not wake.
 	Sleep SleepState
+	// SleepOutdated is true if the Host may be in another state than Sleep; see
+	// SetSleepingOutdated.
+	SleepOutdated bool
 }
 
 // StorageState is a storage of a Host with its free capacity.

@@ -89,3 +89,19 @@ func TestHostsMaySleepAfterFailures(t *testing.T) {
 		})
 	}
 }
+
+// A new leader sends no request to a host that may be asleep before it has read the records.
+func TestReconcileHostOldRecords(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 1)
+	p := e.process()
+	settings, err := inventory.ParseSettings([]byte(`{"*": {"*": {"powermanagement": "Enabled"}}}`))
+	e.Expect(err).NotTo(HaveOccurred())
+	p.Inventory().SetSettings(settings)
+	p.Inventory().SetSleepingOutdated(nil)
+	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
+	e.Expect(e.sim.CountRequests("POST", "/nodes/*/*")).To(BeZero())
+	e.Expect(e.sim.CountRequests("POST", "/nodes/*/storage/*/*")).To(BeZero())
+	p.Inventory().SetSleeping(nil)
+	p.reconcileUntilComplete()
+}

@@ -13,22 +13,24 @@ import (
 )
 
 // ensureAwake returns nil if neither the Host of the VM nor that of the Template was shut down to
-// save energy, or both are up again. Until then it returns instance.ErrHostAsleep: the reservation of the Claim makes the power
-// controller wake them. The Claim shows the wait, so its deletion needs no request to a Host
-// that is off. A launch that may have sent requests does not wait: its Host is in use, so a
-// record about it is removed again. After a restart, a clone that was not recorded is
-// listed, unless the token may read only a resource pool; then its VM is deleted as an orphan.
+// save energy, or both are up again. Until then, and while the records about them are outdated, it
+// returns instance.ErrHostAsleep: the reservation of the Claim makes the power controller wake
+// them. The Claim shows the wait, so its deletion needs no request to a Host that is off. A launch
+// that may have sent requests does not wait: its Host is in use, so a record about it is removed
+// again. After a restart, a clone that was not recorded is listed, unless the token may read only a resource pool; then its VM is deleted as an orphan.
 func (a *attempt) ensureAwake(ctx context.Context) error {
 	view := a.deps.Inventory.View()
 	if a.intent.IsListed(view) || a.deps.Launches.Get(string(a.claim.UID)).Started || a.progress.HasReached(instance.PhaseCloning) {
 		return nil
 	}
 	host, _ := view.Host(a.intent.Region, a.intent.Host)
-	if host.Sleep == "" {
+	if host.Sleep == "" && !host.SleepOutdated {
 		host, _ = view.Host(a.intent.Region, a.intent.TemplateHost)
 	}
 	waited := a.progress.HasReached(instance.PhaseHostWaking)
 	switch {
+	case host.SleepOutdated:
+		return a.waitingFor(host)
 	case host.Sleep == inventory.WakeFailed:
 		return failf(v1alpha1.EventHostWakeFailed, "host %s was shut down to save energy and did not wake up within %s", host.Name, host.Power.WakeTimeout)
 	case host.Sleep != "" && waited:

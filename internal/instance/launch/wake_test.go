@@ -18,9 +18,9 @@ import (
 
 // sleeping returns an Env whose only other Host was shut down to save energy, and the record
 // about it.
-func sleeping(t *testing.T) (*testenv.Env, inventory.Sleep) {
+func sleeping(t *testing.T, options ...testenv.Option) (*testenv.Env, inventory.Sleep) {
 	t.Helper()
-	w := testenv.NewFake(t, testenv.Hosts(2))
+	w := testenv.NewFake(t, append(options, testenv.Hosts(2))...)
 	w.Process = w.StartProcess()
 	record := inventory.Sleep{State: inventory.Asleep, Since: time.Now(), Known: w.Inventory.View().Snapshots[testenv.Region].KnownHost("pve2")}
 	setSleep(w, record)
@@ -64,6 +64,49 @@ func TestLaunchSleepingHost(t *testing.T) {
 			w.Expect(w.Running(claim)).To(BeTrue())
 			w.Delete(testenv.Reload(w, claim))
 			w.ExpectNoOrphans()
+		})
+	}
+}
+
+// A new leader has read the records when its process started. Since then, the last leader may have
+// shut the host down, or woken it.
+func TestLaunchSleepingHostOldRecords(t *testing.T) {
+	t.Parallel()
+	settings, err := inventory.ParseSettings([]byte(`{"*": {"pve2": {"powermanagement": "Enabled"}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		old, new inventory.SleepState
+		boots    bool
+	}{
+		"asleep":        {"", inventory.Asleep, false},
+		"boots":         {"", inventory.Waking, true},
+		"shutting_down": {"", inventory.ShuttingDown, true},
+		"woken_again":   {inventory.WakeFailed, inventory.Waking, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, record := sleeping(t, testenv.HostSettings(settings))
+			claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve2"))
+			w.Process = w.StartProcess(testenv.NeverPolled())
+			old := map[inventory.HostName]inventory.Sleep{}
+			if test.old != "" {
+				record.State = test.old
+				old[inventory.HostName{Region: testenv.Region, Host: "pve2"}] = record
+			}
+			w.Inventory.SetSleepingOutdated(old)
+			if test.boots {
+				w.Expect(w.Sim.HostUp("pve2")).To(Succeed())
+			}
+			w.Eventually(func() bool { w.Refresh(); return w.Inventory.View().Snapshots[testenv.Region].Hosts["pve2"].Online }).WithTimeout(30 * time.Second).Should(Equal(test.boots))
+			w.Sim.ResetRequests()
+			for range 2 {
+				w.Expect(w.Launch(claim, w.NodeClass)).To(MatchError(instance.ErrHostAsleep))
+				record.State = test.new
+				setSleep(w, record)
+			}
+			w.Expect(w.Sim.CountRequests("POST", "/nodes/*/qemu/*/clone")).To(BeZero())
 		})
 	}
 }
