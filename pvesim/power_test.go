@@ -162,7 +162,9 @@ func testJobsAndCeph(t *testing.T) {
 	s.Hosts[0].Ceph, s.Hosts[1].Ceph = []string{"mon", "mgr", "osd.0"}, []string{"mon", "osd.1"}
 	s.BackupJobs = []pvesim.BackupJob{
 		{ID: "nightly", Schedule: "02:00", NextRun: pvesim.Duration(time.Hour)}, {ID: "off", Schedule: "03:00", Host: "pve2", VMs: []int{102}, Disabled: true},
+		{ID: "pool", Schedule: "04:00", Pool: "prod"}, {ID: "rest", Schedule: "05:00", Exclude: []int{101, 102}},
 	}
+	s.Pools = append(s.Pools, pvesim.Pool{ID: "prod"})
 	s.ReplicationJobs = []pvesim.ReplicationJob{{VMID: 101, Target: "pve3"}}
 	c := asRoot(t, s)
 	backups := c.ok("GET", "/cluster/backup")
@@ -170,6 +172,12 @@ func testJobsAndCeph(t *testing.T) {
 		t.Errorf("backup jobs: %v", backups)
 	}
 	if job := row(backups, "id", "off"); job["enabled"] != 0.0 || job["node"] != "pve2" || job["vmid"] != "102" {
+		t.Errorf("backup jobs: %v", backups)
+	}
+	if job := row(backups, "id", "pool"); job["pool"] != "prod" || job["all"] != nil {
+		t.Errorf("backup jobs: %v", backups)
+	}
+	if job := row(backups, "id", "rest"); job["exclude"] != "101,102" || job["all"] != 1.0 {
 		t.Errorf("backup jobs: %v", backups)
 	}
 	if jobs := c.ok("GET", "/cluster/replication"); row(jobs, "guest", 101)["target"] != "pve3" {
@@ -198,6 +206,7 @@ func TestScenarioJobs(t *testing.T) {
 		{", ceph: [osd]", "", `hosts[0].ceph[0]: "osd" is not an OSD with its number, for example osd.0`},
 		{"", "backupJobs: [{schedule: daily}]", "backupJobs[0].id: a backup job needs an id"},
 		{"", "backupJobs: [{id: x, host: b}]", `backupJobs[0].host: there is no host "b"`},
+		{"", "backupJobs: [{id: x, pool: p}]", `backupJobs[0].pool: there is no pool "p"`},
 		{"", "replicationJobs: [{vmid: 100, target: a}]", "replicationJobs[0].vmid: there is no guest 100"},
 		{"", "guests: [{vmid: 100, host: a}]\nreplicationJobs: [{vmid: 100, target: b}]", `replicationJobs[0].target: there is no host "b"`},
 	} {

@@ -65,8 +65,11 @@ type BackupJob struct {
 	// NextRun is when the job is due, after the start of the simulator.
 	NextRun Duration `yaml:"nextRun,omitempty"`
 	Host    string   `yaml:"host,omitempty"` // empty: each host backs up its own guests
-	// VMs are the guests to back up; empty means all.
+	// Pool is the resource pool whose guests to back up.
+	Pool string `yaml:"pool,omitempty"`
+	// VMs are the guests to back up; empty means those of the pool, or all without those of Exclude.
 	VMs      []int `yaml:"vms,omitempty"`
+	Exclude  []int `yaml:"exclude,omitempty"`
 	Disabled bool  `yaml:"disabled,omitempty"`
 }
 

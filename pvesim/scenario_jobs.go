@@ -47,6 +47,8 @@ func (s *Scenario) validateJobs() error {
 			return bad("a backup job needs an id", "backupJobs", i, "id")
 		case job.Host != "" && !s.hasHost(job.Host):
 			return bad(fmt.Sprintf("there is no host %q", job.Host), "backupJobs", i, "host")
+		case job.Pool != "" && !slices.ContainsFunc(s.Pools, func(p Pool) bool { return p.ID == job.Pool }):
+			return bad(fmt.Sprintf("there is no pool %q", job.Pool), "backupJobs", i, "pool")
 		}
 	}
 	for i, job := range s.ReplicationJobs {
@@ -95,14 +97,24 @@ func (j BackupJob) row() map[string]any {
 	if j.Host != "" {
 		row["node"] = j.Host
 	}
-	if len(j.VMs) == 0 {
+	if len(j.Exclude) > 0 {
+		row["exclude"] = vmidList(j.Exclude)
+	}
+	switch {
+	case j.Pool != "":
+		row["pool"] = j.Pool
+	case len(j.VMs) > 0:
+		row["vmid"] = vmidList(j.VMs)
+	default:
 		row["all"] = 1
-		return row
 	}
-	vms := make([]string, 0, len(j.VMs))
-	for _, vmid := range j.VMs {
-		vms = append(vms, strconv.Itoa(vmid))
-	}
-	row["vmid"] = strings.Join(vms, ",")
 	return row
+}
+
+func vmidList(vmids []int) string {
+	texts := make([]string, 0, len(vmids))
+	for _, vmid := range vmids {
+		texts = append(texts, strconv.Itoa(vmid))
+	}
+	return strings.Join(texts, ",")
 }

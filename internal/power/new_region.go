@@ -151,8 +151,8 @@ func (h *Host) addReservations(s Source) {
 	slices.Sort(h.VMs)
 }
 
-// addJobs adds replication and backup jobs. A backup job without a Host runs on each Host that
-// has one of its guests.
+// addJobs adds replication and backup jobs. A backup job needs the Hosts that have one of its
+// guests.
 func (h *Host) addJobs(facts Facts, snapshot *inventory.Snapshot) {
 	for _, job := range facts.Replications {
 		if job.Target == h.Name || snapshot.Guests[job.VMID].Host == h.Name {
@@ -161,10 +161,11 @@ func (h *Host) addJobs(facts Facts, snapshot *inventory.Snapshot) {
 	}
 	guests := guestsOn(snapshot, h.Name)
 	for _, job := range facts.Backups {
-		concerned := job.Host == h.Name || (job.Host == "" && slices.ContainsFunc(guests, func(guest inventory.Guest) bool {
-			return len(job.VMs) == 0 || slices.Contains(job.VMs, guest.VMID)
-		}))
-		if concerned && !job.NextRun.IsZero() {
+		if job.Pool != "" && !mayReadPool(snapshot, job.Pool) {
+			job = proxmox.BackupJob{ID: job.ID, Host: job.Host, NextRun: job.NextRun} // any guest may be in the pool
+		}
+		needed := slices.ContainsFunc(guests, func(guest inventory.Guest) bool { return job.Includes(guest.GuestRow) })
+		if needed && !job.NextRun.IsZero() {
 			h.Backups[job.ID] = job.NextRun
 		}
 	}

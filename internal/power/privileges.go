@@ -45,3 +45,8 @@ func missingToShutDown(facts *inventory.Facts, host string) string {
 	}
 	return ""
 }
+
+// mayReadPool reports whether Proxmox lists which guests are in a resource pool.
+func mayReadPool(snapshot *inventory.Snapshot, pool string) bool {
+	return snapshot.Facts != nil && snapshot.Facts.Permissions.Has("/pool/"+pool, "Pool.Audit")
+}

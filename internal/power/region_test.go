@@ -96,6 +96,18 @@ func TestNewRegionMigration(t *testing.T) {
 	}
 }
 
+// backupOfPool adds a job that backs up a resource pool, with the guest of that index in it.
+func backupOfPool(guest int) func(*pvesim.Scenario) {
+	return func(s *pvesim.Scenario) {
+		s.Pools = append(s.Pools, pvesim.Pool{ID: "prod"})
+		if guest >= 0 {
+			s.Guests[guest].Pool = "prod"
+		}
+		s.Roles[0].Privileges = append(s.Roles[0].Privileges, "Pool.Audit")
+		s.BackupJobs = []pvesim.BackupJob{{ID: "nightly", Pool: "prod", NextRun: pvesim.Duration(time.Minute)}}
+	}
+}
+
 func TestNewRegion(t *testing.T) {
 	t.Parallel()
 	guest := func(g pvesim.Guest) func(*pvesim.Scenario) {
@@ -135,9 +147,43 @@ func TestNewRegion(t *testing.T) {
 		"only_template": {func(s *pvesim.Scenario) { s.Guests[1].Name = "talos" }, []power.ReasonType{power.OnlyTemplate}},
 		"backup_of_the_host": {
 			func(s *pvesim.Scenario) {
-				s.BackupJobs = []pvesim.BackupJob{{ID: "nightly", Host: "pve2", VMs: []int{1}, NextRun: pvesim.Duration(time.Minute)}}
+				s.BackupJobs = []pvesim.BackupJob{{ID: "nightly", Host: "pve2", VMs: []int{9001}, NextRun: pvesim.Duration(time.Minute)}}
 			},
 			[]power.ReasonType{power.BackupDue},
+		},
+		"backup_of_the_host_without_its_guests": {
+			func(s *pvesim.Scenario) {
+				s.BackupJobs = []pvesim.BackupJob{{ID: "nightly", Host: "pve2", VMs: []int{9000}, NextRun: pvesim.Duration(time.Minute)}}
+			}, nil,
+		},
+		"backup_of_all_on_another_host": {
+			func(s *pvesim.Scenario) {
+				s.BackupJobs = []pvesim.BackupJob{{ID: "nightly", Host: "pve1", NextRun: pvesim.Duration(time.Minute)}}
+			}, nil,
+		},
+		"backup_of_all_others": {
+			func(s *pvesim.Scenario) {
+				s.BackupJobs = []pvesim.BackupJob{{ID: "nightly", Exclude: []int{1, 9001}, NextRun: pvesim.Duration(time.Minute)}}
+			}, nil,
+		},
+		"backup_without_another_guest": {
+			func(s *pvesim.Scenario) {
+				s.BackupJobs = []pvesim.BackupJob{{ID: "nightly", Exclude: []int{9000}, NextRun: pvesim.Duration(time.Minute)}}
+			},
+			[]power.ReasonType{power.BackupDue},
+		},
+		"backup_of_a_pool":        {backupOfPool(1), []power.ReasonType{power.BackupDue}},
+		"backup_of_another_pool":  {backupOfPool(0), nil},
+		"backup_of_an_empty_pool": {backupOfPool(-1), nil},
+		"backup_of_an_unread_pool": {
+			func(s *pvesim.Scenario) {
+				backupOfPool(0)(s)
+				s.Roles[0].Privileges = slices.DeleteFunc(s.Roles[0].Privileges, func(p string) bool { return p == "Pool.Audit" })
+			},
+			[]power.ReasonType{power.BackupDue},
+		},
+		"backup_of_a_pool_with_exclusions": {
+			func(s *pvesim.Scenario) { backupOfPool(1)(s); s.BackupJobs[0].Exclude = []int{9001} }, []power.ReasonType{power.BackupDue},
 		},
 		"backup_of_all": {
 			func(s *pvesim.Scenario) {

@@ -220,17 +220,37 @@ type BackupJob struct {
 	ID string
 	// Host is empty if each Host backs up its own guests.
 	Host string
-	// VMs are the guests of the job; empty if it backs up all of a Host or a pool.
+	// Pool is the resource pool whose guests it backs up; empty if it is not limited to one.
+	Pool string
+	// VMs are the guests of the job; empty if it backs up those of a Pool or all.
 	VMs []int
+	// Excluded are guests that it does not back up although it backs up all.
+	Excluded []int
 	// NextRun is when it is due; zero if Proxmox does not report it.
 	NextRun time.Time
+}
+
+// Includes reports whether the job backs up a guest. Proxmox ignores exclusions from a resource
+// pool.
+func (j BackupJob) Includes(guest GuestRow) bool {
+	switch {
+	case j.Host != "" && j.Host != guest.Host:
+		return false
+	case j.Pool != "":
+		return j.Pool == guest.Pool
+	case len(j.VMs) > 0:
+		return slices.Contains(j.VMs, guest.VMID)
+	}
+	return !slices.Contains(j.Excluded, guest.VMID)
 }
 
 func (c powerClient) BackupJobs(ctx context.Context) ([]BackupJob, error) {
 	var rows []struct {
 		ID      string   `json:"id"`
 		Node    string   `json:"node"`
+		Pool    string   `json:"pool"`
 		VMID    string   `json:"vmid"`
+		Exclude string   `json:"exclude"`
 		NextRun numeric  `json:"next-run"`
 		Enabled *numeric `json:"enabled"`
 	}
@@ -242,18 +262,24 @@ func (c powerClient) BackupJobs(ctx context.Context) ([]BackupJob, error) {
 		if row.Enabled != nil && !row.Enabled.isSet() {
 			continue
 		}
-		job := BackupJob{ID: row.ID, Host: row.Node}
+		job := BackupJob{ID: row.ID, Host: row.Node, Pool: row.Pool, VMs: parseVMIDs(row.VMID), Excluded: parseVMIDs(row.Exclude)}
 		if row.NextRun > 0 {
 			job.NextRun = time.Unix(row.NextRun.whole(), 0)
-		}
-		for text := range strings.SplitSeq(row.VMID, ",") {
-			if vmid := parseNumber(text); vmid > 0 {
-				job.VMs = append(job.VMs, vmid)
-			}
 		}
 		jobs = append(jobs, job)
 	}
 	return jobs, nil
+}
+
+// parseVMIDs returns the VMIDs in a list, whose separators are those that Proxmox accepts.
+func parseVMIDs(list string) []int {
+	var vmids []int
+	for text := range strings.FieldsFuncSeq(list, func(r rune) bool { return strings.ContainsRune(",; \t\n", r) }) {
+		if vmid := parseNumber(text); vmid > 0 {
+			vmids = append(vmids, vmid)
+		}
+	}
+	return vmids
 }
 
 // ReplicationJob is an enabled replication job.

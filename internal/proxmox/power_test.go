@@ -75,7 +75,9 @@ func TestPowerGuards(t *testing.T) {
 				s.Hosts[0].Ceph = []string{"osd.1", "mon", "mgr"}
 				s.BackupJobs = []pvesim.BackupJob{
 					{ID: "all", Schedule: "daily", NextRun: pvesim.Duration(time.Hour)}, {ID: "one", Host: "pve2", VMs: []int{101, 102}}, {ID: "off", Disabled: true},
+					{ID: "pool", Pool: "prod"}, {ID: "rest", Exclude: []int{101, 102}},
 				}
+				s.Pools = append(s.Pools, pvesim.Pool{ID: "prod"})
 				s.ReplicationJobs = []pvesim.ReplicationJob{{VMID: 101, Target: "pve2"}, {VMID: 102, Target: "pve1", Disabled: true}}
 				s.Storages = append(s.Storages, pvesim.Storage{ID: "nas", Type: "nfs", Content: []string{"iso"}, Size: pvesim.GiB, Server: "10.97.0.2"})
 			})
@@ -89,9 +91,11 @@ func TestPowerGuards(t *testing.T) {
 			g.Expect(c.HAPreferences(ctx, version)).To(BeEmpty())
 			jobs, err := c.BackupJobs(ctx)
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(jobs).To(HaveLen(2))
+			g.Expect(jobs).To(HaveLen(4))
 			g.Expect(jobs[0].NextRun).To(BeTemporally("~", time.Now().Add(time.Hour), time.Minute))
 			g.Expect([]any{jobs[1].ID, jobs[1].Host, jobs[1].VMs}).To(Equal([]any{"one", "pve2", []int{101, 102}}))
+			g.Expect(jobs[2]).To(And(HaveField("Pool", "prod"), HaveField("VMs", BeEmpty())))
+			g.Expect(jobs[3]).To(And(HaveField("Pool", ""), HaveField("Excluded", []int{101, 102})))
 			g.Expect(c.ReplicationJobs(ctx)).To(Equal([]proxmox.ReplicationJob{{ID: "101-0", VMID: 101, Target: "pve2"}}))
 			g.Expect(c.StorageServers(ctx)).To(Equal(map[string]string{"nas": "10.97.0.2"}))
 
