@@ -59,7 +59,7 @@ func NewSnapshot(result PollResult, previous *Snapshot, own VMIDRange) *Snapshot
 		before, known := previous.host(row.Name), result.Known[row.Name]
 		s.Hosts[row.Name] = Host{
 			HostRow: known.withKnown(withLastSize(row, previous)), Hardware: cmp.Or(result.Hardware[row.Name], known.Hardware), SizeReported: row.CPUs > 0,
-			Topology:          result.Facts.topologyOf(row.Name),
+			Topology:          cmp.Or(result.Facts.topologyOf(row.Name), known.topology()),
 			OutOfServiceSince: since(!row.Online || row.Maintenance, before.OutOfServiceSince, result.Taken),
 			OfflineSince:      since(!row.Online, before.OfflineSince, result.Taken),
 		}

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/hosttopology"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -45,10 +46,12 @@ type Sleep struct {
 }
 
 // KnownHost is what a Snapshot contains about a Host while it is off: Proxmox reports neither its
-// size nor its storages and templates then.
+// size nor its notes, storages and templates then.
 type KnownHost struct {
-	Host     proxmox.HostRow      `json:"host"`
-	Hardware proxmox.HostInfo     `json:"hardware"`
+	Host     proxmox.HostRow  `json:"host"`
+	Hardware proxmox.HostInfo `json:"hardware"`
+	// Topology is the line in the notes of the Host; empty if no valid topology is published.
+	Topology string               `json:"topology,omitempty"`
 	Storages []proxmox.StorageRow `json:"storages,omitempty"`
 	Guests   []KnownGuest         `json:"guests,omitempty"`
 }
@@ -63,6 +66,9 @@ type KnownGuest struct {
 // KnownHost returns what the Snapshot contains about a Host.
 func (s *Snapshot) KnownHost(name string) KnownHost {
 	known := KnownHost{Host: s.Hosts[name].HostRow, Hardware: s.Hosts[name].Hardware}
+	if topology := s.Hosts[name].Topology.Topology; topology != nil {
+		known.Topology = topology.Line(name)
+	}
 	for _, storage := range s.StoragesOf(name) {
 		known.Storages = append(known.Storages, s.Storages[StorageKey{Host: name, Storage: storage}])
 	}
@@ -137,6 +143,15 @@ func (k KnownHost) withKnown(row proxmox.HostRow) proxmox.HostRow {
 	}
 	row.CPUs, row.MemoryBytes, row.Arch = k.Host.CPUs, k.Host.MemoryBytes, k.Host.Arch
 	return row
+}
+
+// topology returns the topology that the Host had published.
+func (k KnownHost) topology() PublishedTopology {
+	topology, err := hosttopology.Read(k.Topology, k.Host.Name)
+	if err != nil {
+		return PublishedTopology{} // of another release
+	}
+	return PublishedTopology{Topology: topology}
 }
 
 // guest returns a guest as it was last seen; false if it was not seen on the Host.

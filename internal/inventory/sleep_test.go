@@ -5,19 +5,29 @@ package inventory_test
 
 import (
 	"encoding/json"
+	"slices"
+	"strings"
 	"testing"
 
+	"k8s.io/utils/cpuset"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/hosttopology"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// A Host that was shut down to save energy keeps its size, storages and templates, also if no
+// A Host that was shut down to save energy keeps its size, cells, storages and templates, also if no
 // earlier Snapshot shows them. It is in service, so it counts for the reserve.
 func TestKnownHost(t *testing.T) {
 	t.Parallel()
 	const region, host = "r", "pve2"
+	topology, err := hosttopology.Read(strings.Replace(topologyLine(twoCells), "pve1", host, 1), host)
+	if err != nil {
+		t.Fatal(err)
+	}
 	online := inventory.PollResult{
 		Region: region, Configs: map[int]*proxmox.VMConfig{9000: {Options: map[string]string{"template": "1", "name": "ubuntu"}}},
+		Facts: &inventory.Facts{Topologies: map[string]inventory.PublishedTopology{host: {Topology: topology}}},
 		Resources: proxmox.Resources{
 			Hosts: []proxmox.HostRow{{Name: "pve1", Online: true, CPUs: 8, MemoryBytes: 64 << 30}, {Name: host, Online: true, CPUs: 8, MemoryBytes: 64 << 30, Arch: "aarch64"}},
 			Guests: []proxmox.GuestRow{
@@ -69,6 +79,9 @@ func TestKnownHost(t *testing.T) {
 			state, _ := view.Host(region, host)
 			if state.Size.CPUs != 8 || state.Free.CPUs != 8 || state.Arch != "arm64" || state.Sleep != inventory.Asleep || state.Unusable != "" || state.OutOfService != "" || state.OfflineSince.IsZero() {
 				t.Errorf("the host is %+v", state)
+			}
+			if cells := view.Cells(region, host); len(cells.Cells) != 2 || !slices.EqualFunc(cells.Cells[1].FreeCores, topology.Cells[1].Cores, cpuset.CPUSet.Equals) {
+				t.Errorf("the cells are %+v", cells)
 			}
 			template, _ := view.Guest(region, 9000)
 			if !template.Template || template.Config == nil || template.Config.Options["name"] != "ubuntu" {
