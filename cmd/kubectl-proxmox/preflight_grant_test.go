@@ -35,7 +35,11 @@ func TestPreflightGrant(t *testing.T) {
 		"reader":       role("/", auditPrivileges...),
 		"host_auditor": role("/", "Sys.Audit"),
 		"guest_reader": role("/vms", "VM.Audit"),
-		"no_role":      func(s *pvesim.Scenario) { s.Roles, s.ACLs = nil, nil },
+		"high_availability": func(s *pvesim.Scenario) {
+			role("/", "Sys.Audit", "Sys.Console")(s)
+			s.ACLs[0].NoPropagate = true
+		},
+		"no_role": func(s *pvesim.Scenario) { s.Roles, s.ACLs = nil, nil },
 		"own_roles_without_ACL": func(s *pvesim.Scenario) {
 			pvesim.PoolScoped(s)
 			s.ACLs = nil
@@ -80,6 +84,9 @@ func TestPreflightGrant(t *testing.T) {
 				found := failures(out)
 				if err == nil || len(found) != 1 || strings.Count(found[0], "run: ") != 1 {
 					t.Fatalf("found %d failures, want one with a command\n%s", len(found), out)
+				}
+				if strings.Contains(found[0], "acl modify / ") {
+					t.Errorf("found a role on everything for an account that may only read: %s", found[0])
 				}
 				if strings.Contains(found[0], "PVE") {
 					t.Errorf("found a built-in role in %s", found[0])

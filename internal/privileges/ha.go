@@ -5,15 +5,21 @@ package privileges
 
 import "slices"
 
-// haPrivileges are the privileges on / for reading and changing HA. On a Host, Sys.Console
-// opens a console, so they are granted in a role that Hosts do not inherit.
+// haPrivileges are the privileges on / for reading and changing HA.
 var haPrivileges = []string{"Sys.Audit", "Sys.Console"}
 
-// roleHA is the role of haPrivileges in docs/permissions.md.
-const roleHA = "KarpenterHA"
+// isOnRoot reports whether Proxmox checks the privilege on / itself. It is granted in a
+// role that no other path inherits: on a Host, Sys.Console opens a console, and Sys.Modify
+// changes the network.
+func (r Required) isOnRoot() bool { return r.Path == "/" }
 
-// isForHA reports whether only HA requires the privilege.
-func isForHA(r Required) bool { return r.Path == "/" && slices.Contains(haPrivileges, r.Privilege) }
+// roleOnRoot returns the role of docs/permissions.md for a privilege on / itself.
+func roleOnRoot(privilege string) string {
+	if slices.Contains(haPrivileges, privilege) {
+		return "KarpenterHA"
+	}
+	return "KarpenterStartup"
+}
 
 // onHA returns the privileges for spec.highAvailability.
 func (vm VM) onHA() []Required {

@@ -81,17 +81,25 @@ func displayPath(path string) string {
 	return path
 }
 
-// commands returns the commands that grant the missing privileges. A role is granted where
-// the account has its privileges from: on a deeper path, it would replace them. Because of
-// that it contains all privileges that are required there.
+// commands returns the commands that grant the missing privileges. An ACL replaces what its
+// path inherits, so a role contains all privileges that are required there.
 func (a Account) commands(required, missing []Required) []string {
-	isMissingForHA := slices.ContainsFunc(missing, isForHA)
-	required, missing = slices.DeleteFunc(slices.Clone(required), isForHA), slices.DeleteFunc(slices.Clone(missing), isForHA)
-	byPath := newOrderedGroups()
+	byPath, onRoot := newOrderedGroups(), newOrderedGroups()
 	for _, r := range missing {
-		byPath.add(a.grantPath(r, missing), firstAlternative(r.Privilege))
+		if r.isOnRoot() {
+			onRoot.add(roleOnRoot(r.Privilege), r.Privilege)
+			continue
+		}
+		at := a.grantPath(r, missing)
+		byPath.add(at, append(a.replacedBy(at), firstAlternative(r.Privilege))...)
 	}
 	for _, r := range required {
+		if role := roleOnRoot(r.Privilege); r.isOnRoot() {
+			if onRoot.values[role] != nil {
+				onRoot.add(role, r.Privilege)
+			}
+			continue
+		}
 		if at := a.grantPath(r, missing); byPath.values[at] != nil && a.Held.Has(r.Path, r.Privilege) {
 			byPath.add(at, r.Privilege)
 		}
@@ -103,9 +111,9 @@ func (a Account) commands(required, missing []Required) []string {
 		roles.add(role, byPath.values[path]...)
 		grants = append(grants, aclCommand("modify", a.User, path, role))
 	}
-	if isMissingForHA {
-		roles.add(roleHA, haPrivileges...)
-		grants = append(grants, aclCommand("modify", a.User, "/", roleHA)+" --propagate 0")
+	for _, role := range onRoot.keys {
+		roles.add(role, onRoot.values[role]...)
+		grants = append(grants, aclCommand("modify", a.User, "/", role)+" --propagate 0")
 	}
 	var commands []string
 	for _, role := range roles.keys {
@@ -121,10 +129,14 @@ func firstAlternative(privilege string) string {
 	return first
 }
 
-// grantPath returns the path on which a privilege should be granted: where the account has
-// its other privileges on the path from, else the path itself.
+// grantPath returns the path on which a privilege should be granted: that which Proxmox
+// checks, unless the account inherits privileges there that allow changes. Then it is the
+// path on which these were granted: the account is meant to manage everything below it, and
+// an ACL on a deeper path would replace them.
 func (a Account) grantPath(r Required, missing []Required) string {
-	if origin := a.Held.Origin(r.Path); origin != "" && origin != anyVM {
+	switch origin := a.Held.Origin(r.Path); {
+	case origin == anyVM:
+	case origin == r.Path || allowsChanges(a.Held.Propagated(origin)):
 		return origin
 	}
 	if strings.HasPrefix(r.Path, "/nodes/") && slices.ContainsFunc(missing, func(other Required) bool {
@@ -133,6 +145,39 @@ func (a Account) grantPath(r Required, missing []Required) string {
 		return "/nodes"
 	}
 	return displayPath(r.Path)
+}
+
+// allowsChanges reports whether privileges allow more than reading.
+func allowsChanges(privileges map[string]bool) bool {
+	for privilege := range privileges {
+		if !strings.HasSuffix(privilege, ".Audit") {
+			return true
+		}
+	}
+	return false
+}
+
+// checkedKinds are the kinds of privileges that Proxmox checks on paths, by the first part
+// of the path.
+var checkedKinds = map[string][]string{
+	"mapping": {"Mapping"}, "nodes": {"Sys"}, "pool": {"Datastore", "Pool", "VM"}, "sdn": {"SDN"}, "storage": {"Datastore"}, "vms": {"VM"},
+}
+
+// replacedBy returns the privileges that the account inherits on a path and would lose by
+// an ACL on it.
+func (a Account) replacedBy(path string) []string {
+	origin := a.Held.Origin(path)
+	if origin == path {
+		return nil
+	}
+	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	var replaced []string
+	for privilege := range a.Held.Propagated(origin) {
+		if kind, _, _ := strings.Cut(privilege, "."); slices.Contains(checkedKinds[first], kind) {
+			replaced = append(replaced, privilege)
+		}
+	}
+	return replaced
 }
 
 // roleCommand returns the command that creates a role or adds privileges to it, or "" if

@@ -4,6 +4,7 @@
 package privileges_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
@@ -58,6 +59,52 @@ func TestMessage(t *testing.T) {
 				`run: pveum role add Karpenter --privs "VM.Allocate VM.Config.CPU" && pveum role add KarpenterHA --privs "Sys.Audit Sys.Console" && ` +
 				"pveum acl modify / --roles Karpenter --users karpenter@pve && pveum acl modify / --roles KarpenterHA --users karpenter@pve --propagate 0",
 		},
+		// What is granted on / without propagation does not apply to other paths, so nothing else
+		// is granted there. The role Karpenter would grant all of its privileges on all objects.
+		"HA_is_all_it_has": {
+			account: privileges.Account{
+				User: "karpenter@pve", Held: proxmox.Permissions{"/": {"Sys.Audit": false, "Sys.Console": false}},
+				Roles: map[string][]string{"Karpenter": {"Datastore.Allocate", "VM.Allocate", "VM.Config.CPU"}, "KarpenterHA": {"Sys.Audit", "Sys.Console"}},
+			},
+			required: slices.Concat(on("/", "Sys.Audit", "Sys.Console"), on("/nodes/a", "Sys.Audit"), vm, on("/storage/x", "Datastore.AllocateSpace")),
+			want: "user karpenter@pve lacks Sys.Audit on /nodes/a; VM.Allocate, VM.Config.CPU on /vms; Datastore.AllocateSpace on /storage/x; " +
+				`run: pveum role add KarpenterHost --privs "Sys.Audit" && pveum role add KarpenterVM --privs "VM.Allocate VM.Config.CPU" && ` +
+				`pveum role add KarpenterDisk --privs "Datastore.AllocateSpace" && pveum acl modify /nodes/a --roles KarpenterHost --users karpenter@pve && ` +
+				"pveum acl modify /vms --roles KarpenterVM --users karpenter@pve && pveum acl modify /storage/x --roles KarpenterDisk --users karpenter@pve",
+		},
+		"HA_and_resource_pool": {
+			account: privileges.Account{User: "karpenter@pve", Held: proxmox.Permissions{
+				"/": {"Sys.Audit": false, "Sys.Console": false}, "/nodes": {"Sys.Audit": true}, "/pool/team": {"VM.Allocate": true},
+			}},
+			required: slices.Concat(on("/nodes/a", "Sys.Audit"), privileges.OnVM("team", "VM.Allocate", "VM.Config.CPU"), on("/vms/9000", "VM.Clone")),
+			want: "user karpenter@pve lacks VM.Config.CPU on /pool/team; VM.Clone on /vms/9000; " +
+				`run: pveum role add KarpenterVM --privs "VM.Allocate VM.Config.CPU" && pveum role add KarpenterTemplate --privs "VM.Clone" && ` +
+				"pveum acl modify /pool/team --roles KarpenterVM --users karpenter@pve && pveum acl modify /vms/9000 --roles KarpenterTemplate --users karpenter@pve",
+		},
+		"HA_and_role_on_root": {
+			account: privileges.Account{User: "karpenter@pve", Held: proxmox.Permissions{
+				"/": {"Sys.Audit": true, "Sys.Console": false, "VM.Allocate": true}, "/vms": {"Sys.Audit": true, "VM.Allocate": true},
+			}},
+			required: append(on("/", "Sys.Audit", "Sys.Console"), vm...),
+			want: "user karpenter@pve lacks VM.Config.CPU on /vms; " +
+				`run: pveum role add Karpenter --privs "VM.Allocate VM.Config.CPU" && pveum acl modify / --roles Karpenter --users karpenter@pve`,
+		},
+		"startup": {
+			account:  privileges.Account{User: "karpenter@pve", Held: proxmox.Permissions{"/": {"VM.Allocate": true, "VM.Config.CPU": true}}},
+			required: append(on("/", "Sys.Modify"), vm...),
+			want: "user karpenter@pve lacks Sys.Modify on /; " +
+				`run: pveum role add KarpenterStartup --privs "Sys.Modify" && pveum acl modify / --roles KarpenterStartup --users karpenter@pve --propagate 0`,
+		},
+		// An account that may only read everything gets no other privilege on everything.
+		"reader_of_the_cluster": {
+			account: privileges.Account{User: "karpenter@pve", Held: proxmox.Permissions{
+				"/": {"Pool.Audit": true, "Sys.Audit": true, "VM.Audit": true}, "/pool": {"Pool.Audit": true, "Sys.Audit": true, "VM.Audit": true},
+			}},
+			required: slices.Concat(on("/vms/9000", "VM.Audit", "VM.Clone"), privileges.OnVM("team", "VM.Allocate", "VM.Audit"), on("/nodes/a", "Sys.Audit")),
+			want: "user karpenter@pve lacks VM.Clone on /vms/9000; VM.Allocate on /pool/team; " +
+				`run: pveum role add KarpenterTemplate --privs "VM.Audit VM.Clone" && pveum role add KarpenterVM --privs "Pool.Audit VM.Allocate VM.Audit" && ` +
+				"pveum acl modify /vms/9000 --roles KarpenterTemplate --users karpenter@pve && pveum acl modify /pool/team --roles KarpenterVM --users karpenter@pve",
+		},
 		"paths_without_privileges": {
 			account:  privileges.Account{User: "karpenter@pve", Held: proxmox.Permissions{}},
 			required: append(append(on("/nodes/a", "Sys.Audit"), on("/nodes/b", "Sys.Audit")...), on("/storage/x", "Datastore.Audit", "Datastore.AllocateSpace")...),
@@ -98,7 +145,7 @@ func TestMessage(t *testing.T) {
 			required: on("/nodes/a", "Sys.Audit", "Sys.AccessNetwork"),
 			want: "user karpenter@pve lacks Sys.AccessNetwork, Sys.Audit on /nodes/a; an ACL on /nodes/a, /nodes cancels what it inherits there (pveum acl list); " +
 				"run: pveum acl delete /nodes/a --roles NoAccess --users karpenter@pve && pveum acl delete /nodes --roles NoAccess --users karpenter@pve && " +
-				`pveum role add Karpenter --privs "Sys.AccessNetwork Sys.Audit" && pveum acl modify / --roles Karpenter --users karpenter@pve`,
+				`pveum role add KarpenterHost --privs "Sys.AccessNetwork Sys.Audit" && pveum acl modify /nodes/a --roles KarpenterHost --users karpenter@pve`,
 		},
 		"required_anywhere": {
 			account:  privileges.Account{User: token, Held: proxmox.Permissions{"/vms/9000": {"VM.Clone": true}}},

@@ -60,16 +60,27 @@ func (p Permissions) Source(path string) string {
 }
 
 // Origin returns the path on which a path's privileges were most likely granted:
-// Proxmox also lists paths that only inherit theirs.
+// Proxmox also lists paths that only inherit theirs. It returns "" if the path has no
+// privileges: those granted above without propagation do not apply to it.
 func (p Permissions) Origin(path string) string {
 	source := p.Source(path)
+	if _, listed := p[path]; !listed && len(p.Propagated(source)) == 0 {
+		return ""
+	}
 	for {
 		above := p.Source(parent(source))
-		if above == "" || !maps.Equal(p[above], p[source]) {
+		if inherited := p.Propagated(above); len(inherited) == 0 || !maps.Equal(inherited, p[source]) {
 			return source
 		}
 		source = above
 	}
+}
+
+// Propagated returns the privileges on a path that paths below inherit.
+func (p Permissions) Propagated(path string) map[string]bool {
+	propagated := maps.Clone(p[path])
+	maps.DeleteFunc(propagated, func(_ string, propagates bool) bool { return !propagates })
+	return propagated
 }
 
 // parent returns the path above, or "" for the root.

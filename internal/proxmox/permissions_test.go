@@ -52,6 +52,16 @@ func TestPermissions(t *testing.T) {
 			t.Errorf("privileges on %s were granted on %q, want %q", path, got, want)
 		}
 	}
+	partly := proxmox.Permissions{"/": {"Sys.Console": false, "VM.Audit": true}, "/vms": {"VM.Audit": true}}
+	unpropagated := proxmox.Permissions{"/": {"Sys.Audit": false, "Sys.Console": false}, "/nodes": {"Sys.Audit": true}}
+	for path, want := range map[string]string{"/": "/", "/nodes": "/nodes", "/nodes/pve1": "/nodes", "/vms/1": ""} {
+		if got := unpropagated.Origin(path); got != want {
+			t.Errorf("without propagation: privileges on %s were granted on %q, want %q", path, got, want)
+		}
+	}
+	if got := partly.Origin("/vms/1"); got != "/" {
+		t.Errorf("privileges that propagate were granted on %q, want /", got)
+	}
 	nothing := proxmox.Permissions{}
 	if origin := nothing.Origin("/vms"); origin != "" {
 		t.Errorf("found the origin %q without any privileges", origin)
