@@ -173,3 +173,50 @@ func TestLoginConnectionLost(t *testing.T) {
 	g.Expect(err).To(MatchError(proxmox.ErrUnreachable))
 	g.Expect(err).NotTo(MatchError(proxmox.ErrUnknownOutcome))
 }
+
+// Tools such as fail2ban block a client that sends a wrong password with every request.
+func TestLoginNotRepeated(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	host, logins := loginHost(t)
+	file := filepath.Join(t.TempDir(), "password")
+	write := func(password string) { g.Expect(os.WriteFile(file, []byte(password), 0o600)).To(Succeed()) }
+	write("wrong-password")
+	cfg := config(host)
+	cfg.Root = &proxmox.RootLogin{Username: proxmox.RootUser, PasswordFile: file}
+	clock := testclock.NewFakePassiveClock(time.Now())
+	root, err := proxmox.NewRoot(cfg, proxmox.Options{DialTimeout: time.Minute, Clock: clock})
+	g.Expect(err).NotTo(HaveOccurred())
+	bind := func() error {
+		return root.Bind(testContext(t), "pve1", 200, proxmox.RootOptions{Hugepages: "2"})
+	}
+	sent := func() int { return len(host.requests()) }
+
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			err := bind()
+			g.Expect(err).To(And(MatchError(proxmox.ErrUnauthorized), MatchError(ContainSubstring("authentication failure"))))
+			g.Expect(err.Error()).NotTo(ContainSubstring("wrong-password"))
+		})
+	}
+	wg.Wait()
+	g.Expect(sent()).To(Equal(1), "the refused password was sent again")
+	clock.SetTime(clock.Now().Add(59 * time.Second))
+	g.Expect(bind()).To(MatchError(proxmox.ErrUnauthorized))
+	g.Expect(sent()).To(Equal(1), "the refused password was sent again within a minute")
+	clock.SetTime(clock.Now().Add(time.Second))
+	for range 2 {
+		g.Expect(bind()).To(MatchError(proxmox.ErrUnauthorized))
+	}
+	g.Expect(sent()).To(Equal(2), "the refused password is sent again once a minute")
+
+	write("another-wrong-password")
+	for range 2 {
+		g.Expect(bind()).To(MatchError(proxmox.ErrUnauthorized))
+	}
+	g.Expect(sent()).To(Equal(3), "a changed password is sent at once")
+	write("letmein")
+	g.Expect(bind()).To(Succeed())
+	g.Expect(logins.Load()).To(BeEquivalentTo(1))
+}

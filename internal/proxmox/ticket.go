@@ -18,6 +18,10 @@ import (
 // delays the 401 for an expired one by 3 s.
 const ticketLife = time.Hour
 
+// refusedPasswordDelay is when a password that Proxmox refused is sent again. Tools such as
+// fail2ban block the address of a client that sends it with every request.
+const refusedPasswordDelay = time.Minute
+
 const loginPath = "/access/ticket"
 
 // ticket authorizes with a login.
@@ -32,6 +36,14 @@ type ticket struct {
 	lock     chan struct{}
 	session  session
 	obtained time.Time
+	refused  refusal
+}
+
+// refusal is the response to a login with a wrong password.
+type refusal struct {
+	password string
+	err      error
+	at       time.Time
 }
 
 type session struct {
@@ -72,10 +84,18 @@ func (t *ticket) logIn(ctx context.Context) error {
 	if err != nil {
 		return &failure{kind: ErrUnauthorized, cause: fmt.Errorf("reading the password: %w", err)}
 	}
+	if t.refused.err != nil && t.refused.password == password && t.clock.Since(t.refused.at) < refusedPasswordDelay {
+		return t.refused.err
+	}
 	var obtained session
 	if err := t.login.post(ctx, at(loginPath), parameters{"username": t.username, "password": password}, &obtained); err != nil {
-		return loginError(err)
+		err = loginError(err)
+		if errors.Is(err, ErrUnauthorized) {
+			t.refused = refusal{password: password, err: err, at: t.clock.Now()}
+		}
+		return err
 	}
+	t.refused = refusal{}
 	if obtained.Ticket == "" || strings.HasPrefix(obtained.Ticket, "PVE:!tfa!") {
 		return &failure{kind: ErrUnauthorized, text: "the login requires a second factor: use an API token, or a user without one"}
 	}
