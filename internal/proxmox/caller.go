@@ -110,7 +110,7 @@ func (c *caller) send(ctx context.Context, req request) (json.RawMessage, error)
 	resp, err := c.sendRenewed(ctx, req)
 	took := time.Since(begin)
 	if err != nil {
-		c.metrics.observe(req, response{}, err, took)
+		c.metrics.observe(req, resp, err, took)
 		return nil, err
 	}
 	data, err := resp.data()

@@ -6,6 +6,7 @@ package proxmox
 import (
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -41,15 +42,15 @@ func classify(r response) error {
 		return &failure{kind: ErrHostUnreachable, text: text}
 	case r.status >= statusFirstBroken && r.status <= statusLastBroken:
 		return &failure{kind: brokenKind(r.method, ErrHostUnreachable), text: text}
-	case r.status == http.StatusBadGateway, r.status == http.StatusServiceUnavailable, r.status == http.StatusGatewayTimeout:
-		// Sent by a load balancer, not by Proxmox.
+	case slices.Contains(gatewayStatuses, r.status):
+		// Not known of Proxmox, whose daemons may have received the request.
 		return &failure{kind: brokenKind(r.method, ErrUnreachable), text: r.statusLine()}
 	case r.status == http.StatusForbidden:
 		return forbidden(text)
 	case r.status >= http.StatusInternalServerError:
 		return classifyText(text, r.about)
 	}
-	// The API of Proxmox has no 404 and no redirects: this is another server.
+	// This is another server.
 	return &failure{kind: ErrUnreachable, cause: &notProxmoxError{found: r.statusLine()}}
 }
 

@@ -26,8 +26,8 @@ const (
 	hangTime = time.Second
 )
 
-// failover sends a request to a URL of the Cluster, and to the others if that one does
-// not respond or has no quorum. Every Host of a Cluster serves the whole API.
+// failover sends a request to a URL of the Cluster, and to the others if Proxmox does not
+// respond there or has no quorum. Every Host of a Cluster serves the whole API.
 //
 // A request that a Host may have received is sent only once unless it is repeatable: a
 // clone that is posted twice creates two VMs.
@@ -37,11 +37,13 @@ type failover struct {
 	timeout time.Duration // of one attempt, including the body of the response
 }
 
-// send returns the response of the first Host that responds, whatever its status.
+// send returns the response of the first Host that responds, whatever its status. If none
+// does, it returns an error, and the response of a server that is not Proxmox, if any.
 func (f *failover) send(ctx context.Context, req request, header http.Header) (response, error) {
 	var (
 		tried    []*clusterURL
 		failures []error
+		foreign  response
 		refusal  *response // of a Host without quorum
 		// hanging are URLs that did not respond in time to a request for another Host. If
 		// another URL does, they do not work; otherwise that Host does not.
@@ -73,9 +75,9 @@ func (f *failover) send(ctx context.Context, req request, header http.Header) (r
 		case errors.Is(err, ErrNoQuorum):
 			kind = ErrNoQuorum
 		case sent && !req.isRepeatable():
-			return response{}, &failure{kind: ErrUnknownOutcome, cause: failed}
+			return resp, &failure{kind: ErrUnknownOutcome, cause: failed}
 		}
-		failures = append(failures, failed)
+		failures, foreign = append(failures, failed), resp
 	}
 	switch {
 	case refusal != nil:
@@ -83,11 +85,12 @@ func (f *failover) send(ctx context.Context, req request, header http.Header) (r
 	case len(failures) == 0:
 		failures = append(failures, ctx.Err())
 	}
-	return response{}, &failure{kind: kind, cause: errors.Join(failures...)}
+	return foreign, &failure{kind: kind, cause: errors.Join(failures...)}
 }
 
 // attempt sends the request to one of the remaining URLs, verifies the response and
-// records whether the URL works. sent reports whether the Host may have received any of
+// records whether the URL works. It returns a response with an error only if the response
+// is not from Proxmox. sent reports whether the Host may have received any of
 // the request. It is true as soon as there is a connection, since a write that failed may
 // still have arrived.
 func (f *failover) attempt(caller context.Context, req request, header http.Header, url *clusterURL, remaining int) (resp response, sent bool, err error) {
@@ -100,6 +103,9 @@ func (f *failover) attempt(caller context.Context, req request, header http.Head
 		err = req.verify(resp, func(e endpoint) (response, error) {
 			return f.exchange(ctx, newRequest(http.MethodGet, e, nil), header, url.base)
 		})
+		if err != nil {
+			resp = response{}
+		}
 	}
 	switch {
 	case err == nil:
@@ -111,7 +117,7 @@ func (f *failover) attempt(caller context.Context, req request, header http.Head
 	default:
 		f.urls.recordFailure(url, err)
 	}
-	return resp, connected.Load(), err
+	return resp, (connected.Load() || resp.status != 0) && !resp.isRefused(), err
 }
 
 // errHanging is why a URL does not work that another one replaced.
@@ -139,7 +145,8 @@ func (f *failover) attemptTimeout(caller context.Context, req request, url *clus
 	return timeout
 }
 
-// exchange sends the request and reads the response.
+// exchange sends the request and reads the response. It fails if the response is not from
+// Proxmox.
 func (f *failover) exchange(ctx context.Context, req request, header http.Header, base string) (response, error) {
 	// The reader's length is known, so the request is not chunked: Proxmox answers
 	// 501 to chunks.
@@ -156,7 +163,8 @@ func (f *failover) exchange(ctx context.Context, req request, header http.Header
 	if err = errors.Join(err, got.Body.Close()); err != nil {
 		return response{}, fmt.Errorf("reading the response: %w", err)
 	}
-	return newResponse(req, got, body), nil
+	resp := newResponse(req, got, body)
+	return resp, resp.foreignError()
 }
 
 // attemptError is the failure of one URL.

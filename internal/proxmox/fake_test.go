@@ -5,6 +5,7 @@ package proxmox_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/pem"
 	"fmt"
@@ -31,6 +32,9 @@ type reply struct {
 	status int
 	reason string // empty = the standard one
 	body   string
+	// header replaces the Content-Type of Proxmox, "name: value". There is no Server header
+	// unless it has one, as behind a reverse proxy.
+	header string
 	// drop closes the connection without a response.
 	drop bool
 	// wait delays the response.
@@ -99,8 +103,9 @@ func (f *fakeHost) write(w http.ResponseWriter, r *http.Request, a reply) {
 	if reason == "" {
 		reason = http.StatusText(a.status)
 	}
+	header := cmp.Or(a.header, "Content-Type: application/json;charset=UTF-8")
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\nContent-Type: application/json;charset=UTF-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", a.status, reason, len(a.body), a.body)
+	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\n%s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", a.status, reason, header, len(a.body), a.body)
 	_, _ = conn.Write(b.Bytes())
 }
 

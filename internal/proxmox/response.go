@@ -5,7 +5,9 @@ package proxmox
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -17,6 +19,7 @@ type response struct {
 	status      int
 	reason      string // the reason phrase: the first line of Proxmox's message
 	contentType string
+	server      string
 	body        []byte
 }
 
@@ -24,21 +27,67 @@ func newResponse(req request, resp *http.Response, body []byte) response {
 	_, reason, _ := strings.Cut(resp.Status, " ") // "500 VM is locked (backup)"
 	return response{
 		method: req.method, about: req.endpoint.about(), status: resp.StatusCode, reason: reason,
-		contentType: strings.TrimSpace(resp.Header.Get("Content-Type")), body: body,
+		contentType: strings.TrimSpace(resp.Header.Get("Content-Type")), server: resp.Header.Get("Server"), body: body,
 	}
+}
+
+// serverName is the beginning of Proxmox's Server header. A reverse proxy may replace the
+// header, so its absence means nothing.
+const serverName = "pve-api-daemon/"
+
+// foreignError returns an error if the response is not from Proxmox: from a load balancer
+// without a Host behind it, or from another server.
+func (r response) foreignError() error {
+	if strings.HasPrefix(r.server, serverName) {
+		return nil
+	}
+	if _, ok := r.envelope(); ok {
+		return nil
+	}
+	switch {
+	case slices.Contains(gatewayStatuses, r.status):
+		return errors.New("a load balancer or reverse proxy responds with " + r.statusLine())
+	case r.isSuccess():
+		return &notProxmoxError{found: "an answer of type " + r.contentType}
+	case strings.HasPrefix(r.contentType, "text/html"), r.status < http.StatusInternalServerError && !slices.Contains(refusals, r.status):
+		return &notProxmoxError{found: r.statusLine()}
+	}
+	return nil
+}
+
+var (
+	// gatewayStatuses are sent by a load balancer that got no response from a Host.
+	gatewayStatuses = []int{http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout}
+	// refusals are the statuses below 500 of calls that Proxmox refuses. It has no 404 and no
+	// redirects.
+	refusals = []int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden}
+)
+
+func (r response) isSuccess() bool { return r.status >= 200 && r.status < 300 }
+
+// isRefused reports whether the server did not carry out the request, whatever it is. A 503
+// does not mean that: load balancers also send it if a Host breaks off.
+func (r response) isRefused() bool { return r.status >= 300 && r.status < 500 }
+
+// envelope returns the data of {"data":...}, which Proxmox sends for all calls that reach
+// their handler, failed ones included.
+func (r response) envelope() (json.RawMessage, bool) {
+	var envelope map[string]json.RawMessage
+	if json.Unmarshal(r.body, &envelope) != nil {
+		return nil, false
+	}
+	data, ok := envelope["data"]
+	return data, ok
 }
 
 // data returns the data of a successful response, {"data":...}, or the error of a
 // failed one.
 func (r response) data() (json.RawMessage, error) {
-	if r.status < 200 || r.status >= 300 {
+	if !r.isSuccess() {
 		return nil, classify(r)
 	}
-	var envelope map[string]json.RawMessage
-	if json.Unmarshal(r.body, &envelope) == nil {
-		if data, ok := envelope["data"]; ok {
-			return data, nil
-		}
+	if data, ok := r.envelope(); ok {
+		return data, nil
 	}
 	return nil, &failure{
 		kind:  brokenKind(r.method, ErrUnreachable),
