@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -37,6 +38,10 @@ type request struct {
 func (r request) isRepeatable() bool {
 	return r.method == http.MethodGet || r.endpoint.template == loginPath
 }
+
+// isForwarded reports whether the Host that receives the request forwards it if it is for
+// another Host.
+func (r request) isForwarded() bool { return strings.HasPrefix(r.endpoint.template, "/nodes/{node}/") }
 
 // isPoll reports whether the request checks URLs that failed.
 func (r request) isPoll() bool { return r.verify != nil }

@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -45,9 +45,6 @@ func (f *failover) send(ctx context.Context, req request, header http.Header) (r
 		failures []error
 		foreign  response
 		refusal  *response // of a Host without quorum
-		// hanging are URLs that did not respond in time to a request for another Host. If
-		// another URL does, they do not work; otherwise that Host does not.
-		hanging []*clusterURL
 	)
 	kind := ErrUnreachable
 	for len(tried) < len(f.urls.all) && ctx.Err() == nil {
@@ -59,18 +56,12 @@ func (f *failover) send(ctx context.Context, req request, header http.Header) (r
 		resp, sent, err := f.attempt(ctx, req, header, url, len(f.urls.all)-len(tried))
 		release()
 		tried = append(tried, url)
-		if sent && isHang(req, err) {
-			hanging = append(hanging, url)
-		}
 		failed := &attemptError{url: url.base, err: err}
 		switch {
 		case err == nil && resp.isRefusedForQuorum():
 			refusal = &resp // without any effect, so also a write may be sent to the next URL
 			continue
 		case err == nil:
-			for _, url := range hanging {
-				f.urls.recordFailure(url, errHanging)
-			}
 			return resp, nil
 		case errors.Is(err, ErrNoQuorum):
 			kind = ErrNoQuorum
@@ -95,8 +86,11 @@ func (f *failover) send(ctx context.Context, req request, header http.Header) (r
 // still have arrived.
 func (f *failover) attempt(caller context.Context, req request, header http.Header, url *clusterURL, remaining int) (resp response, sent bool, err error) {
 	var connected atomic.Bool
-	ctx, cancel := newAttemptContext(caller, req, f.attemptTimeout(caller, req, url, remaining), &connected)
+	timeout := f.attemptTimeout(caller, req, url, remaining)
+	ctx, cancel := newAttemptContext(caller, req, timeout, &connected)
 	defer cancel()
+	responds, stop := f.probe(caller, req, header, url, timeout)
+	defer stop()
 	began := time.Now()
 	resp, err = f.exchange(ctx, req, header, url.base)
 	if err == nil && req.verify != nil {
@@ -112,21 +106,40 @@ func (f *failover) attempt(caller context.Context, req request, header http.Head
 		f.urls.recordResponse(url, req.isPoll())
 	case errors.Is(caller.Err(), context.Canceled), caller.Err() != nil && time.Since(began) < hangTime:
 		// The caller ended the request.
-	case connected.Load() && isHang(req, err):
-		// The other URLs show whether this one hangs or the Host of the path.
+	case connected.Load() && isTimeout(resp, err) && responds():
+		// The Host of the path hangs.
 	default:
 		f.urls.recordFailure(url, err)
 	}
 	return resp, (connected.Load() || resp.status != 0) && !resp.isRefused(), err
 }
 
-// errHanging is why a URL does not work that another one replaced.
-var errHanging = errors.New("did not respond in time, unlike another URL")
+// isTimeout reports whether there was no response in time, neither for the client nor for a
+// load balancer.
+func isTimeout(resp response, err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || resp.status == http.StatusGatewayTimeout
+}
 
-// isHang reports whether a request that one Host forwards to another was not answered in
-// time, so one of them hangs, and can be sent to another URL.
-func isHang(req request, err error) bool {
-	return req.isRepeatable() && errors.Is(err, context.DeadlineExceeded) && strings.HasPrefix(req.endpoint.template, "/nodes/{node}/")
+// probe returns a function that reports whether a URL responds itself. A request that its
+// Host forwards to another one may hang there, and the URL works. The check starts when such
+// a request has used a third of its time, so its result is known when the request times out.
+// Other requests are that check themselves. stop ends it.
+func (f *failover) probe(caller context.Context, req request, header http.Header, url *clusterURL, timeout time.Duration) (responds func() bool, stop func()) {
+	if !req.isForwarded() {
+		return func() bool { return false }, func() {}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), timeout)
+	responds = sync.OnceValue(func() bool {
+		own := header.Clone()
+		own.Del("Content-Type") // there is no body
+		_, err := f.exchange(ctx, newRequest(http.MethodGet, at("/version"), nil), own, url.base)
+		return err == nil
+	})
+	timer := time.AfterFunc(timeout/3, func() { responds() })
+	return responds, func() {
+		timer.Stop()
+		cancel()
+	}
 }
 
 // attemptTimeout returns how long to wait for one of the remaining URLs. A request that
