@@ -119,7 +119,7 @@ unit: $(ENVTEST)/kube-apiserver $(HELM) ## Run the unit tests with the race dete
 	$(call log,"testing the packages with the race detector (about 8 minutes on 2 cores; first time: several minutes more of compiling)")
 	@# The packages that take longest start first. Lint includes vet. Less garbage collection saves time of the tests, the linker and the API server.
 	GOGC=300 KUBEBUILDER_ASSETS=$(ENVTEST) KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) \
-		go run ./hack/testserver env $(RACE) -p 4 -vet=off -shuffle=on -timeout 15m \
+		go run ./hack/testserver env $(RACE) -p 4 -vet=off -shuffle=on -timeout 40m \
 		./internal/template ./test/chaos ./test/perf ./internal/instance/launch $$(go list ./... | grep -v /test/e2e)
 
 .PHONY: recipes
