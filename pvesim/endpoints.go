@@ -18,7 +18,11 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/wire"
 )
 
-const anyPort = "127.0.0.1:0"
+const (
+	anyPort = "127.0.0.1:0"
+	// defaultStallTimeout is that of Proxmox.
+	defaultStallTimeout = 5 * time.Second
+)
 
 // endpoint is an address at which a host serves the API.
 type endpoint struct {
@@ -40,13 +44,13 @@ func (s *Simulator) listen(ctx context.Context, host, address string) (*endpoint
 		_ = l.Close()
 		return nil, err
 	}
-	handler := &wire.Server{Kernel: s.engine.Kernel, Fault: s.faults.onCall, Record: s.requests.add, Host: host}
+	handler := &wire.Server{Kernel: s.engine.Kernel, Fault: s.faults.onCall, Record: s.requests.add, Host: host, StallTimeout: s.options.StallTimeout}
 	return &endpoint{
 		listener: &wire.Listener{Listener: l, Config: &tls.Config{
 			Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
 		}},
 		server: &http.Server{
-			Handler: handler, IdleTimeout: 5 * time.Second, ReadHeaderTimeout: 30 * time.Second, ConnContext: wire.ConnContext,
+			Handler: handler, IdleTimeout: s.options.StallTimeout, ReadHeaderTimeout: 30 * time.Second, ConnContext: wire.ConnContext,
 			MaxHeaderBytes: 8 << 10, ErrorLog: log.New(io.Discard, "", 0),
 		},
 		handler: handler,

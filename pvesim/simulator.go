@@ -25,6 +25,13 @@ import (
 type Options struct {
 	// Speed makes simulated time pass faster: 1 is real time, tests use 20 to 100.
 	Speed float64
+	// RealLockTimeouts makes requests and tasks wait for locks and for workers of the API daemon as long as on a real
+	// host, so that a busy machine does not exceed these timeouts. With a higher Speed they are otherwise up to ten times
+	// shorter.
+	RealLockTimeouts bool
+	// StallTimeout is how long a client may pause between requests, or in the middle of a body, before the server closes
+	// the connection; 5 s by default. It is real time, because clients send in real time.
+	StallTimeout time.Duration
 	// Guests runs the guests of the VMs; nil means CooperativeGuests.
 	Guests GuestRuntime
 	// Listen is the API's address, "127.0.0.1:0" by default.
@@ -79,6 +86,7 @@ func New(scenario *Scenario, options Options) (*Simulator, error) {
 	if options.Speed <= 0 {
 		options.Speed = max(scenario.Speed, 0)
 	}
+	options.StallTimeout = cmp.Or(options.StallTimeout, defaultStallTimeout)
 	s := &Simulator{scenario: scenario, options: options, requests: newRecorder(options.KeepRequests), endpoints: map[string]*endpoint{}}
 	latency := map[string]storage.Latency{}
 	for typ, profile := range scenario.Latency {
@@ -86,7 +94,7 @@ func New(scenario *Scenario, options Options) (*Simulator, error) {
 	}
 	var err error
 	s.engine, err = engine.New(engine.Config{
-		Version: kernel.Versions[scenario.Version], ClusterName: scenario.Cluster, Speed: options.Speed, Latency: latency,
+		Version: kernel.Versions[scenario.Version], ClusterName: scenario.Cluster, Speed: options.Speed, RealLockTimeouts: options.RealLockTimeouts, Latency: latency,
 		Boot: func(ctx context.Context, in *kernel.Instance) {
 			m := newMachine(scenario.Cluster, in)
 			m.sleep = s.engine.Clock.Sleep

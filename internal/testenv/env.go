@@ -105,7 +105,7 @@ func (w *Env) connect() {
 	for _, change := range w.setup.scenario {
 		change(scenario)
 	}
-	w.Sim = StartSimulator(w.T, scenario, pvesim.Options{Speed: Speed, Guests: recordingGuests{GuestRuntime: w.setup.guests, cluster: w.Cluster}})
+	w.Sim = StartSimulator(w.T, scenario, pvesim.Options{Speed: Speed, RealLockTimeouts: !w.setup.shortLocks, Guests: recordingGuests{GuestRuntime: w.setup.guests, cluster: w.Cluster}})
 	w.Client = NewClient(w.T, ClusterConfig(w.Sim, Region), proxmox.Options{})
 	w.Clients[Region] = w.Client
 	if w.setup.otherHosts > 0 {

@@ -22,6 +22,7 @@ type setup struct {
 	hosts, otherHosts int
 	scenario          []func(*pvesim.Scenario)
 	guests            pvesim.GuestRuntime
+	shortLocks        bool
 	// Of a Process.
 	neverPolled, noPolling bool
 	settings               []func(*instance.Settings)
@@ -58,6 +59,9 @@ func HA(release string) Option {
 
 // Guests sets what runs in the VMs of Region.
 func Guests(runtime pvesim.GuestRuntime) Option { return func(s *setup) { s.guests = runtime } }
+
+// ShortLockTimeouts makes waits for locks of Region time out sooner, for tests that wait for that.
+func ShortLockTimeouts() Option { return func(s *setup) { s.shortLocks = true } }
 
 // NeverPolled makes a Process whose Clusters were never polled.
 func NeverPolled() Option { return func(s *setup) { s.neverPolled, s.noPolling = true, true } }

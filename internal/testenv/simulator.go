@@ -30,6 +30,7 @@ const (
 // StartSimulator starts a simulated Cluster. It ends with the test.
 func StartSimulator(t testing.TB, scenario *pvesim.Scenario, options pvesim.Options) *pvesim.Simulator {
 	t.Helper()
+	options.StallTimeout = time.Minute // a busy machine pauses uploads
 	sim, err := pvesim.New(scenario, options)
 	Must(t, err)
 	Must(t, sim.Start(t.Context()))

@@ -121,7 +121,7 @@ func TestDeleteDuringClones(t *testing.T) {
 // If Proxmox cannot delete a disk, it destroys the VM with a warning.
 func TestDeleteLeakedDisk(t *testing.T) {
 	t.Parallel()
-	w := testenv.NewFake(t)
+	w := testenv.NewFake(t, testenv.ShortLockTimeouts())
 	p := w.StartProcess()
 	// If the lock is released later than the last retry, the next Delete deletes the disk.
 	claim := deleting(w, p.Launched("pool-abc", w.NodeClass))

@@ -16,6 +16,9 @@ import (
 
 // Clock scales waits. The zero value is not usable; call New.
 type Clock struct {
+	// RealLockTimeouts makes lock timeouts pass in real time. It is set before the clock is used.
+	RealLockTimeouts bool
+
 	speed float64
 	skew  atomic.Int64
 }
@@ -44,6 +47,14 @@ const maxTimeoutSpeed = 10
 // Timeout returns the real duration of a simulated timeout. Timeouts keep their order.
 func (c *Clock) Timeout(d time.Duration) time.Duration {
 	return time.Duration(float64(d) / min(c.speed, maxTimeoutSpeed))
+}
+
+// LockTimeout returns the real duration of a simulated timeout of a lock or of another wait for other requests.
+func (c *Clock) LockTimeout(d time.Duration) time.Duration {
+	if c.RealLockTimeouts {
+		return d
+	}
+	return c.Timeout(d)
 }
 
 // Sleep waits for d of simulated time. It returns the error of the context if the context ends first.

@@ -30,10 +30,12 @@ type Config struct {
 	Version     kernel.Version
 	ClusterName string // empty for a standalone host
 	Speed       float64
-	Latency     map[string]storage.Latency // by storage type; missing types use the default profile
-	Boot        power.BootFunc
-	Seed        uint64
-	Files       storage.Files
+	// RealLockTimeouts makes lock timeouts pass in real time.
+	RealLockTimeouts bool
+	Latency          map[string]storage.Latency // by storage type; missing types use the default profile
+	Boot             power.BootFunc
+	Seed             uint64
+	Files            storage.Files
 }
 
 // Engine is a simulated Proxmox cluster. It embeds its areas, so their methods are its methods.
@@ -58,6 +60,7 @@ func New(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	k.Clock.RealLockTimeouts = cfg.RealLockTimeouts
 	e := &Engine{
 		Kernel: k, Store: storage.New(k, cfg.Latency, cfg.Files), Network: sdn.New(k), Mappings: mapping.New(k),
 		Firewall: firewall.New(k), Manager: ha.New(k),

@@ -116,7 +116,7 @@ func (k *Kernel) acquireWorker(ctx context.Context, r *api.Request) (release fun
 	if h == nil {
 		return nil, &api.Error{Status: 595, Message: "Connection refused", Bare: true}
 	}
-	timer := time.NewTimer(k.Clock.Timeout(proxyTimeout))
+	timer := time.NewTimer(k.Clock.LockTimeout(proxyTimeout))
 	defer timer.Stop()
 	select {
 	case h.workers <- struct{}{}:

@@ -70,7 +70,7 @@ func (t *Table) File(ctx context.Context, host, path string, mode Mode, timeout 
 	if onWait != nil {
 		onWait()
 	}
-	timer := time.NewTimer(t.clock.Timeout(timeout))
+	timer := time.NewTimer(t.clock.LockTimeout(timeout))
 	defer timer.Stop()
 	select {
 	case <-w.granted:
@@ -146,20 +146,19 @@ func (t *Table) grantWaiters(key string, l *fileLock) {
 // Cluster acquires a pmxcfs lock. These locks have no queue: all contenders retry once a second, so with many
 // contenders on one shared storage some time out although the lock was often free.
 func (t *Table) Cluster(ctx context.Context, name string, timeout time.Duration) (release func(), err error) {
-	deadline := timeout
-	for {
+	interval := t.clock.Timeout(time.Second)
+	for retries := t.clock.LockTimeout(timeout) / interval; ; retries-- {
 		if t.tryCluster(name) {
 			return t.clusterReleaser(name), nil
 		}
-		if deadline <= 0 {
+		if retries <= 0 {
 			return nil, fmt.Errorf("cfs-lock '%s' error: got lock request timeout", name)
 		}
 		select {
-		case <-time.After(t.clock.Timeout(time.Second)):
+		case <-time.After(interval):
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		deadline -= time.Second
 	}
 }
 

@@ -10,14 +10,11 @@ import (
 	"time"
 )
 
-// stallTimeout is how long a client may pause in the middle of a body before the server closes the connection without
-// a response. It is real time, because clients send in real time.
-const stallTimeout = 5 * time.Second
-
 // watchedBody is the body of a request whose client may stall.
 type watchedBody struct {
 	io.ReadCloser
 	conn    *autoTLS // nil without a network
+	timeout time.Duration
 	stalled bool
 }
 
@@ -26,7 +23,7 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 	if b.conn == nil {
 		return b.ReadCloser.Read(p)
 	}
-	_ = b.conn.SetReadDeadline(time.Now().Add(stallTimeout)) // a closed connection fails the read
+	_ = b.conn.SetReadDeadline(time.Now().Add(b.timeout)) // a closed connection fails the read
 	n, err := b.ReadCloser.Read(p)
 	_ = b.conn.SetReadDeadline(time.Time{})
 	b.stalled = b.stalled || errors.Is(err, os.ErrDeadlineExceeded)

@@ -38,7 +38,7 @@ func (s *Server) readParams(r *http.Request) (schema.Params, *api.Upload, *reply
 	var upload *api.Upload
 	if r.Method == http.MethodPost || r.Method == http.MethodPut {
 		var rep *reply
-		body := &watchedBody{ReadCloser: r.Body, conn: connection(r)}
+		body := &watchedBody{ReadCloser: r.Body, conn: connection(r), timeout: s.StallTimeout}
 		r.Body = body
 		if upload, rep = s.readBody(r, params); rep != nil {
 			rep.drop = rep.drop || body.stalled

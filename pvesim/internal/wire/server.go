@@ -56,6 +56,9 @@ type Server struct {
 	Record func(Outcome)
 	// Host is the host whose API this is; empty means the first one that is up.
 	Host string
+	// StallTimeout is how long a client may pause in the middle of a body before the connection is closed without a
+	// response. It is real time.
+	StallTimeout time.Duration
 
 	mu   sync.Mutex
 	hang chan struct{} // open while the server hangs
