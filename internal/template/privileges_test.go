@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -86,30 +87,41 @@ func (c outdatedPermissions) Permissions(context.Context) (proxmox.Permissions, 
 	return c.before, nil
 }
 
-// buildAndDelete builds the template and deletes it with its image.
+// buildAndDelete builds the template and deletes it with its image. It retries transient errors; a
+// missing privilege is permanent.
 func (p *process) buildAndDelete() error {
 	p.env.t.Helper()
 	ctx := p.env.t.Context()
+	failures := 0
+	isLast := func() bool {
+		failures++
+		p.env.builders.clock.Advance(time.Minute) // the backoff
+		return failures == 3
+	}
 	for complete := false; !complete; {
 		report, err := p.reconcileOnce(ctx)
-		if err != nil {
+		if err != nil && isLast() {
 			return err
 		}
-		complete = report.Complete
+		complete = err == nil && report.Complete
 	}
 	now := metav1.Now()
 	p.env.object = p.env.object.DeepCopy()
 	p.env.object.DeletionTimestamp = &now
 	for {
-		if _, err := p.reconcileOnce(ctx); err != nil {
-			return err
+		var remaining []string
+		_, err := p.reconcileOnce(ctx)
+		if err == nil {
+			remaining, err = p.Cleanup(ctx, p.env.desired(), p.env.usage)
 		}
-		remaining, err := p.Cleanup(ctx, p.env.desired(), p.env.usage)
-		if err != nil || len(remaining) == 0 {
-			return err
+		if err == nil && len(remaining) == 0 {
+			return nil
 		}
-		if strings.Contains(remaining[0], "privilege") {
-			return errors.New(remaining[0])
+		if err == nil && strings.Contains(remaining[0], "privilege") {
+			err = errors.New(remaining[0])
+		}
+		if err != nil && isLast() {
+			return err
 		}
 	}
 }
