@@ -20,9 +20,8 @@ const (
 	// maxParallelReads limits the parallel reads of a Cluster. A Host has three workers for
 	// all its clients.
 	maxParallelReads = 3
-	// readTimeout limits the reads of one poll; the next poll continues. The first poll has
-	// more time, because the first Snapshot waits for all configurations.
-	readTimeout      = 5 * time.Second
+	// firstReadTimeout limits the reads of the first poll instead of Options.ReadTimeout,
+	// because the first Snapshot waits for all configurations.
 	firstReadTimeout = 15 * time.Second
 	// maxRetryDelay limits the backoff for what cannot be read.
 	maxRetryDelay = 10 * time.Minute

@@ -26,10 +26,16 @@ import (
 // the data behind /cluster/resources every ten seconds.
 const DefaultPollInterval = 10 * time.Second
 
+// defaultReadTimeout is the default of Options.ReadTimeout.
+const defaultReadTimeout = 5 * time.Second
+
 // Options configure an Inventory. The zero value is valid.
 type Options struct {
 	// Interval is the time between two polls of a Cluster.
 	PollInterval time.Duration
+	// ReadTimeout limits each kind of reads of one poll, in real time; the next poll
+	// continues. It is 5 s by default.
+	ReadTimeout time.Duration
 	// DetailRange is the range of our VMIDs. Stopped VMs in it count as allocated.
 	DetailRange VMIDRange
 	Settings    Settings
@@ -72,6 +78,9 @@ type Inventory struct {
 func New(clients []proxmox.Client, options Options) (*Inventory, error) {
 	if options.PollInterval <= 0 {
 		options.PollInterval = DefaultPollInterval
+	}
+	if options.ReadTimeout <= 0 {
+		options.ReadTimeout = defaultReadTimeout
 	}
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}

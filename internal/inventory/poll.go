@@ -143,18 +143,18 @@ func (c *cluster) poll(ctx context.Context) error {
 	c.readMaintenance(ctx, resources.Hosts)
 	c.configs.update(resources.Guests, c.inventory.options.DetailRange)
 	if c.inventory.View().Snapshots[c.region] == nil {
-		c.readFacts(ctx, resources, readTimeout)
-		c.readConfigs(ctx, resources, firstReadTimeout)
+		c.readFacts(ctx, resources, c.inventory.options.ReadTimeout)
+		c.readConfigs(ctx, resources, max(firstReadTimeout, c.inventory.options.ReadTimeout))
 		c.readHardware(ctx, resources.Hosts)
-		c.readAddresses(ctx, resources, readTimeout)
+		c.readAddresses(ctx, resources, c.inventory.options.ReadTimeout)
 		c.accept(resources, began)
 		return nil
 	}
 	c.accept(resources, began)
-	changed := c.readFacts(ctx, resources, readTimeout)
-	changed = c.readConfigs(ctx, resources, readTimeout) || changed
+	changed := c.readFacts(ctx, resources, c.inventory.options.ReadTimeout)
+	changed = c.readConfigs(ctx, resources, c.inventory.options.ReadTimeout) || changed
 	changed = c.readHardware(ctx, resources.Hosts) || changed
-	changed = c.readAddresses(ctx, resources, readTimeout) || changed
+	changed = c.readAddresses(ctx, resources, c.inventory.options.ReadTimeout) || changed
 	if changed {
 		c.accept(resources, began)
 	}

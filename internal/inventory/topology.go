@@ -211,7 +211,7 @@ func (c *cluster) readHardware(ctx context.Context, rows []proxmox.HostRow) bool
 			due = append(due, row)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.inventory.options.ReadTimeout)
 	defer cancel()
 	infos := make([]proxmox.HostInfo, len(due))
 	started := readParallel(ctx, len(due), func(n int) {

@@ -85,7 +85,7 @@ func (e *env) process() *process { return e.processOf(kubeCluster, e.client()) }
 
 func (e *env) processOf(kubeCluster string, c proxmox.Client) *process {
 	e.t.Helper()
-	inv, err := inventory.New([]proxmox.Client{c}, inventory.Options{PollInterval: 100 * time.Millisecond})
+	inv, err := inventory.New([]proxmox.Client{c}, inventory.Options{PollInterval: 100 * time.Millisecond, ReadTimeout: time.Minute})
 	e.Expect(err).NotTo(HaveOccurred())
 	e.Expect(inv.RefreshAll(e.t.Context())).To(Succeed())
 	recorder := &testenv.Recorder{}

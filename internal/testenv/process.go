@@ -37,6 +37,7 @@ type Components struct {
 // the inventory, and with the catalog and the pricing of offered. The Clusters were not polled.
 func NewComponents(t testing.TB, deps instance.Deps, source boot.Source, polls inventory.Options, offered instancetype.Deps, metrics instance.Metrics) Components {
 	t.Helper()
+	polls.ReadTimeout = time.Minute // a busy machine needs longer
 	polls.DetailRange = inventory.VMIDRange{From: FirstVMID, To: LastVMID}
 	inv, err := inventory.New(slices.Collect(maps.Values(deps.Clients)), polls)
 	Must(t, err)
