@@ -44,7 +44,7 @@ func decideWith(t *testing.T, s *pvesim.Scenario, change func(*power.Facts), res
 	t.Cleanup(sim.Close)
 	client, err := proxmox.New(proxmox.ClusterConfig{
 		Region: "home", URLs: []string{sim.URL()}, CA: string(sim.CAPEM()), TokenID: pvesim.DefaultTokenID, TokenSecret: pvesim.DefaultTokenSecret,
-	}, proxmox.Options{})
+	}, proxmox.Options{DialTimeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ package testenv
 
 import (
 	"maps"
+	"time"
 
 	"github.com/onsi/gomega"
 	"k8s.io/utils/clock"
@@ -105,7 +106,7 @@ func (w *Env) roots(s setup) map[string]proxmox.Root {
 	}
 	config := ClusterConfig(w.Sim, Region)
 	config.Root = &proxmox.RootLogin{Username: proxmox.RootUser, Password: pvesim.RootPassword}
-	root, err := proxmox.NewRoot(config, proxmox.Options{})
+	root, err := proxmox.NewRoot(config, proxmox.Options{DialTimeout: time.Minute})
 	w.Expect(err).NotTo(gomega.HaveOccurred())
 	return map[string]proxmox.Root{Region: root}
 }

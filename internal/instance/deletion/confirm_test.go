@@ -64,10 +64,9 @@ func newPoolEnv(t *testing.T) (*testenv.Env, proxmox.Client) {
 			}
 		}
 	}))
-	admin, err := proxmox.New(proxmox.ClusterConfig{
+	admin := testenv.NewClient(t, proxmox.ClusterConfig{
 		Region: testenv.Region, URLs: []string{w.Sim.URL()}, CA: string(w.Sim.CAPEM()), TokenID: "root@pam!admin", TokenSecret: "secret",
 	}, proxmox.Options{})
-	w.Expect(err).NotTo(HaveOccurred())
 	w.NodeClass.Spec.ResourcePool = pvesim.PoolID
 	return w, admin
 }

@@ -4,6 +4,8 @@
 package launch_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -83,11 +85,19 @@ func TestLaunchAndDeleteRequests(t *testing.T) {
 	p.Delete(p.Launched("measured", w.NodeClass))
 	claim := p.Planned("pool-abc", w.NodeClass)
 	launch := w.RecordRequests(func() { w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed()) })
-	w.Expect(len(launch)).To(BeNumerically("<=", 14), "%v", names(launch))
+	w.Expect(len(withoutPolls(launch))).To(BeNumerically("<=", 12), "%v", names(launch))
 	claim = w.Stored(claim)
 	w.Expect(p.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed())
 	deletion := w.RecordRequests(func() { p.Delete(claim) })
-	w.Expect(len(deletion)).To(BeNumerically("<=", 8), "%v", names(deletion))
+	w.Expect(len(withoutPolls(deletion))).To(BeNumerically("<=", 5), "%v", names(deletion))
+}
+
+// withoutPolls returns the requests other than polls of tasks, whose number depends on the load of
+// the machine.
+func withoutPolls(requests []pvesim.Request) []pvesim.Request {
+	return slices.DeleteFunc(slices.Clone(requests), func(r pvesim.Request) bool {
+		return r.Method == "GET" && strings.HasPrefix(r.Template, "/nodes/{node}/tasks")
+	})
 }
 
 func names(requests []pvesim.Request) []string {

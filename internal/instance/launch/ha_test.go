@@ -186,7 +186,7 @@ func TestLaunchHAConcurrently(t *testing.T) {
 	p.Refresh()
 	all(func(claim *karpv1.NodeClaim) error {
 		for {
-			if deleted, err := p.Instances.Deleter.Delete(t.Context(), claim); deleted || err != nil {
+			if deleted, err := p.Instances.Deleter.Delete(t.Context(), claim); deleted || err != nil && !proxmox.IsTransient(err) {
 				return err
 			}
 		}

@@ -67,7 +67,7 @@ func startEnv(t *testing.T, s *pvesim.Scenario, settings string) *env {
 	t.Cleanup(e.sim.Close)
 	e.client, err = proxmox.New(proxmox.ClusterConfig{
 		Region: "home", URLs: []string{e.sim.URL()}, CA: string(e.sim.CAPEM()), TokenID: pvesim.DefaultTokenID, TokenSecret: pvesim.DefaultTokenSecret,
-	}, proxmox.Options{})
+	}, proxmox.Options{DialTimeout: time.Minute})
 	e.Expect(err).NotTo(HaveOccurred())
 	e.settings, err = inventory.ParseSettings([]byte(settings))
 	e.Expect(err).NotTo(HaveOccurred())
