@@ -143,6 +143,15 @@ func (p *process) reconcileUntil(check func(Gomega)) {
 	}).WithTimeout(2 * time.Minute).WithPolling(50 * time.Millisecond).Should(Succeed())
 }
 
+// reconcileFirstHostUntil runs on pve1 only until the check succeeds.
+func (p *process) reconcileFirstHostUntil(check func(Gomega)) {
+	p.env.t.Helper()
+	p.env.Eventually(func(g Gomega) {
+		g.Expect(p.reconcile(p.env.t.Context(), "pve1")).To(Succeed())
+		check(g)
+	}).WithTimeout(2 * time.Minute).WithPolling(50 * time.Millisecond).Should(Succeed())
+}
+
 func (p *process) report(previous ...string) template.Report {
 	return p.Report(p.env.desired(), previous)
 }

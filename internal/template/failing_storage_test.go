@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,7 +21,7 @@ import (
 func TestDeleteStoragesFailing(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, 2, sharedStorage("nfs", "import"))
-	p, _ := e.processWithGracePeriod(time.Hour)
+	p, _ := e.processWithGracePeriod()
 	p.reconcileUntilComplete()
 	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.StorageIDs = []string{"shared", "local-lvm"} })
 	p.reconcileUntilComplete()

@@ -119,8 +119,7 @@ func TestPrepareRetriedStart(t *testing.T) {
 	_, err := e.sim.AddFault(pvesim.Fault{Task: "qmstart", Fail: "no such bridge", Count: 1})
 	e.Expect(err).NotTo(HaveOccurred())
 	p := e.process()
-	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
-	e.Expect(p.report().Message).To(ContainSubstring("no such bridge"))
+	p.reconcileFirstHostUntil(func(g Gomega) { g.Expect(p.report().Message).To(ContainSubstring("no such bridge")) })
 	p.reconcileUntilListed(p.reconcileUntilRunning())
 	e.builders.clock.Advance(time.Hour)
 	p.reconcileUntil(func(g Gomega) {
@@ -141,8 +140,7 @@ func TestPrepareCreationFails(t *testing.T) {
 	_, err := e.sim.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/pve1/qemu", Status: 500, Message: "no space left"})
 	e.Expect(err).NotTo(HaveOccurred())
 	p := e.process()
-	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
-	e.Expect(p.report().Message).To(ContainSubstring("no space left"))
+	p.reconcileFirstHostUntil(func(g Gomega) { g.Expect(p.report().Message).To(ContainSubstring("no space left")) })
 	p.reconcileUntil(func(g Gomega) { g.Expect(p.report().Zones).To(ConsistOf(HaveField("Host", "pve2"))) })
 }
 
@@ -311,8 +309,7 @@ func TestBuildWithoutMark(t *testing.T) {
 	e := newEnv(t, 1)
 	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.Tags = []string{"karpenter"} })
 	p := e.processOf(kubeCluster, withoutMarks{e.client()})
-	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
-	e.Expect(e.sim.CountRequests("POST", "/nodes/{node}/qemu")).To(Equal(1))
+	p.reconcileFirstHostUntil(func(g Gomega) { g.Expect(e.sim.CountRequests("POST", "/nodes/{node}/qemu")).To(Equal(1)) })
 	e.Expect(e.sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/template")).To(BeZero())
 	e.Expect(strings.Join(e.listObjects(), "\n")).To(ContainSubstring("pve1/1000 "))
 }

@@ -86,12 +86,13 @@ func TestPrepareFailureNotKept(t *testing.T) {
 	p.reconcileUntil(func(g Gomega) {
 		g.Expect(p.report().Message).To(ContainSubstring("; it is deleted; next attempt at "))
 	})
+	e.builders.set(newBuilders().script)
+	// First, because the backoff passes in real time.
+	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
+	e.Expect(e.sim.Guests()).NotTo(ContainElement(HaveField("VMID", vmid)), "not before the backoff")
 	guests, _, _ := e.createdObjects()
 	e.Expect(guests).To(BeEmpty())
 	e.Expect(e.bootDrives()).To(BeEmpty())
-	e.builders.set(newBuilders().script)
-	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
-	e.Expect(e.sim.Guests()).NotTo(ContainElement(HaveField("VMID", vmid)), "not before the backoff")
 	e.builders.clock.Advance(time.Minute)
 	p.reconcileUntilComplete()
 }

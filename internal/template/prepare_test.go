@@ -188,7 +188,7 @@ func TestRefreshDue(t *testing.T) {
 	old := p.reconcileUntilComplete().Zones[0]
 	due, after := p.RefreshDue(e.desired())
 	e.Expect(due).To(BeFalse())
-	e.Expect(after).To(BeNumerically("~", 24*time.Hour, time.Minute))
+	e.Expect(after).To(BeNumerically("~", 24*time.Hour, 10*time.Minute))
 	e.builders.clock.Advance(24 * time.Hour)
 	due, _ = p.RefreshDue(e.desired())
 	e.Expect(due).To(BeTrue())

@@ -19,7 +19,7 @@ import (
 func TestDeleteHostRemoved(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, 3)
-	p, clock := e.processWithGracePeriod(time.Hour)
+	p, clock := e.processWithGracePeriod()
 	vmid := 0
 	for _, zone := range p.reconcileUntilComplete().Zones {
 		if zone.Host == "pve3" {

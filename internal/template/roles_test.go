@@ -60,8 +60,9 @@ func TestDocumentedRoles(t *testing.T) {
 				p := e.process()
 				old := p.reconcileUntilComplete().Zones[0]
 				e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.Description, s.CPU.Type = "changed", "host" })
-				e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
-				e.Expect(e.config("pve1", old.VMID).Options).To(HaveKeyWithValue("cpu", "host"))
+				p.reconcileFirstHostUntil(func(g Gomega) {
+					g.Expect(e.config("pve1", old.VMID).Options).To(HaveKeyWithValue("cpu", "host"))
+				})
 				e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.URL = e.images.URL + "/other.img" })
 				e.Expect(p.reconcileUntilComplete().Zones).NotTo(ConsistOf(old))
 				e.Eventually(func(g Gomega) {
