@@ -92,14 +92,16 @@ func TestCreateAddressPoolExhausted(t *testing.T) {
 	w.Expect(available(types)).To(BeZero(), "unavailable without an address")
 	w.Expect(w.Types.UnavailableReasons(class, testenv.InstanceType)).To(HaveKeyWithValue(
 		placement.Zone{Region: testenv.Region, Host: "pve2"}, ContainSubstring(reason)))
-	w.Expect(testutil.GatherAndCompare(metrics, strings.NewReader(fmt.Sprintf(`
+	w.Eventually(func() error {
+		return testutil.GatherAndCompare(metrics, strings.NewReader(fmt.Sprintf(`
 # HELP karpenter_proxmox_address_pool_size Addresses of a pool of a NodeClass.
 # TYPE karpenter_proxmox_address_pool_size gauge
 karpenter_proxmox_address_pool_size{interface="net0",nodeclass=%q,pool="10.0.0.0/24"} 2
 # HELP karpenter_proxmox_address_pool_used Addresses of a pool of a NodeClass that are in use or reserved.
 # TYPE karpenter_proxmox_address_pool_used gauge
 karpenter_proxmox_address_pool_used{interface="net0",nodeclass=%q,pool="10.0.0.0/24"} 2
-`, class.Name, class.Name)), "karpenter_proxmox_address_pool_size", "karpenter_proxmox_address_pool_used")).To(Succeed())
+`, class.Name, class.Name)), "karpenter_proxmox_address_pool_size", "karpenter_proxmox_address_pool_used")
+	}).Should(Succeed(), "there are no metrics if the API server responds too late")
 
 	w.Instances.Planner.Release(string(claims[0].UID))
 	types, err = p.GetInstanceTypes(t.Context(), pool)

@@ -127,13 +127,11 @@ func TestGetNotFound(t *testing.T) {
 func deleteVM(ctx context.Context, w *testenv.Env, claim *karpv1.NodeClaim) {
 	w.T.Helper()
 	cp := provider(w)
+	var err error
 	w.Eventually(func() bool {
-		err := cp.Delete(ctx, claim)
-		if err != nil && !corecloudprovider.IsNodeClaimNotFoundError(err) {
-			w.T.Errorf("deleting: %v", err)
-		}
+		err = cp.Delete(ctx, claim)
 		return corecloudprovider.IsNodeClaimNotFoundError(err)
-	}).WithPolling(50 * time.Millisecond).Should(BeTrue())
+	}).WithPolling(50*time.Millisecond).Should(BeTrue(), func() string { return fmt.Sprintf("deleting: %v", err) })
 }
 
 func TestDelete(t *testing.T) {

@@ -149,7 +149,7 @@ func (n *terminating) until(what string, met func() bool) {
 		errs = n.reconcile()
 		n.Clock.Advance(time.Minute)
 		return met()
-	}).WithPolling(10*time.Millisecond).Should(BeTrue(), func() string { return fmt.Sprintf("%s; errors of core's controllers: %v", what, errs) })
+	}).WithTimeout(5*time.Minute).WithPolling(10*time.Millisecond).Should(BeTrue(), func() string { return fmt.Sprintf("%s; errors of core's controllers: %v", what, errs) })
 }
 
 // hasEvent returns whether there is an event with a reason.
