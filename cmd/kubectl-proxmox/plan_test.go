@@ -41,7 +41,13 @@ type planEnv struct {
 
 func newPlanEnv(t *testing.T, args ...string) *planEnv {
 	t.Helper()
-	w := &planEnv{Env: testenv.New(t, testenv.NoPolling(), testenv.Hosts(2), testenv.Scenario(smallHosts)), dir: t.TempDir()}
+	return newPlanEnvIn(t, func(*pvesim.Scenario) {}, args...)
+}
+
+// newPlanEnvIn returns a planEnv in a changed scenario.
+func newPlanEnvIn(t *testing.T, change func(*pvesim.Scenario), args ...string) *planEnv {
+	t.Helper()
+	w := &planEnv{Env: testenv.New(t, testenv.NoPolling(), testenv.Hosts(2), testenv.Scenario(smallHosts), testenv.Scenario(change)), dir: t.TempDir()}
 	template := w.Template()
 	unmanagedstatus.Resolve(w.Inventory, template)
 	w.Expect(w.Kube.Status().Update(t.Context(), template)).To(Succeed())
@@ -59,11 +65,7 @@ func newPlanEnv(t *testing.T, args ...string) *planEnv {
 // addClaim adds a NodeClaim whose VM is on a Host and has not joined.
 func (w *planEnv) addClaim(name, host string) *karpv1.NodeClaim {
 	w.T.Helper()
-	claim := w.Claim(name, w.class, func(c *karpv1.NodeClaim) {
-		c.Spec.Requirements = append(c.Spec.Requirements, karpv1.NodeSelectorRequirementWithMinValues{
-			Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{host},
-		})
-	})
+	claim := w.Claim(name, w.class, testenv.OnHost(host))
 	created, err := w.provider.Create(w.T.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	testenv.Reload(w.Env, claim)

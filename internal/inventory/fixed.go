@@ -42,6 +42,17 @@ func (s *Snapshot) WithHostOffline(name string) (*Snapshot, bool) {
 	return &out, true
 }
 
+// WithGuestOn returns the Snapshot as it would be with a guest on another Host. The guest must
+// be a template, which uses no capacity.
+func (s *Snapshot) WithGuestOn(vmid int, host string) *Snapshot {
+	guest := s.Guests[vmid]
+	guest.Host = host
+	out := *s
+	out.Guests = maps.Clone(s.Guests)
+	out.Guests[vmid] = guest
+	return &out
+}
+
 // MarshalText encodes the key of a map in JSON.
 func (k StorageKey) MarshalText() ([]byte, error) { return []byte(k.Host + "/" + k.Storage), nil }
 

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -288,6 +289,11 @@ func TestBuildOnSharedStorage(t *testing.T) {
 	e.Expect(images).To(HaveLen(1))
 
 	host, _, _ := strings.Cut(guests[0], "/")
+	view := p.Inventory().View()
+	offline, _ := view.Snapshots[region].WithHostOffline(host)
+	planned := template.Relocations(inventory.NewView(map[string]*inventory.Snapshot{region: offline}, nil, nil, inventory.Settings{}),
+		e.desired(), template.ListOwned(view, kubeCluster, uid))
+	e.Expect(planned).To(HaveExactElements(HaveField("Offline.Host", host)))
 	e.Expect(e.sim.HostDown(host, "refused")).To(Succeed())
 	e.Eventually(func(g Gomega) {
 		for _, host := range []string{"pve1", "pve2", "pve3"} {
@@ -298,6 +304,7 @@ func TestBuildOnSharedStorage(t *testing.T) {
 			g.Expect(zone.VMID).NotTo(Equal(report.Zones[0].VMID), "recreated on an online host")
 		}
 	}).Should(Succeed())
+	e.Expect(template.ListOwned(p.Inventory().View(), kubeCluster, uid)).To(ConsistOf(HaveField("Host", host), HaveField("Host", planned[0].To.Host)))
 	e.Expect(e.sim.HostUp(host)).To(Succeed())
 	e.Eventually(func(g Gomega) {
 		g.Expect(p.Inventory().RefreshAll(t.Context())).To(Succeed())

@@ -12,19 +12,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/awslabs/operatorpkg/status"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	nodeclaimdisruption "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/disruption"
-	"sigs.k8s.io/karpenter/pkg/controllers/nodepool/hash"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	podexplain "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/pod/explain"
-	unmanagedstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
@@ -89,11 +85,11 @@ func (s *State) Plan(ctx context.Context, change Change) (*Plan, error) {
 	if change.HostSettings != nil {
 		settings.Hosts = *change.HostSettings
 	}
-	sim, err := newSimulation(ctx, settings, core, after)
+	sim, notes, err := simulateChange(ctx, settings, core, after)
 	if err != nil {
 		return nil, err
 	}
-	p := &planner{simulation: sim, change: change, plan: &Plan{Create: []VM{}, Delete: []VM{}, Unschedulable: []UnschedulablePod{}}, known: map[types.UID]bool{}}
+	p := &planner{simulation: sim, change: change, plan: &Plan{Create: []VM{}, Delete: []VM{}, Unschedulable: []UnschedulablePod{}, Notes: notes}, known: map[types.UID]bool{}}
 	existing, err := before.listVMs()
 	if err != nil {
 		return nil, err
@@ -108,7 +104,7 @@ func (s *State) Plan(ctx context.Context, change Change) (*Plan, error) {
 // run applies the change and collects the Plan.
 func (p *planner) run() error {
 	p.noteUnplanned()
-	if err := p.checkChanged(); err != nil {
+	if err := p.checkClasses(); err != nil {
 		return err
 	}
 	if err := p.addObjects(); err != nil {
@@ -141,41 +137,6 @@ func (p *planner) noteUnplanned() {
 			p.plan.Notes = append(p.plan.Notes, fmt.Sprintf("the change of ProxmoxTemplate %s is not planned: VMs are planned with the templates that exist now", object.GetName()))
 		}
 	}
-}
-
-// checkChanged sets the status of the templates and classes of the change.
-func (p *planner) checkChanged() error {
-	for _, object := range p.change.Objects {
-		if template, ok := object.(*v1alpha1.ProxmoxUnmanagedTemplate); ok {
-			if err := p.kube.Get(p.ctx, client.ObjectKeyFromObject(template), template); err != nil {
-				return err
-			}
-			unmanagedstatus.Resolve(p.inventory, template)
-			if err := p.kube.Update(p.ctx, template); err != nil {
-				return err
-			}
-		}
-	}
-	for _, object := range p.change.Objects {
-		class, ok := object.(*v1alpha1.ProxmoxNodeClass)
-		if !ok {
-			continue
-		}
-		if err := p.kube.Get(p.ctx, client.ObjectKeyFromObject(class), class); err != nil {
-			return err
-		}
-		note, err := p.checkClass(class)
-		if err != nil {
-			return fmt.Errorf("checking ProxmoxNodeClass %s: %w", class.Name, err)
-		}
-		if ready := class.StatusConditions().Get(status.ConditionReady); !ready.IsTrue() {
-			note = fmt.Sprintf("ProxmoxNodeClass %s would not be ready: %s", class.Name, ready.Message)
-		}
-		if note != "" {
-			p.plan.Notes = append(p.plan.Notes, note)
-		}
-	}
-	return nil
 }
 
 // loseHosts evicts the Nodes on lost Hosts.
@@ -237,95 +198,6 @@ func (p *planner) evictUnmanaged(lost map[inventory.HostName]bool) error {
 		}
 	}
 	return nil
-}
-
-// replaceDrifted replaces the Nodes of changed classes and NodePools that core finds
-// drifted, one after the other: first the replacement, then the deletion. It returns the
-// last scheduling results.
-func (p *planner) replaceDrifted(results scheduling.Results) (scheduling.Results, error) {
-	drifted, err := p.driftedVMs()
-	if err != nil {
-		return results, err
-	}
-	for _, vm := range drifted {
-		p.cluster.MarkForDeletion(vm.claim.Status.ProviderID)
-		trial, err := p.schedule()
-		if err != nil {
-			return results, err
-		}
-		if blocking := blockingPod(trial, vm.claim.Status.NodeName); blocking != nil {
-			p.cluster.UnmarkForDeletion(vm.claim.Status.ProviderID)
-			p.plan.Notes = append(p.plan.Notes, fmt.Sprintf("nodeclaim %s is drifted (%s), but is not replaced, because pod %s/%s would not fit: %s",
-				vm.NodeClaim, vm.Reason, blocking.Namespace, blocking.Name, p.reason(blocking, trial.PodErrors[blocking])))
-			continue
-		}
-		if results, err = p.settle(); err != nil {
-			return results, err
-		}
-		p.plan.Delete = append(p.plan.Delete, vm)
-		if err := p.evict(vm.claim.Status.NodeName, vm.claim); err != nil {
-			return results, err
-		}
-		if id, err := v1alpha1.ParseProviderID(vm.claim.Status.ProviderID); err == nil {
-			p.inventory.Ledger().ObserveDeleted(id.Region, id.VMID)
-		}
-		p.vms.Planner.Release(string(vm.claim.UID))
-		if results, err = p.settle(); err != nil {
-			return results, err
-		}
-	}
-	return results, nil
-}
-
-// blockingPod returns the first pod of a Node that was not scheduled elsewhere; nil if all
-// were.
-func blockingPod(results scheduling.Results, node string) *corev1.Pod {
-	var first *corev1.Pod
-	for pod := range results.PodErrors {
-		if pod.Spec.NodeName == node && (first == nil || client.ObjectKeyFromObject(pod).String() < client.ObjectKeyFromObject(first).String()) {
-			first = pod
-		}
-	}
-	return first
-}
-
-// driftedVMs returns the VMs of changed classes and NodePools that core finds drifted.
-func (p *planner) driftedVMs() ([]VM, error) {
-	changed := map[string]bool{}
-	for _, object := range p.change.Objects {
-		switch o := object.(type) {
-		case *v1alpha1.ProxmoxNodeClass:
-			changed["class "+o.Name] = true
-		case *karpv1.NodePool:
-			changed["pool "+o.Name] = true
-			pool := &karpv1.NodePool{}
-			if err := p.kube.Get(p.ctx, client.ObjectKeyFromObject(o), pool); err != nil {
-				return nil, err
-			}
-			if _, err := hash.NewController(p.kube, p.provider).Reconcile(p.ctx, pool); err != nil {
-				return nil, err
-			}
-		}
-	}
-	vms, err := p.listVMs()
-	if err != nil || len(changed) == 0 {
-		return nil, err
-	}
-	var drifted []VM
-	disruption := nodeclaimdisruption.NewController(instantClock{}, p.kube, p.provider)
-	for _, vm := range vms {
-		if !p.known[vm.claim.UID] || !changed["class "+vm.claim.Spec.NodeClassRef.Name] && !changed["pool "+vm.NodePool] {
-			continue
-		}
-		if _, err := disruption.Reconcile(p.ctx, vm.claim); err != nil {
-			return nil, err
-		}
-		if condition := vm.claim.StatusConditions().Get(karpv1.ConditionTypeDrifted); condition.IsTrue() {
-			vm.Reason = condition.Reason
-			drifted = append(drifted, vm)
-		}
-	}
-	return drifted, nil
 }
 
 // collect completes the Plan.

@@ -38,7 +38,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
-	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/operations"
@@ -180,27 +179,6 @@ func (s *simulation) checkPools(pools []karpv1.NodePool) error {
 		problems = append(problems, err)
 	}
 	return errors.Join(problems...)
-}
-
-// checkClass sets the status of a changed class as the controller would, and returns what
-// was not checked; empty if everything was.
-func (s *simulation) checkClass(class *v1alpha1.ProxmoxNodeClass) (note string, err error) {
-	checker := nodeclassstatus.NewController(s.kube, nodeclassstatus.Deps{
-		Inventory: s.inventory, Types: s.types, Boot: s.secrets, RootClients: s.roots, Health: s.vms.Health, CloneTimes: s.vms.CloneTimes, Clock: clock.RealClock{},
-	})
-	if s.secrets.Reader != nil {
-		_, err := checker.Reconcile(s.ctx, class)
-		return "", err
-	}
-	stored := class.DeepCopy()
-	// The boot data cannot be checked. A class without it has none to check.
-	unchecked := class.DeepCopy()
-	unchecked.Spec.MetadataOptions = v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeNone}
-	if err := checker.Check(s.ctx, unchecked); err != nil {
-		return "", err
-	}
-	class.Status = unchecked.Status
-	return fmt.Sprintf("boot data of ProxmoxNodeClass %s was not checked: %v", class.Name, errNoSecrets), s.kube.Status().Patch(s.ctx, class, client.MergeFrom(stored))
 }
 
 // maxRounds limits the scheduling rounds. Each round launches what fits; a NodeClaim is

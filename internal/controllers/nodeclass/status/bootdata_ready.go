@@ -23,12 +23,16 @@ type bootDataCheck struct {
 
 // setBootDataReady sets InstanceMetadataOptionsReady. It renders the boot data templates
 // for a sample VM, or reads the options that Proxmox generates boot data from. It also
-// sets the hash of the boot data, which stays while the boot data cannot be read.
+// sets the hash of the boot data, which stays while the boot data cannot be read. Without a
+// reader of Secrets, as in simulations, it changes nothing.
 func (c *Checker) setBootDataReady(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) {
 	conditions := class.StatusConditions()
 	if options := class.Spec.MetadataOptions; !options.IsRendered() && !options.UsesCloudInitDrive() {
 		conditions.SetTrue(v1alpha1.ConditionInstanceMetadataOptionsReady)
 		class.Status.BootDataHash = ""
+		return
+	}
+	if c.deps.Boot.Reader == nil {
 		return
 	}
 	hash, err := c.checkBootData(ctx, class)
