@@ -63,9 +63,9 @@ func newPlanEnvIn(t *testing.T, change func(*pvesim.Scenario), args ...string) *
 }
 
 // addClaim adds a NodeClaim whose VM is on a Host and has not joined.
-func (w *planEnv) addClaim(name, host string) *karpv1.NodeClaim {
+func (w *planEnv) addClaim(name, host string, changes ...func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
 	w.T.Helper()
-	claim := w.Claim(name, w.class, testenv.OnHost(host))
+	claim := w.Claim(name, w.class, append(changes, testenv.OnHost(host))...)
 	created, err := w.provider.Create(w.T.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	testenv.Reload(w.Env, claim)
@@ -79,9 +79,9 @@ func (w *planEnv) addClaim(name, host string) *karpv1.NodeClaim {
 }
 
 // addNode adds a Node on a Host, with a pod that requests CPUs.
-func (w *planEnv) addNode(name, host, cpu string) {
+func (w *planEnv) addNode(name, host, cpu string, changes ...func(*karpv1.NodeClaim)) {
 	w.T.Helper()
-	claim := w.addClaim(name, host)
+	claim := w.addClaim(name, host, changes...)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: claim.Name, Labels: maps.Clone(claim.Labels)}, Spec: corev1.NodeSpec{ProviderID: claim.Status.ProviderID}}
 	maps.Copy(node.Labels, map[string]string{karpv1.NodeRegisteredLabelKey: "true", karpv1.NodeInitializedLabelKey: "true", corev1.LabelHostname: node.Name})
 	w.Create(node)

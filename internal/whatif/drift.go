@@ -24,7 +24,15 @@ func (p *planner) replaceDrifted(results scheduling.Results) (scheduling.Results
 		return results, err
 	}
 	for _, vm := range drifted {
-		if err := p.replaceDynamic(vm); err != nil {
+		pool := &karpv1.NodePool{}
+		if err := p.kube.Get(p.ctx, client.ObjectKey{Name: vm.NodePool}, pool); client.IgnoreNotFound(err) != nil {
+			return results, err
+		}
+		replace := p.replaceDynamic
+		if pool.Spec.Replicas != nil {
+			replace = func(vm VM) error { return p.replaceStatic(vm, pool) }
+		}
+		if err := replace(vm); err != nil {
 			return results, err
 		}
 		if results, err = p.settle(); err != nil {

@@ -59,8 +59,11 @@ func (s *simulation) bind(node string, pods []*corev1.Pod) error {
 	return nil
 }
 
-// podsOn returns the names of the pods on a Node.
+// podsOn returns the names of the pods on a Node; none if its name is empty.
 func (s *simulation) podsOn(node string) ([]string, error) {
+	if node == "" {
+		return nil, nil
+	}
 	pods := &corev1.PodList{}
 	if err := s.kube.List(s.ctx, pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
 		return nil, err

@@ -113,14 +113,14 @@ func (p *planner) run() error {
 	if err := p.loseHosts(); err != nil {
 		return err
 	}
+	if err := p.noteStaticPools(); err != nil {
+		return err
+	}
 	results, err := p.settle()
 	if err != nil {
 		return err
 	}
 	if results, err = p.replaceDrifted(results); err != nil {
-		return err
-	}
-	if err := p.noteStaticPools(); err != nil {
 		return err
 	}
 	return p.collect(results)
@@ -163,7 +163,7 @@ func (p *planner) loseHosts() error {
 	return p.evictUnmanaged(lost)
 }
 
-// noteStaticPools adds a note for each static NodePool whose VMs are deleted.
+// noteStaticPools adds a note for each static NodePool whose VMs are lost.
 func (p *planner) noteStaticPools() error {
 	pools := &karpv1.NodePoolList{}
 	if err := p.kube.List(p.ctx, pools); err != nil {
@@ -171,7 +171,7 @@ func (p *planner) noteStaticPools() error {
 	}
 	for _, pool := range pools.Items {
 		if pool.Spec.Replicas != nil && slices.ContainsFunc(p.plan.Delete, func(vm VM) bool { return vm.NodePool == pool.Name }) {
-			p.plan.Notes = append(p.plan.Notes, fmt.Sprintf("nodepool %s is static: the VMs that replace its deleted VMs are not planned", pool.Name))
+			p.plan.Notes = append(p.plan.Notes, fmt.Sprintf("nodepool %s is static: the VMs that replace its lost VMs are not planned", pool.Name))
 		}
 	}
 	return nil
