@@ -123,9 +123,10 @@ func isTimeout(resp response, err error) bool {
 // probe returns a function that reports whether a URL responds itself. A request that its
 // Host forwards to another one may hang there, and the URL works. The check starts when such
 // a request has used a third of its time, so its result is known when the request times out.
-// Other requests are that check themselves. stop ends it.
+// Other requests are that check themselves, and a single URL is used in any case. stop ends
+// the check.
 func (f *failover) probe(caller context.Context, req request, header http.Header, url *clusterURL, timeout time.Duration) (responds func() bool, stop func()) {
-	if !req.isForwarded() {
+	if !req.isForwarded() || len(f.urls.all) == 1 {
 		return func() bool { return false }, func() {}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), timeout)

@@ -13,6 +13,7 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -113,6 +114,11 @@ func (f *fakeHost) requests() []request {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]request(nil), f.seen...)
+}
+
+// writes returns the requests that change something.
+func (f *fakeHost) writes() []request {
+	return slices.DeleteFunc(f.requests(), func(r request) bool { return r.method == http.MethodGet })
 }
 
 func (f *fakeHost) ca() string {

@@ -60,7 +60,7 @@ func TestFailoverOfForeignResponse(t *testing.T) {
 				_, err := c.StartVM(testContext(t), "pve1", 200)
 				g.Expect(err).NotTo(HaveOccurred())
 			}
-			g.Expect(balancer.requests()).To(HaveLen(1), "the URL is not used again")
+			g.Expect(balancer.writes()).To(HaveLen(1), "the URL is not used again")
 		})
 	}
 }
