@@ -127,7 +127,7 @@ func (host *numaHost) facts() *inventory.Facts {
 	}
 	topology := &hosttopology.Topology{}
 	for id, cell := range host.cells {
-		published := hosttopology.Cell{ID: id, MemoryMiB: cell.memory, Cores: []cpuset.CPUSet{cell.cpus}}
+		published := hosttopology.Cell{ID: id, MemoryMiB: cell.memory, Cores: host.cores(id)}
 		if id == 0 {
 			published.Caches = host.caches
 		}
@@ -202,20 +202,26 @@ func (host *numaHost) usage(id int) (shared, pool int, memory int64) {
 	return shared, pool, memory
 }
 
+// cores returns the threads of each core of a cell.
+func (host *numaHost) cores(id int) []cpuset.CPUSet {
+	list := host.cells[id].cpus.List()
+	cores := make([]cpuset.CPUSet, len(list)/host.threads)
+	for core := range cores {
+		for thread := range host.threads {
+			cores[core] = cores[core].Union(cpuset.New(list[core+thread*len(cores)]))
+		}
+	}
+	return cores
+}
+
 // freeCores returns the oracle's number of unassigned cores of a cell.
 func (host *numaHost) freeCores(id int) (n int) {
 	taken := host.reserved.Union(host.exclusive()).Union(host.pinned())
 	for _, slot := range host.slots {
 		taken = taken.Union(slot)
 	}
-	list := host.cells[id].cpus.List()
-	cores := len(list) / host.threads
-	for core := range cores {
-		free := true
-		for thread := range host.threads {
-			free = free && !taken.Contains(list[core+thread*cores])
-		}
-		if free {
+	for _, core := range host.cores(id) {
+		if core.Intersection(taken).IsEmpty() {
 			n++
 		}
 	}
