@@ -219,4 +219,10 @@ func TestLoginNotRepeated(t *testing.T) {
 	write("letmein")
 	g.Expect(bind()).To(Succeed())
 	g.Expect(logins.Load()).To(BeEquivalentTo(1))
+
+	write("wrong-password")
+	clock.SetTime(clock.Now().Add(61 * time.Minute))
+	g.Expect(bind()).To(Succeed(), "the ticket is still valid")
+	clock.SetTime(clock.Now().Add(50 * time.Minute))
+	g.Expect(bind()).To(MatchError(proxmox.ErrUnauthorized))
 }

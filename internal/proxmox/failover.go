@@ -106,8 +106,8 @@ func (f *failover) attempt(caller context.Context, req request, header http.Head
 		f.urls.recordResponse(url, req.isPoll())
 	case errors.Is(caller.Err(), context.Canceled), caller.Err() != nil && time.Since(began) < hangTime:
 		// The caller ended the request.
-	case connected.Load() && isTimeout(resp, err) && responds():
-		// The Host of the path hangs.
+	case connected.Load() && isTimeout(resp, err) && (timeout < hangTime || responds()):
+		// The Host of the path hangs, or the caller had almost no time left.
 	default:
 		f.urls.recordFailure(url, err)
 	}
@@ -122,9 +122,9 @@ func isTimeout(resp response, err error) bool {
 
 // probe returns a function that reports whether a URL responds itself. A request that its
 // Host forwards to another one may hang there, and the URL works. The check starts when such
-// a request has used a third of its time, so its result is known when the request times out.
-// Other requests are that check themselves, and a single URL is used in any case. stop ends
-// the check.
+// a request has used a third of its time, and at least hangTime, so its result is known when
+// the request times out. Other requests are that check themselves, and a single URL is used in
+// any case. stop ends the check.
 func (f *failover) probe(caller context.Context, req request, header http.Header, url *clusterURL, timeout time.Duration) (responds func() bool, stop func()) {
 	if !req.isForwarded() || len(f.urls.all) == 1 {
 		return func() bool { return false }, func() {}
@@ -136,7 +136,7 @@ func (f *failover) probe(caller context.Context, req request, header http.Header
 		_, err := f.exchange(ctx, newRequest(http.MethodGet, at("/version"), nil), own, url.base)
 		return err == nil
 	})
-	timer := time.AfterFunc(timeout/3, func() { responds() })
+	timer := time.AfterFunc(max(timeout/3, hangTime), func() { responds() })
 	return responds, func() {
 		timer.Stop()
 		cancel()

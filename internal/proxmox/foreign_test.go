@@ -29,6 +29,7 @@ func TestFailoverOfForeignResponse(t *testing.T) {
 		"no_host":         {answer: reply{status: 503, header: htmlType, body: "<html><body>No server is available</body></html>"}},
 		"no_host_as_JSON": {answer: reply{status: 503, body: `{"message":"no Route matched"}`}},
 		"broken_host":     {answer: reply{status: 502, header: "Content-Type: text/plain", body: "Bad Gateway"}},
+		"slow_host_408":   {answer: reply{status: 408, header: "Server: envoy"}},
 		"slow_host":       {answer: reply{status: 504, header: "Server: awselb/2.0"}},
 		"error_page":      {answer: reply{status: 500, header: htmlType, body: "<html>"}},
 		"page":            {answer: reply{status: 200, header: htmlType, body: "<html>welcome</html>"}},

@@ -65,9 +65,13 @@ var (
 
 func (r response) isSuccess() bool { return r.status >= 200 && r.status < 300 }
 
-// isRefused reports whether the server did not carry out the request, whatever it is. A 503
-// does not mean that: load balancers also send it if a Host breaks off.
-func (r response) isRefused() bool { return r.status >= 300 && r.status < 500 }
+// isRefused reports whether the server did not carry out the request, whatever it is. A 408 or
+// a 503 does not mean that: gateways also send them if a Host is slow or breaks off.
+func (r response) isRefused() bool {
+	return r.status >= 300 && r.status < 400 || slices.Contains([]int{
+		http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusTooManyRequests,
+	}, r.status)
+}
 
 // envelope returns the data of {"data":...}, which Proxmox sends for all calls that reach
 // their handler, failed ones included.

@@ -18,6 +18,10 @@ import (
 // delays the 401 for an expired one by 3 s.
 const ticketLife = time.Hour
 
+// maxTicketLife is how long a ticket is used if Proxmox refuses a new one: it does so also if the
+// realm of the user is unavailable for a moment.
+const maxTicketLife = 110 * time.Minute
+
 // refusedPasswordDelay is when a password that Proxmox refused is sent again. Tools such as
 // fail2ban block the address of a client that sends it with every request.
 const refusedPasswordDelay = time.Minute
@@ -68,8 +72,8 @@ func (t *ticket) authorize(ctx context.Context, header http.Header) (credential,
 	case <-ctx.Done():
 		return credential{}, &failure{kind: ErrUnreachable, cause: ctx.Err()}
 	}
-	if t.session.Ticket == "" || t.clock.Since(t.obtained) > ticketLife {
-		if err := t.logIn(ctx); err != nil {
+	if age := t.clock.Since(t.obtained); t.session.Ticket == "" || age > ticketLife {
+		if err := t.logIn(ctx); err != nil && (t.session.Ticket == "" || age > maxTicketLife) {
 			return credential{}, err
 		}
 	}

@@ -41,8 +41,11 @@ func (p *Provider) ReconcileHost(ctx context.Context, desired Desired, region, h
 	view := p.inventory.View()
 	snapshot := view.Snapshots[region]
 	state, _ := view.Host(region, host)
-	if snapshot == nil || view.Failures[region] != nil || !snapshot.Hosts[host].Online || state.Sleep != "" || state.SleepOutdated {
+	if snapshot == nil || view.Failures[region] != nil || !snapshot.Hosts[host].Online || state.Sleep != "" {
 		return 0, nil // reconciled when the view changes
+	}
+	if state.SleepOutdated {
+		return recheckInterval, nil
 	}
 	r := &hostReconciler{Provider: p, HostKey: HostKey{UID: desired.UID, Region: region, Host: host}, desired: desired, client: client, usage: usage}
 	ctx, done := p.tracker.begin(ctx, r.HostKey, desired)

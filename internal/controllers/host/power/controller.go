@@ -125,7 +125,7 @@ func (c *Controller) Start(ctx context.Context) error {
 // them. Regions without enrolled Hosts cost no request.
 func (c *Controller) Evaluate(ctx context.Context) {
 	if err := c.load(ctx); err != nil {
-		log.FromContext(ctx).Error(err, "reading which hosts were shut down failed, no host is shut down or woken")
+		log.FromContext(ctx).Error(err, "reading which hosts were shut down failed, no host is shut down or woken, and hosts that may be asleep are not used")
 	}
 	reports := map[inventory.HostName]report{}
 	for _, region := range c.deps.Inventory.Regions() {
