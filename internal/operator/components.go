@@ -36,10 +36,11 @@ func (o *Options) InstanceSettings() instance.Settings {
 // TemplateSettings returns the settings of the template provider.
 func (o *Options) TemplateSettings() template.Settings {
 	return template.Settings{
-		VMIDs:       placement.Range{From: o.ProxmoxTemplateVMID, To: o.ProxmoxTemplateVMIDMax, Exclude: o.ProxmoxExcludedVMIDs},
-		Builds:      o.TemplateBuilds,
-		TaskTimeout: o.ProxmoxTaskTimeout,
-		GracePeriod: o.TemplateGracePeriod,
+		VMIDs:            placement.Range{From: o.ProxmoxTemplateVMID, To: o.ProxmoxTemplateVMIDMax, Exclude: o.ProxmoxExcludedVMIDs},
+		Builds:           o.TemplateBuilds,
+		TaskTimeout:      o.ProxmoxTaskTimeout,
+		GracePeriod:      o.TemplateGracePeriod,
+		HostRemovedAfter: o.HostRemovedAfter,
 		// Even a minimal image takes longer to boot and install something.
 		BuilderMinRuntime: 10 * time.Second,
 	}

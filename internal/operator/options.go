@@ -192,7 +192,7 @@ func OptionTable() []Option { //nolint:funlen // a table
 			duration(func(o *Options) *time.Duration { return &o.RepairRequestToleration }, time.Second)},
 		{"repair-drain-timeout", "REPAIR_DRAIN_TIMEOUT", "5m", "Maximum duration of the drain of a node that is repaired because of one of these conditions.",
 			duration(func(o *Options) *time.Duration { return &o.RepairDrainTimeout }, time.Second)},
-		{"host-removed-after", "HOST_REMOVED_AFTER", "10m", "How long a host must be missing from its Proxmox cluster before the NodeClaims of its VMs are finished without deleting the VMs.",
+		{"host-removed-after", "HOST_REMOVED_AFTER", "10m", "How long a host must be missing from its Proxmox cluster before the NodeClaims of its VMs, and ProxmoxTemplates that are deleted, are finished without deleting its VMs and templates.",
 			duration(func(o *Options) *time.Duration { return &o.HostRemovedAfter }, time.Second)},
 		{"migrated-drift-after", "MIGRATED_DRIFT_AFTER", "0s", "How long after the migration of its VM to another host a node is replaced, because its zone label is wrong. 0 disables it.",
 			duration(func(o *Options) *time.Duration { return &o.MigratedDriftAfter }, 0)},

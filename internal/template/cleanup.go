@@ -133,7 +133,11 @@ func (p *Provider) cleanupHost(ctx context.Context, desired Desired, key HostKey
 			return name + ": the image download is still in progress", err
 		}
 	}
-	if left, err := r.deleteUnusedImages(ctx, obs); left > 0 || err != nil {
+	left, err := r.deleteUnusedImages(ctx, obs)
+	if errors.Is(err, errStillRunning) {
+		return name + ": the deletion of images is still in progress", nil
+	}
+	if left > 0 || err != nil {
 		return fmt.Sprintf("%s: unused images are deleted after %s", name, p.settings.GracePeriod), err
 	}
 	return "", nil

@@ -42,6 +42,9 @@ type Settings struct {
 	TaskTimeout time.Duration
 	// GracePeriod is how long a Template must have been unneeded before it is deleted.
 	GracePeriod time.Duration
+	// HostRemovedAfter is the delay after which the Templates of a Host that left its Cluster
+	// are given up.
+	HostRemovedAfter time.Duration
 	// BuilderMinRuntime is how long a builder VM must run. One that powers off earlier has
 	// not installed anything.
 	BuilderMinRuntime time.Duration
@@ -59,6 +62,7 @@ type Provider struct {
 	renderBootData RenderBootData
 
 	tracker   *tracker
+	absences  inventory.Absences
 	images    *keyed.Semaphore[string]
 	vmids     *vmidAllocator
 	durations *proxmox.Durations

@@ -69,16 +69,9 @@ func (p *Provider) remainingOffline(view inventory.View, desired Desired) (remai
 	return remains
 }
 
-// isHostRemoved reports whether a Host was removed from its Cluster, which has not listed it
-// for the grace period, but still lists its guests. An offline Host is listed.
+// isHostRemoved reports whether a Host was removed permanently from its Cluster.
 func (p *Provider) isHostRemoved(view inventory.View, region, host string) bool {
-	if view.Snapshots[region] == nil || view.Failures[region] != nil {
-		return false
-	}
-	_, member := view.Snapshots[region].Hosts[host]
-	now := p.clock.Now()
-	since, removed := p.tracker.unneededSince(inventory.HostName{Region: region, Host: host}, member, now)
-	return removed && now.Sub(since) >= p.settings.GracePeriod
+	return p.absences.IsRemoved(view, inventory.HostName{Region: region, Host: host}, p.settings.HostRemovedAfter, p.clock.Now())
 }
 
 // reportAbandoned reports the Templates that remain on Hosts that were removed from their
@@ -89,7 +82,6 @@ func (p *Provider) reportAbandoned(desired Desired) {
 		if !p.isHostRemoved(view, e.Region, e.Host) {
 			continue
 		}
-		p.tracker.evictUnneeded(inventory.HostName{Region: e.Region, Host: e.Host})
 		r := &hostReconciler{Provider: p, HostKey: HostKey{UID: desired.UID, Region: e.Region, Host: e.Host}, desired: desired}
 		r.publish(corev1.EventTypeWarning, v1alpha1.EventTemplateDiskNotDeleted, fmt.Sprintf(
 			"%[1]s: template %[2]d is not deleted, because its host was removed from the Proxmox cluster; left are its disks on shared storages, which you find on another host with pvesm list STORAGE --vmid %[2]d and delete with pvesm free VOLUME, and its configuration, which keeps the VMID in use until you delete it: rm /etc/pve/nodes/%[3]s/qemu-server/%[2]d.conf",

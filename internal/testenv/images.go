@@ -80,6 +80,7 @@ func (i *Images) Hold(path string) (release func()) {
 func NewTemplates(deps template.Deps, grace time.Duration) *template.Provider {
 	deps.Settings.VMIDs, deps.Settings.Builds = placement.Range{From: 1000, To: 19999}, 16
 	deps.Settings.TaskTimeout, deps.Settings.GracePeriod = 20*time.Second, grace
+	deps.Settings.HostRemovedAfter = 10 * time.Minute
 	if deps.Recorder == nil {
 		deps.Recorder = &Recorder{}
 	}

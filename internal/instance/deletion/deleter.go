@@ -20,6 +20,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -30,8 +31,7 @@ type Deleter struct {
 	sweeps storageSweeps
 	// abandoned are the UIDs of Claims that were finished without their VM.
 	abandoned sync.Map
-	// missing holds the hostAbsence of Hosts, by region and name.
-	missing sync.Map
+	absences  inventory.Absences
 	// orphans holds the unfinishedOrphan of orphans by the UID of the Claim.
 	orphans sync.Map
 	// clones caches the names of the disks that failed clones created, by UPID.

@@ -7,12 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
 // checkOnline returns a BlockedError if the Snapshot shows the VM's Host as offline.
@@ -69,37 +69,11 @@ func (a *attempt) deleteUnconfigured(ctx context.Context, cause *instance.Blocke
 	return false, cause
 }
 
-// isHostRemoved reports whether the VM's Host was removed permanently from its Cluster: the
-// Cluster is reachable and has had no such Host for HostRemovedAfter, even if it still
-// lists the guest.
+// isHostRemoved reports whether the VM's Host was removed permanently from its Cluster.
 func (a *attempt) isHostRemoved(host string) bool {
-	view := a.deps.Inventory.View()
-	if host == "" || view.Snapshots[a.id.Region] == nil || view.Failures[a.id.Region] != nil {
-		return false
-	}
-	key := [2]string{a.id.Region, host}
-	if _, member := view.Host(a.id.Region, host); member {
-		a.missing.Delete(key)
-		return false
-	}
-	// After a longer pause than that between two calls of core, the Host may have been a
-	// member in the meantime.
-	now := a.deps.Clock.Now()
-	seen, ok := a.missing.Load(key)
-	absence, _ := seen.(hostAbsence)
-	if !ok || now.Sub(absence.last) >= max(a.deps.Settings.HostRemovedAfter, maxDeletePause) {
-		absence.first = now
-	}
-	absence.last = now
-	a.missing.Store(key, absence)
-	return now.Sub(absence.first) >= a.deps.Settings.HostRemovedAfter
+	name := inventory.HostName{Region: a.id.Region, Host: host}
+	return a.absences.IsRemoved(a.deps.Inventory.View(), name, a.deps.Settings.HostRemovedAfter, a.deps.Clock.Now())
 }
-
-// maxDeletePause is longer than the pause between two calls of Delete by core.
-const maxDeletePause = time.Minute
-
-// hostAbsence is when a Host was first and last seen to be missing in its Cluster.
-type hostAbsence struct{ first, last time.Time }
 
 // abandon finishes the Claim without its VM.
 func (a *attempt) abandon(ctx context.Context, format string, args ...any) (bool, error) {
