@@ -75,7 +75,7 @@ func (c *Controller) Reconcile(ctx context.Context, template *v1alpha1.ProxmoxUn
 // several matching Templates.
 func Resolve(inv *inventory.Inventory, template *v1alpha1.ProxmoxUnmanagedTemplate) []Ambiguity {
 	view := inv.View()
-	found, ambiguities := findTemplates(view, template.Spec)
+	found, ambiguities := findTemplates(view, template.Spec, template.Status.Zones)
 	found = append(found, zonesOfUnpolledClusters(view, inv.Regions(), template.Status.Zones)...)
 	template.Status.Zones = found
 	template.Status.Resources = corev1.ResourceList{v1alpha1.ResourceZones: *resource.NewQuantity(int64(len(found)), resource.DecimalSI)}
@@ -119,8 +119,9 @@ type Ambiguity struct {
 // <region>/<host>/<vmid>. It is on the Host or on a storage that the Host shares. If
 // several match, it is the one with the latest creation time, then the one on the Host,
 // then the one with the highest VMID. One that a ProxmoxTemplate built is used only if no
-// other one matches: a ProxmoxTemplate of the same name must not replace Nodes.
-func findTemplates(view inventory.View, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) (zones []string, ambiguities []Ambiguity) {
+// other one matches, or such a one is in the previous zones: a ProxmoxTemplate of the same name
+// must not replace Nodes.
+func findTemplates(view inventory.View, spec v1alpha1.ProxmoxUnmanagedTemplateSpec, previous []string) (zones []string, ambiguities []Ambiguity) {
 	for _, region := range slices.Sorted(maps.Keys(view.Snapshots)) {
 		if spec.Region != "" && spec.Region != region {
 			continue
@@ -139,7 +140,10 @@ func findTemplates(view inventory.View, spec v1alpha1.ProxmoxUnmanagedTemplateSp
 			if len(candidates) == 0 {
 				continue
 			}
-			if slices.ContainsFunc(candidates, isUnmanaged) {
+			isManagedInUse := func(guest inventory.Guest) bool {
+				return !isUnmanaged(guest) && slices.Contains(previous, v1alpha1.TemplateZone{Region: region, Host: host, VMID: guest.VMID}.String())
+			}
+			if slices.ContainsFunc(candidates, isUnmanaged) && !slices.ContainsFunc(candidates, isManagedInUse) {
 				candidates = slices.DeleteFunc(candidates, func(guest inventory.Guest) bool { return !isUnmanaged(guest) })
 			}
 			slices.SortFunc(candidates, func(a, b inventory.Guest) int { return comparePreference(host, a, b) })

@@ -34,4 +34,9 @@ func TestResolveManaged(t *testing.T) {
 	template := reconciled(w, w.Template())
 	w.Expect(template.Status.Zones).To(Equal([]string{"region-1/pve1/9000", "region-1/pve2/9001", "region-1/pve3/1002"}))
 	w.Expect(w.Events.Messages("MultipleTemplatesMatch")).To(ConsistOf("region-1/pve3: several templates match; the newest, 1002, is used, not [9002]"))
+
+	// One that is in use, for example since an earlier release, is kept.
+	template.Status.Zones[0] = "region-1/pve1/1000"
+	w.Expect(w.Kube.Status().Update(t.Context(), template)).To(Succeed())
+	w.Expect(reconciled(w, template).Status.Zones).To(Equal([]string{"region-1/pve1/1000", "region-1/pve2/9001", "region-1/pve3/1002"}))
 }
