@@ -9,6 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	unmanagedstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
@@ -141,4 +142,20 @@ func TestPlanNewHostSettings(t *testing.T) {
 	plan := w.decode(w.plan("-f web.yaml --new-node-setting-file cells.json -o json"), nil)
 	w.Expect(plan.Create).NotTo(BeEmpty())
 	w.Expect(plan.Create).To(HaveEach(HaveField("Host", "pve2")))
+}
+
+// A ProxmoxUnmanagedTemplate that selects another template replaces the Nodes of the classes that use it.
+func TestPlanChangedTemplate(t *testing.T) {
+	t.Parallel()
+	w := newPlanEnvIn(t, withSharedTemplate)
+	w.writeManifests()
+	w.useUnmanaged(v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 9000})
+	w.addNode("a", "pve1", "500m")
+	// The plan has other names than the hash.
+	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: w.Named("a")}}
+	testenv.Modify(w.Env, claim, func(c *karpv1.NodeClaim) { delete(c.Annotations, v1alpha1.AnnotationNodeClassHash) })
+	write(t, w.dir, "template.yaml", `{apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1, kind: ProxmoxUnmanagedTemplate, metadata: {name: default-other}, spec: {vmid: 9500}}`)
+	plan := w.decode(w.plan("-f template.yaml -o json"), nil)
+	w.Expect(plan.Delete).To(ConsistOf(And(HaveField("NodeClaim", "default-a"), HaveField("Reason", string(v1alpha1.DriftImage)))))
+	w.Expect(plan.Create).To(ConsistOf(HaveField("Pods", ConsistOf("shop/a"))))
 }

@@ -39,7 +39,8 @@ func (p *planner) checkClasses() error {
 		class := &classes.Items[i]
 		ref := class.Spec.InstanceTemplateRef
 		isChanged := changed[v1alpha1.ProxmoxNodeClassKind+"/"+class.Name]
-		if !isChanged && !hosts && !changed[ref.Kind+"/"+ref.Name] {
+		p.affected[class.Name] = isChanged || changed[ref.Kind+"/"+ref.Name]
+		if !p.affected[class.Name] && !hosts {
 			continue
 		}
 		if err := p.checkClass(class, isChanged); err != nil {

@@ -90,15 +90,12 @@ func blockingPod(results scheduling.Results, node string) *corev1.Pod {
 	return first
 }
 
-// driftedVMs returns the VMs of changed classes and NodePools that core finds drifted.
+// driftedVMs returns the VMs of affected classes and changed NodePools that core finds drifted.
 func (p *planner) driftedVMs() ([]VM, error) {
 	changed := map[string]bool{}
 	for _, object := range p.change.Objects {
-		switch o := object.(type) {
-		case *v1alpha1.ProxmoxNodeClass:
-			changed["class "+o.Name] = true
-		case *karpv1.NodePool:
-			changed["pool "+o.Name] = true
+		if o, ok := object.(*karpv1.NodePool); ok {
+			changed[o.Name] = true
 			pool := &karpv1.NodePool{}
 			if err := p.kube.Get(p.ctx, client.ObjectKeyFromObject(o), pool); err != nil {
 				return nil, err
@@ -109,13 +106,13 @@ func (p *planner) driftedVMs() ([]VM, error) {
 		}
 	}
 	vms, err := p.listVMs()
-	if err != nil || len(changed) == 0 {
+	if err != nil {
 		return nil, err
 	}
 	var drifted []VM
 	disruption := nodeclaimdisruption.NewController(instantClock{}, p.kube, p.provider)
 	for _, vm := range vms {
-		if !p.known[vm.claim.UID] || !changed["class "+vm.claim.Spec.NodeClassRef.Name] && !changed["pool "+vm.NodePool] {
+		if !p.known[vm.claim.UID] || !p.affected[vm.claim.Spec.NodeClassRef.Name] && !changed[vm.NodePool] {
 			continue
 		}
 		if _, err := disruption.Reconcile(p.ctx, vm.claim); err != nil {

@@ -61,6 +61,8 @@ type planner struct {
 	*simulation
 	change Change
 	plan   *Plan
+	// affected are the classes that the change contains, or whose template it contains.
+	affected map[string]bool
 	// known are the UIDs of the NodeClaims before the change.
 	known map[types.UID]bool
 }
@@ -89,7 +91,7 @@ func (s *State) Plan(ctx context.Context, change Change) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &planner{simulation: sim, change: change, plan: &Plan{Create: []VM{}, Delete: []VM{}, Unschedulable: []UnschedulablePod{}, Notes: notes}, known: map[types.UID]bool{}}
+	p := &planner{simulation: sim, change: change, plan: &Plan{Create: []VM{}, Delete: []VM{}, Unschedulable: []UnschedulablePod{}, Notes: notes}, affected: map[string]bool{}, known: map[types.UID]bool{}}
 	existing, err := before.listVMs()
 	if err != nil {
 		return nil, err
