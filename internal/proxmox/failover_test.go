@@ -200,9 +200,13 @@ func TestConnectionReuse(t *testing.T) {
 	cfg := config()
 	cfg.URLs, cfg.Insecure = []string{server.URL}, true
 	c := newClient(t, cfg, proxmox.Options{})
-	for range 5 {
-		_, err := c.Version(testContext(t))
-		g.Expect(err).NotTo(HaveOccurred())
-	}
-	g.Expect(connections.Load()).To(BeNumerically("<", 5), "an idle connection is closed after 3 s")
+	// On a busy machine, the client may close a connection between two requests: it does so after 3 s.
+	g.Eventually(func() int32 {
+		before := connections.Load()
+		for range 5 {
+			_, err := c.Version(testContext(t))
+			g.Expect(err).NotTo(HaveOccurred())
+		}
+		return connections.Load() - before
+	}).Should(BeNumerically("<=", 1))
 }

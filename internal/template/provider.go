@@ -43,7 +43,7 @@ type Settings struct {
 	// GracePeriod is how long a Template must have been unneeded before it is deleted.
 	GracePeriod time.Duration
 	// HostRemovedAfter is the delay after which the Templates of a Host that left its Cluster
-	// are given up.
+	// do not block the deletion of their ProxmoxTemplate.
 	HostRemovedAfter time.Duration
 	// BuilderMinRuntime is how long a builder VM must run. One that powers off earlier has
 	// not installed anything.

@@ -16,7 +16,7 @@ import (
 
 // Remaining lists the Templates of a ProxmoxTemplate that the view still shows, and why
 // they exist. Unreachable Clusters are listed because they may have more. Templates on Hosts
-// that were removed from their Cluster are not listed: nobody can delete them.
+// that were removed from their Cluster are not listed: they cannot be deleted.
 func (p *Provider) Remaining(desired Desired) (remains []string) {
 	view := p.inventory.View()
 	for _, region := range slices.Sorted(maps.Keys(p.clients)) {

@@ -66,8 +66,8 @@ var errSuperseded = errors.New("the template was changed or deleted")
 type tracker struct {
 	mu    sync.Mutex
 	hosts map[HostKey]*hostState
-	// unneeded is since when a Template (TemplateZone) or an image (imageAt) is unneeded, or a
-	// Host (HostName) is not in its Cluster; written the settings last written to a Template.
+	// unneeded is since when a Template (TemplateZone) or an image (imageAt) is unneeded,
+	// written the settings last written to a Template.
 	unneeded map[any]time.Time
 	written  map[v1alpha1.TemplateZone]string
 	// swept is when unused images were last deleted from a Host.

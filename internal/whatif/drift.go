@@ -16,7 +16,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-// replaceDrifted replaces the Nodes of changed classes and NodePools that core finds
+// replaceDrifted replaces the Nodes of affected classes and changed NodePools that core finds
 // drifted, one after the other. It returns the last scheduling results.
 func (p *planner) replaceDrifted(results scheduling.Results) (scheduling.Results, error) {
 	drifted, err := p.driftedVMs()

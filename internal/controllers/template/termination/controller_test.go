@@ -55,11 +55,10 @@ func TestDeleteUnmanagedTemplateInUse(t *testing.T) {
 	w.Eventually(func() bool { return w.IsDeleted(template) }).Should(BeTrue())
 }
 
-// An offline host may still have a template: the object waits and reports it.
-func TestDeleteTemplateOnOfflineHost(t *testing.T) {
-	t.Parallel()
-	w := testenv.New(t, testenv.Hosts(2))
-	images := testenv.ServeImages(t, 64<<10)
+// builtTemplate starts the controllers and returns a ProxmoxTemplate that they have built on all Hosts.
+func builtTemplate(w *testenv.Env, hosts int) *v1alpha1.ProxmoxTemplate {
+	w.T.Helper()
+	images := testenv.ServeImages(w.T, 64<<10)
 	templates := w.Templates()
 	w.StartManager(
 		func(kube client.Client) testenv.Registrar { return build.NewController(kube, templates) },
@@ -69,7 +68,15 @@ func TestDeleteTemplateOnOfflineHost(t *testing.T) {
 		func(kube client.Client) testenv.Registrar { return termination.NewManaged(kube, templates, w.Events) },
 	)
 	object := w.ManagedTemplate(images.URL + "/noble.img")
-	w.Eventually(func() []string { return testenv.Reload(w, object).Status.Zones }).Should(HaveLen(2))
+	w.Eventually(func() []string { return testenv.Reload(w, object).Status.Zones }).Should(HaveLen(hosts))
+	return object
+}
+
+// An offline host may still have a template: the object waits and reports it.
+func TestDeleteTemplateOnOfflineHost(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.Hosts(2))
+	object := builtTemplate(w, 2)
 	w.Expect(w.Sim.HostDown("pve2", "refused")).To(Succeed())
 	w.Eventually(func() bool {
 		return w.Inventory.View().Snapshots[testenv.Region].Hosts["pve2"].Online
@@ -86,17 +93,7 @@ func TestDeleteTemplateOnOfflineHost(t *testing.T) {
 func TestDeleteTemplateWithFailingStorage(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
-	images := testenv.ServeImages(t, 64<<10)
-	templates := w.Templates()
-	w.StartManager(
-		func(kube client.Client) testenv.Registrar { return build.NewController(kube, templates) },
-		func(kube client.Client) testenv.Registrar {
-			return status.NewController(kube, templates, w.Boot.CheckPreparation)
-		},
-		func(kube client.Client) testenv.Registrar { return termination.NewManaged(kube, templates, w.Events) },
-	)
-	object := w.ManagedTemplate(images.URL + "/noble.img")
-	w.Eventually(func() []string { return testenv.Reload(w, object).Status.Zones }).Should(HaveLen(1))
+	object := builtTemplate(w, 1)
 	w.AddFault(pvesim.Fault{Task: "imgdel", TaskID: "local", Fail: "unlink: Input/output error"})
 	w.Expect(w.Kube.Delete(t.Context(), object)).To(Succeed())
 	w.Eventually(func() []string { return w.Events.Messages(v1alpha1.EventWaitingOnTemplateDeletion) }).
