@@ -39,9 +39,14 @@ func (r request) isRepeatable() bool {
 	return r.method == http.MethodGet || r.endpoint.template == loginPath
 }
 
-// isForwarded reports whether the Host that receives the request forwards it if it is for
-// another Host.
-func (r request) isForwarded() bool { return strings.HasPrefix(r.endpoint.template, "/nodes/{node}/") }
+// host returns the Host that the Host which receives the request forwards it to, or "" if it
+// does not forward it.
+func (r request) host() string {
+	if !strings.HasPrefix(r.endpoint.template, "/nodes/{node}/") {
+		return ""
+	}
+	return strings.Split(r.endpoint.path, "/")[2]
+}
 
 // isPoll reports whether the request checks URLs that failed.
 func (r request) isPoll() bool { return r.verify != nil }

@@ -44,11 +44,11 @@ func (f *failover) send(ctx context.Context, req request, header http.Header) (r
 		tried    []*clusterURL
 		failures []error
 		foreign  response
-		refusal  *response // of a Host without quorum
+		refusal  *response // of a Host without quorum, or that does not reach the Host of the path
 	)
 	kind := ErrUnreachable
 	for len(tried) < len(f.urls.all) && ctx.Err() == nil {
-		url, release, err := f.urls.acquire(ctx, tried, req.isPoll())
+		url, release, err := f.urls.acquire(ctx, tried, req)
 		if err != nil {
 			failures = append(failures, err)
 			break
@@ -60,6 +60,9 @@ func (f *failover) send(ctx context.Context, req request, header http.Header) (r
 		switch {
 		case err == nil && resp.isRefusedForQuorum():
 			refusal = &resp // without any effect, so also a write may be sent to the next URL
+			continue
+		case err == nil && f.mayReachThroughOther(req, resp, tried):
+			refusal = &resp
 			continue
 		case err == nil:
 			return resp, nil
@@ -77,6 +80,14 @@ func (f *failover) send(ctx context.Context, req request, header http.Header) (r
 		failures = append(failures, ctx.Err())
 	}
 	return foreign, &failure{kind: kind, cause: errors.Join(failures...)}
+}
+
+// mayReachThroughOther reports whether the Host that sent a response did not reach that of the
+// request, which another URL may reach. A write is not sent again: before a 595, Proxmox's proxy
+// may have sent a PUT or DELETE through a connection that broke off. Neither is a 596: there was
+// a connection, and a Host that is busy should not get the request twice.
+func (f *failover) mayReachThroughOther(req request, resp response, tried []*clusterURL) bool {
+	return resp.status == statusConnectFailed && req.host() != "" && req.isRepeatable() && f.urls.hasOther(tried, req)
 }
 
 // attempt sends the request to one of the remaining URLs, verifies the response and
@@ -101,13 +112,18 @@ func (f *failover) attempt(caller context.Context, req request, header http.Head
 			resp = response{}
 		}
 	}
+	hangs := connected.Load() && isTimeout(resp, err)
 	switch {
 	case err == nil:
 		f.urls.recordResponse(url, req.isPoll())
+		f.urls.recordForwarded(url, req, resp.status < statusConnectFailed)
 	case errors.Is(caller.Err(), context.Canceled), caller.Err() != nil && time.Since(began) < hangTime:
 		// The caller ended the request.
-	case connected.Load() && isTimeout(resp, err) && (timeout < hangTime || responds()):
-		// The Host of the path hangs, or the caller had almost no time left.
+	case hangs && timeout < hangTime:
+		// The caller had almost no time left.
+	case hangs && responds():
+		// The Host of the path hangs, or this URL does not reach it.
+		f.urls.recordForwarded(url, req, false)
 	default:
 		f.urls.recordFailure(url, err)
 	}
@@ -126,7 +142,7 @@ func isTimeout(resp response, err error) bool {
 // the request times out. Other requests are that check themselves, and a single URL is used in
 // any case. stop ends the check.
 func (f *failover) probe(caller context.Context, req request, header http.Header, url *clusterURL, timeout time.Duration) (responds func() bool, stop func()) {
-	if !req.isForwarded() || len(f.urls.all) == 1 {
+	if req.host() == "" || len(f.urls.all) == 1 {
 		return func() bool { return false }, func() {}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), timeout)
@@ -150,7 +166,7 @@ func (f *failover) attemptTimeout(caller context.Context, req request, url *clus
 	if !req.isRepeatable() {
 		return timeout
 	}
-	if f.urls.isProbe(url) {
+	if f.urls.isProbe(url, req) {
 		timeout = min(timeout, probeTimeout)
 	}
 	if deadline, ok := caller.Deadline(); ok {

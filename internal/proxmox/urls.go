@@ -24,11 +24,18 @@ const MaxConnections = 32
 // retryFailedURL is when a poll tries a URL again that failed.
 var retryFailedURL = backoff.Exponential{Initial: 10 * time.Second, Max: 5 * time.Minute}
 
+// retryUnreached is when a read tries a URL again through which its Host was not reached.
+const retryUnreached = 5 * time.Minute
+
 // urlPool distributes the requests to a Cluster over its URLs: to the one with the
 // fewest requests in progress of those that work, and to the others if none works.
 //
 // A URL that failed is not used until it has answered a poll. Polls are safe to repeat,
 // and nothing waits for them.
+//
+// A URL that works may not reach all Hosts, to which its Host forwards requests. If a Host
+// was not reached through a URL, requests for that Host use the others first. If it was
+// reached through none, all are equal again: the Host is down or hangs, and no URL is to blame.
 type urlPool struct {
 	clock clock.PassiveClock
 	log   logr.Logger
@@ -49,12 +56,17 @@ type clusterURL struct {
 	noQuorum bool          // the last failure was a lack of quorum
 	retryAt  time.Time     // when a poll may use it again after it failed
 	failed   chan struct{} // closed while it does not work
+	// unreached are the Hosts that were not reached through it, with the time when a read
+	// may try it again.
+	unreached map[string]time.Time
 }
 
 func newURLPool(urls []string, clk clock.PassiveClock, log logr.Logger) *urlPool {
 	p := &urlPool{clock: clk, log: log}
 	for _, base := range urls {
-		p.all = append(p.all, &clusterURL{base: base, slots: make(chan struct{}, MaxConnections), failed: make(chan struct{})})
+		p.all = append(p.all, &clusterURL{
+			base: base, slots: make(chan struct{}, MaxConnections), failed: make(chan struct{}), unreached: map[string]time.Time{},
+		})
 	}
 	return p
 }
@@ -62,10 +74,10 @@ func newURLPool(urls []string, clk clock.PassiveClock, log logr.Logger) *urlPool
 // acquire returns the best URL that was not tried yet, and waits until it has a free
 // connection, unless it is for a poll. The caller calls release after the request. It
 // fails if the context ends first.
-func (p *urlPool) acquire(ctx context.Context, tried []*clusterURL, poll bool) (url *clusterURL, release func(), err error) {
+func (p *urlPool) acquire(ctx context.Context, tried []*clusterURL, req request) (url *clusterURL, release func(), err error) {
 	for {
-		url, failed := p.pick(tried, poll)
-		if poll {
+		url, failed := p.pick(tried, req)
+		if req.isPoll() {
 			// A Cluster is not unreachable because launches use all connections.
 			return url, func() { p.leave(url) }, nil
 		}
@@ -83,13 +95,13 @@ func (p *urlPool) acquire(ctx context.Context, tried []*clusterURL, poll bool) (
 
 // pick returns the best URL that was not tried yet. If it works, pick also returns a
 // channel that is closed as soon as it fails.
-func (p *urlPool) pick(tried []*clusterURL, poll bool) (best *clusterURL, failed <-chan struct{}) {
+func (p *urlPool) pick(tried []*clusterURL, req request) (best *clusterURL, failed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	begin := p.turn
 	for i := range p.all {
 		index := (begin + i) % len(p.all)
-		if url := p.all[index]; !slices.Contains(tried, url) && (best == nil || p.isBetter(url, best, poll)) {
+		if url := p.all[index]; !slices.Contains(tried, url) && (best == nil || p.isBetter(url, best, req)) {
 			best, p.turn = url, index+1
 		}
 	}
@@ -100,25 +112,46 @@ func (p *urlPool) pick(tried []*clusterURL, poll bool) (best *clusterURL, failed
 	return best, failed
 }
 
-func (p *urlPool) isBetter(a, b *clusterURL, poll bool) bool {
-	switch rank := p.rank(a, poll); {
-	case rank != p.rank(b, poll):
-		return rank < p.rank(b, poll)
+func (p *urlPool) isBetter(a, b *clusterURL, req request) bool {
+	switch rank := p.rank(a, req); {
+	case rank != p.rank(b, req):
+		return rank < p.rank(b, req)
 	case a.failures > 0:
 		return a.retryAt.Before(b.retryAt)
 	}
 	return a.load < b.load
 }
 
-// rank orders URLs: those that a poll should check again, those that work, the others.
-func (p *urlPool) rank(url *clusterURL, poll bool) int {
+// rank orders URLs: those that a poll should check again, those that work, those that do
+// not reach the Host of the request, the others.
+func (p *urlPool) rank(url *clusterURL, req request) int {
 	switch {
-	case url.failures == 0:
+	case p.reaches(url, req):
 		return 1
-	case poll && !p.clock.Now().Before(url.retryAt):
+	case url.failures == 0:
+		return 2
+	case req.isPoll() && !p.clock.Now().Before(url.retryAt):
 		return 0
 	}
-	return 2
+	return 3
+}
+
+// reaches reports whether a URL works and, as far as known, reaches the Host of a request. Only
+// a request that can be repeated tries whether it does so again.
+func (p *urlPool) reaches(url *clusterURL, req request) bool {
+	retryAt, unreached := url.unreached[req.host()]
+	return url.failures == 0 && (!unreached || req.isRepeatable() && !p.clock.Now().Before(retryAt))
+}
+
+// hasOther reports whether a URL that was not tried yet reaches the Host of a request.
+func (p *urlPool) hasOther(tried []*clusterURL, req request) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.anyOther(tried, req)
+}
+
+func (p *urlPool) anyOther(tried []*clusterURL, req request) bool {
+	return slices.ContainsFunc(p.all, func(url *clusterURL) bool { return !slices.Contains(tried, url) && p.reaches(url, req) })
 }
 
 func (p *urlPool) leave(url *clusterURL) {
@@ -127,11 +160,13 @@ func (p *urlPool) leave(url *clusterURL) {
 	url.load--
 }
 
-// isProbe reports whether a URL does not work and another one does.
-func (p *urlPool) isProbe(url *clusterURL) bool {
+// isProbe reports whether a URL does not work or did not reach the Host of a request, and
+// another one does.
+func (p *urlPool) isProbe(url *clusterURL, req request) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return url.failures > 0 && slices.ContainsFunc(p.all, func(other *clusterURL) bool { return other.failures == 0 })
+	_, unreached := url.unreached[req.host()]
+	return (url.failures > 0 || unreached) && p.anyOther([]*clusterURL{url}, req)
 }
 
 // recordResponse records that a URL works. Only a poll can verify that it has quorum
@@ -161,4 +196,23 @@ func (p *urlPool) recordFailure(url *clusterURL, err error) {
 	url.noQuorum = errors.Is(err, ErrNoQuorum)
 	url.retryAt = p.clock.Now().Add(retryFailedURL.Delay(url.failures))
 	url.failures++
+}
+
+// recordForwarded records whether the Host of a request was reached through a URL.
+func (p *urlPool) recordForwarded(url *clusterURL, req request, reached bool) {
+	host := req.host()
+	if host == "" {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, unreached := url.unreached[host]
+	if reached {
+		delete(url.unreached, host)
+		return
+	}
+	url.unreached[host] = p.clock.Now().Add(retryUnreached)
+	if !unreached && p.anyOther(nil, req) {
+		p.log.Info("URL of the cluster did not reach a host, using the others", "url", url.base, "host", host)
+	}
 }
