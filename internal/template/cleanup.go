@@ -29,7 +29,6 @@ func (p *Provider) Cleanup(ctx context.Context, desired Desired, usage ListUsage
 	if remains := p.Remaining(desired); len(remains) > 0 {
 		return remains, nil
 	}
-	p.tracker.requestSweep()
 	keys := p.onlineHosts(desired)
 	// Creations are listed before the VMs: a VM whose creation ends in between is in the
 	// new view.
@@ -133,7 +132,7 @@ func (p *Provider) cleanupHost(ctx context.Context, desired Desired, key HostKey
 			return name + ": the image download is still in progress", err
 		}
 	}
-	left, err := r.deleteUnusedImages(ctx, obs)
+	left, err := r.sweep(ctx, obs)
 	if errors.Is(err, errStillRunning) {
 		return name + ": the deletion of images is still in progress", nil
 	}

@@ -70,8 +70,8 @@ type tracker struct {
 	// written the settings last written to a Template.
 	unneeded map[any]time.Time
 	written  map[v1alpha1.TemplateZone]string
-	// swept is when unused images were last deleted from a Host.
-	swept map[string]time.Time
+	// sweeps are the searches for unused images, by region and Host.
+	sweeps map[string]sweep
 	// builders are the builder VMs that this process created.
 	builders map[HostKey]builderReservation
 	// awake is the generation for which a Host without its Template was awake.
@@ -85,7 +85,7 @@ type Event = event.TypedGenericEvent[uint64]
 func newTracker() *tracker {
 	return &tracker{
 		hosts: map[HostKey]*hostState{}, unneeded: map[any]time.Time{},
-		written: map[v1alpha1.TemplateZone]string{}, swept: map[string]time.Time{},
+		written: map[v1alpha1.TemplateZone]string{}, sweeps: map[string]sweep{},
 		builders: map[HostKey]builderReservation{}, awake: map[HostKey]generation{},
 	}
 }
@@ -298,31 +298,58 @@ func (t *tracker) hasWritten(zone v1alpha1.TemplateZone, settings string) bool {
 // sweepInterval is how often unused images are searched for without a request.
 const sweepInterval = 10 * time.Minute
 
+// sweep is the state of the search for unused images on a Host.
+type sweep struct {
+	// due is when the next one may start; zero if one is requested or in progress.
+	due time.Time
+	// failure is the error of the last one, failures how many failed in a row.
+	failure  error
+	failures int
+}
+
 // tryStartSweep reports whether the images of a Host are to be checked: a sweep was
-// requested, or the last one is sweepInterval ago and tryAcquire grants a call. It then
-// stays due until recordSweep.
+// requested, or the next one is due and tryAcquire grants a call. It then stays due until
+// recordSweep.
 func (t *tracker) tryStartSweep(region, host string, now time.Time, tryAcquire func() bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	last, ok := t.swept[region+"/"+host]
-	if ok && now.Sub(last) >= sweepInterval && tryAcquire() {
-		delete(t.swept, region+"/"+host)
-		return true
+	s := t.sweeps[region+"/"+host]
+	if !s.due.IsZero() && (now.Before(s.due) || !tryAcquire()) {
+		return false
 	}
-	return !ok
+	s.due = time.Time{}
+	t.sweeps[region+"/"+host] = s
+	return true
 }
 
-func (t *tracker) recordSweep(region, host string, now time.Time) {
+// recordSweep records the end of a sweep. The next one is due after the given time, at most
+// sweepInterval, or after the backoff if this one failed.
+func (t *tracker) recordSweep(region, host string, now time.Time, after time.Duration, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.swept[region+"/"+host] = now
+	next := sweep{due: now.Add(soonest(after, sweepInterval))}
+	if err != nil {
+		failures := t.sweeps[region+"/"+host].failures
+		next = sweep{due: now.Add(failureBackoff.Delay(failures)), failures: failures + 1}
+		if !errors.Is(err, errStillRunning) {
+			next.failure = err
+		}
+	}
+	t.sweeps[region+"/"+host] = next
+}
+
+// sweepFailure returns the error of the last sweep of a Host.
+func (t *tracker) sweepFailure(region, host string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.sweeps[region+"/"+host].failure
 }
 
 // requestSweep makes a sweep due on every Host.
 func (t *tracker) requestSweep() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	clear(t.swept)
+	clear(t.sweeps)
 }
 
 // message describes the state in the condition.

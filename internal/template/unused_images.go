@@ -16,13 +16,20 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// deleteUnusedImages deletes images that we downloaded and that no ProxmoxTemplate uses
-// for the grace period. It returns the remaining time of the grace period.
+// deleteUnusedImages sweeps the Host if a sweep is due. Otherwise it returns the error of the
+// last one.
 func (r *hostReconciler) deleteUnusedImages(ctx context.Context, obs observation) (time.Duration, error) {
-	now := r.clock.Now()
-	if !r.tracker.tryStartSweep(r.Region, r.Host, now, func() bool { return r.inventory.TryAcquire(r.Region, inventory.ReadImages) }) {
-		return 0, nil
+	if !r.tracker.tryStartSweep(r.Region, r.Host, r.clock.Now(), func() bool { return r.inventory.TryAcquire(r.Region, inventory.ReadImages) }) {
+		return 0, r.tracker.sweepFailure(r.Region, r.Host)
 	}
+	return r.sweep(ctx, obs)
+}
+
+// sweep deletes images that we downloaded and that no ProxmoxTemplate uses for the grace
+// period, and boot drives of builder VMs that no longer exist. It returns the remaining time
+// of the grace period.
+func (r *hostReconciler) sweep(ctx context.Context, obs observation) (time.Duration, error) {
+	now := r.clock.Now()
 	var after time.Duration
 	var errs []error
 	for _, storage := range r.storagesWith(obs, "import") {
@@ -30,16 +37,14 @@ func (r *hostReconciler) deleteUnusedImages(ctx context.Context, obs observation
 		errs, after = append(errs, err), soonest(after, left)
 	}
 	left, err := r.deleteUnusedBootDrives(ctx, obs)
-	if err := joinErrors(append(errs, err)...); err != nil {
-		return 0, err // the sweep stays due
+	after, err = soonest(after, left), joinErrors(append(errs, err)...)
+	if ctx.Err() == nil { // otherwise it stays due
+		// An image in its grace period makes the next sweep due when the period ends.
+		r.tracker.recordSweep(r.Region, r.Host, now, after, err)
 	}
-	after = soonest(after, left)
-	// An image in its grace period makes the next sweep due when the period ends.
-	last := now
-	if after > 0 && after < sweepInterval {
-		last = now.Add(after - sweepInterval)
+	if err != nil {
+		return 0, err
 	}
-	r.tracker.recordSweep(r.Region, r.Host, last)
 	return after, nil
 }
 
