@@ -58,8 +58,12 @@ func explain(err error, location Location, step, storage string) error {
 }
 
 // joinErrors returns an error whose text contains those of all errors, each once, in one line.
-// It returns nil if there is none.
+// It returns errStillRunning only if there is no other error, and nil if there is none.
 func joinErrors(errs ...error) error {
+	isFailure := func(err error) bool { return err != nil && !errors.Is(err, errStillRunning) }
+	if slices.ContainsFunc(errs, isFailure) {
+		errs = slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return !isFailure(err) })
+	}
 	var texts []string
 	for _, err := range errs {
 		if err != nil && !slices.Contains(texts, err.Error()) {

@@ -7,11 +7,15 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -42,6 +46,34 @@ func TestDeleteStoragesFailing(t *testing.T) {
 	e.sim.ClearFaults()
 	p.deleteUntilGone()
 	e.Expect(e.listObjects()).To(Equal(e.initial))
+}
+
+// The error of one storage is reported also while the deletion of an image on another one is in
+// progress.
+func TestDeleteStorageFailingWhileOtherInProgress(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 1, sharedStorage("nfs", "import"))
+	p := e.process()
+	p.reconcileUntilComplete()
+	// The image remains when the template is deleted.
+	testenv.AddFault(t, e.sim, pvesim.Fault{Method: "GET", Path: imagesPath, Status: 500, Message: "storage 'local' is not online"})
+	e.object = e.object.DeepCopy()
+	e.object.DeletionTimestamp = new(metav1.Now())
+	p.reconcileUntil(func(g Gomega) { g.Expect(p.Remaining(e.desired())).To(BeEmpty()) })
+	e.sim.ClearFaults()
+	_, images, _ := e.createdObjects()
+	e.Expect(images).To(HaveLen(1))
+
+	// No task ends, so this process need not wait for long.
+	p.Provider = template.NewProvider(template.Deps{
+		Clients: map[string]proxmox.Client{region: e.client()}, Inventory: p.Inventory(), Clock: e.builders.clock, KubeCluster: kubeCluster, Recorder: p.events,
+		Settings: template.Settings{VMIDs: placement.Range{From: 1000, To: 19999}, Builds: 16, TaskTimeout: time.Second, HostRemovedAfter: time.Hour},
+	})
+	testenv.AddFault(t, e.sim, pvesim.Fault{Task: "imgdel", TaskID: "local", Hang: true})
+	e.Expect(p.Cleanup(t.Context(), e.desired(), e.usage)).To(ConsistOf("pve1: the deletion of images is still in progress"))
+	testenv.AddFault(t, e.sim, pvesim.Fault{Method: "GET", Path: "/nodes/pve1/storage/shared/content", Status: 500, Message: "storage 'shared' is not online"})
+	_, err := p.Cleanup(t.Context(), e.desired(), e.usage)
+	e.Expect(err).To(MatchError("pve1: listing the images on storage shared: storage 'shared' is not online"))
 }
 
 // A template that cannot be destroyed does not stop the deletion of the others on its host.
