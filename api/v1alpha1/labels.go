@@ -105,6 +105,10 @@ const (
 // its replacement is launched if no Host has capacity for both.
 const AnnotationDriftTerminateFirst = Group + "/drift-terminate-first"
 
+// AnnotationDriftTerminatedFirst is set on a NodePool to the last Node that was deleted because of AnnotationDriftTerminateFirst:
+// when, and the UIDs of the controllers of its pods. No other Node is deleted until its pods are scheduled.
+const AnnotationDriftTerminatedFirst = Group + "/drift-terminated-first"
+
 // AnnotationAdopt is set on a Claim by an administrator to transfer a VM that another controller created. The value is the
 // VM's SMBIOS UUID, which the Claim's Node reports as its system UUID. The annotation is kept as a record of the opt-in.
 const AnnotationAdopt = Group + "/adopt"

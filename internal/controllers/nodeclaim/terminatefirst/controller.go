@@ -11,6 +11,7 @@ package terminatefirst
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -22,7 +23,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -46,10 +46,6 @@ const (
 	interval = 15 * time.Second
 	// delay is the time for core to replace a drifted Node: it checks every ten seconds.
 	delay = time.Minute
-	// restartWindow is how long before its start another process may have deleted a Node
-	// whose pods are still pending, and how long after it they may be evicted. Core waits as
-	// long for a new Node to register.
-	restartWindow = 15 * time.Minute
 )
 
 // Deps are the dependencies of the Controller.
@@ -67,21 +63,22 @@ type Deps struct {
 // Controller replaces drifted Nodes on full Hosts.
 type Controller struct {
 	deps Deps
-	// terminated is the last Node of each NodePool that was deleted.
+	// terminated is the last Node of each NodePool that this process deleted. The annotation of
+	// a cached NodePool may be older.
 	terminated map[string]termination
-	started    time.Time
 }
 
-// termination is a Node that was deleted.
+// termination is a Node that was deleted. It is stored in an annotation of the NodePool, so a
+// restarted controller knows it too.
 type termination struct {
-	at time.Time
-	// owners are the controllers of its pods.
-	owners sets.Set[types.UID]
+	At time.Time `json:"at"`
+	// Owners are the controllers of its pods.
+	Owners []types.UID `json:"owners"`
 }
 
 // NewController returns a Controller.
 func NewController(deps Deps) *Controller {
-	return &Controller{deps: deps, terminated: map[string]termination{}, started: deps.Clock.Now()}
+	return &Controller{deps: deps, terminated: map[string]termination{}}
 }
 
 // Register registers the Controller.
@@ -188,7 +185,8 @@ func (c *Controller) terminateOne(ctx context.Context, pools map[string]bool) er
 		if budgets[candidate.NodePool.Name] == 0 {
 			continue
 		}
-		if slices.ContainsFunc(pending, func(pod *corev1.Pod) bool { return c.waitsFor(pod, candidate.NodePool.Name) }) {
+		last := c.lastTermination(ctx, candidate.NodePool)
+		if slices.ContainsFunc(pending, last.mayHaveEvicted) {
 			continue
 		}
 		command, ok, err := s.simulate(ctx, candidate)
@@ -206,16 +204,51 @@ func driftedAt(c *disruption.Candidate) time.Time {
 	return c.NodeClaim.StatusConditions().Get(karpv1.ConditionTypeDrifted).LastTransitionTime.Time
 }
 
-// waitsFor reports whether a pending pod may be of the last Node of the NodePool that was
-// deleted. Then another guest may use the capacity, and to delete more Nodes would not help.
-func (c *Controller) waitsFor(pod *corev1.Pod, pool string) bool {
-	created := pod.CreationTimestamp.Time
-	if last, ok := c.terminated[pool]; ok {
-		owner := metav1.GetControllerOf(pod)
-		return owner != nil && last.owners.Has(owner.UID) && !created.Before(last.at.Truncate(time.Second))
+// lastTermination returns the last Node of a NodePool that was deleted; the zero value if none was.
+func (c *Controller) lastTermination(ctx context.Context, pool *karpv1.NodePool) termination {
+	if last, ok := c.terminated[pool.Name]; ok {
+		return last
 	}
-	// An earlier process may have deleted one.
-	return created.After(c.started.Add(-restartWindow)) && created.Before(c.started.Add(restartWindow))
+	var last termination
+	if text := pool.Annotations[v1alpha1.AnnotationDriftTerminatedFirst]; text != "" {
+		if err := json.Unmarshal([]byte(text), &last); err != nil {
+			log.FromContext(ctx).Error(err, "ignoring invalid annotation", "annotation", v1alpha1.AnnotationDriftTerminatedFirst, "NodePool", klog.KObj(pool))
+			return termination{}
+		}
+	}
+	return last
+}
+
+// mayHaveEvicted reports whether a pending pod may be of the Node. Then another guest may use the
+// capacity, and to delete more Nodes would not help.
+func (t termination) mayHaveEvicted(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(pod)
+	return owner != nil && slices.Contains(t.Owners, owner.UID) && !pod.CreationTimestamp.Time.Before(t.At.Truncate(time.Second))
+}
+
+// recordTermination records that a Node is deleted.
+func (c *Controller) recordTermination(ctx context.Context, candidate *disruption.Candidate) error {
+	pods, err := node.GetPods(ctx, c.deps.Kube, candidate.Node.Name)
+	if err != nil {
+		return err
+	}
+	last := termination{At: c.deps.Clock.Now().UTC()}
+	for _, pod := range pods {
+		if owner := metav1.GetControllerOf(pod); owner != nil && !slices.Contains(last.Owners, owner.UID) {
+			last.Owners = append(last.Owners, owner.UID)
+		}
+	}
+	raw, err := json.Marshal(last)
+	if err != nil {
+		return fmt.Errorf("encoding the deletion of a node: %w", err)
+	}
+	recorded := candidate.NodePool.DeepCopy()
+	metav1.SetMetaDataAnnotation(&recorded.ObjectMeta, v1alpha1.AnnotationDriftTerminatedFirst, string(raw))
+	if err := c.deps.Kube.Patch(ctx, recorded, client.MergeFrom(candidate.NodePool)); err != nil {
+		return fmt.Errorf("recording the deletion of a node of NodePool %s: %w", recorded.Name, err)
+	}
+	c.terminated[recorded.Name] = last
+	return nil
 }
 
 // execute deletes the Node of a command with core's queue, which taints it first.
@@ -223,22 +256,14 @@ func (c *Controller) execute(ctx context.Context, s *simulator, command *disrupt
 	candidate := command.Candidates[0]
 	log.FromContext(ctx).Info("replacing drifted node without overlap, no host has capacity for both",
 		"NodeClaim", klog.KObj(candidate.NodeClaim), "NodePool", klog.KObj(candidate.NodePool))
-	pods, err := node.GetPods(ctx, c.deps.Kube, candidate.Node.Name)
-	if err != nil {
+	if err := c.recordTermination(ctx, candidate); err != nil {
 		return err
 	}
-	last := termination{at: c.deps.Clock.Now(), owners: sets.New[types.UID]()}
-	for _, pod := range pods {
-		if owner := metav1.GetControllerOf(pod); owner != nil {
-			last.owners.Insert(owner.UID)
-		}
-	}
-	c.terminated[candidate.NodePool.Name] = last
 	queue := s.newQueue()
 	if err := queue.StartCommand(ctx, command); err != nil {
 		return err
 	}
-	_, err = queue.Reconcile(ctx, candidate.NodeClaim)
+	_, err := queue.Reconcile(ctx, candidate.NodeClaim)
 	if !command.Succeeded {
 		// Core removes the taint of a Node that is not marked any more.
 		queue.CompleteCommand(command)

@@ -291,18 +291,31 @@ func TestReconcilePendingPods(t *testing.T) {
 	w.Expect(w.IsDeleted(second.claim)).To(BeTrue())
 }
 
-// A pod that no Node can run does not block the replacement of Nodes.
+// A pod that no Node can run does not block the replacement of Nodes, also after a restart.
 func TestReconcileUnrelatedPendingPod(t *testing.T) {
 	t.Parallel()
-	w := newFullEnv(t, options{cores: 6})
-	first, second := w.addNode("a", 3*time.Minute, options{}), w.addNode("b", 2*time.Minute, options{})
-	w.reconcile()
-	w.Expect(w.IsDeleted(first.claim)).To(BeTrue())
-	w.removeNode(first)
-	w.addPod("stuck", "", func(pod *corev1.Pod) {
-		pod.OwnerReferences[0].UID = "stuck"
-		pod.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: "none"}
-	})
-	w.reconcile()
-	w.Expect(w.IsDeleted(second.claim)).To(BeTrue())
+	for name, restart := range map[string]bool{"same_process": false, "restarted": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newFullEnv(t, options{cores: 6})
+			first, second := w.addNode("a", 3*time.Minute, options{}), w.addNode("b", 2*time.Minute, options{})
+			stick := func(pod *corev1.Pod) {
+				pod.OwnerReferences[0].UID = "stuck"
+				pod.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: "none"}
+			}
+			if restart {
+				w.addPod("stuck-before", "", stick)
+				w.restart()
+			}
+			w.reconcile()
+			w.Expect(w.IsDeleted(first.claim)).To(BeTrue())
+			w.removeNode(first)
+			w.addPod("stuck", "", stick)
+			if restart {
+				w.restart()
+			}
+			w.reconcile()
+			w.Expect(w.IsDeleted(second.claim)).To(BeTrue())
+		})
+	}
 }
