@@ -73,6 +73,9 @@ const (
 	EventVolumeAttached = "VolumeAttached"
 	// EventDiskNotDeleted means that Proxmox cannot delete a disk of the VM.
 	EventDiskNotDeleted = "DiskNotDeleted"
+	// EventProxmoxBusy means that the deletion waits for other requests to Proxmox, or for the deletion of other VMs. The message
+	// contains for which.
+	EventProxmoxBusy = "ProxmoxBusy"
 	// EventRegionNotConfigured means that the cloud config does not contain the region of the VM.
 	EventRegionNotConfigured = "RegionNotConfigured"
 )

@@ -47,6 +47,10 @@ var (
 	ErrHostUnreachable = errors.New("host unreachable")
 	// ErrUnreachable: no URL of the Cluster responds; the request had no effect.
 	ErrUnreachable = errors.New("cluster unreachable")
+	// ErrNoTime: the context of the caller ended before a URL had time to respond, for example
+	// while the request waited for a connection; the request had no effect. It does not mean
+	// that the Cluster is unreachable.
+	ErrNoTime = errors.New("no time left")
 	// ErrUnknownOutcome: the request may have taken effect; read the state before a retry.
 	ErrUnknownOutcome = errors.New("outcome unknown")
 	// ErrTaskCanceled: the task was canceled by another user.

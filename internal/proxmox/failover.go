@@ -46,14 +46,16 @@ func (f *failover) send(ctx context.Context, req request, header http.Header) (r
 		foreign  response
 		refusal  *response // of a Host without quorum, or that does not reach the Host of the path
 	)
-	kind := ErrUnreachable
+	kind, trying := ErrUnreachable, time.Duration(0)
 	for len(tried) < len(f.urls.all) && ctx.Err() == nil {
 		url, release, err := f.urls.acquire(ctx, tried, req)
 		if err != nil {
 			failures = append(failures, err)
 			break
 		}
+		began := time.Now()
 		resp, sent, err := f.attempt(ctx, req, header, url, len(f.urls.all)-len(tried))
+		trying += time.Since(began)
 		release()
 		tried = append(tried, url)
 		failed := &attemptError{url: url.base, err: err}
@@ -73,10 +75,13 @@ func (f *failover) send(ctx context.Context, req request, header http.Header) (r
 		}
 		failures, foreign = append(failures, failed), resp
 	}
-	switch {
-	case refusal != nil:
+	if refusal != nil {
 		return *refusal, nil
-	case len(failures) == 0:
+	}
+	if errors.Is(kind, ErrUnreachable) && ctx.Err() != nil && trying < hangTime {
+		kind = ErrNoTime
+	}
+	if len(failures) == 0 {
 		failures = append(failures, ctx.Err())
 	}
 	return foreign, &failure{kind: kind, cause: errors.Join(failures...)}

@@ -123,7 +123,8 @@ func TestFailoverEndedBeforeConnection(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err = c.StartVM(ctx, "pve1", 200)
-	g.Expect(err).To(And(MatchError(proxmox.ErrUnreachable), MatchError(context.DeadlineExceeded)))
+	// A busy machine may notice the end late, as if the URL hung.
+	g.Expect(err).To(And(Or(MatchError(proxmox.ErrNoTime), MatchError(proxmox.ErrUnreachable)), MatchError(context.DeadlineExceeded)))
 }
 
 func TestFailoverCanceled(t *testing.T) {
@@ -154,7 +155,7 @@ func TestFailoverCanceled(t *testing.T) {
 	g.Expect(c.UploadISO(canceledByHost(), "pve1", "local", "a.iso", []byte("iso"))).To(BeEquivalentTo(testUPID))
 
 	_, err = c.StartVM(ctx, "pve1", 200)
-	g.Expect(err).To(And(MatchError(proxmox.ErrUnreachable), MatchError(context.Canceled)), "nothing was sent")
+	g.Expect(err).To(And(MatchError(proxmox.ErrNoTime), MatchError(context.Canceled)), "nothing was sent")
 	g.Expect(calls.Load()).To(BeEquivalentTo(3))
 }
 

@@ -70,7 +70,7 @@ func (t *ticket) authorize(ctx context.Context, header http.Header) (credential,
 	case t.lock <- struct{}{}:
 		defer func() { <-t.lock }()
 	case <-ctx.Done():
-		return credential{}, &failure{kind: ErrUnreachable, cause: ctx.Err()}
+		return credential{}, &failure{kind: ErrNoTime, cause: fmt.Errorf("waiting for the login: %w", ctx.Err())}
 	}
 	if age := t.clock.Since(t.obtained); t.session.Ticket == "" || age > ticketLife {
 		if err := t.logIn(ctx); err != nil && (t.session.Ticket == "" || age > maxTicketLife) {
@@ -117,7 +117,11 @@ func loginError(err error) error {
 	case errors.Is(failed.kind, ErrUnauthorized):
 		return failed
 	}
-	return &failure{kind: ErrUnreachable, text: "the login failed: " + failed.Error(), cause: failed.cause}
+	kind := ErrUnreachable
+	if errors.Is(failed.kind, ErrNoTime) {
+		kind = ErrNoTime
+	}
+	return &failure{kind: kind, text: "the login failed: " + failed.Error(), cause: failed.cause}
 }
 
 // renew drops the refused ticket, so the next authorize logs in again.

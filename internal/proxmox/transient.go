@@ -10,7 +10,7 @@ import (
 )
 
 var transient = []error{
-	ErrLocked, ErrBusy, ErrUnknownOutcome, ErrConflict, ErrHostUnreachable, ErrUnreachable, ErrNoQuorum,
+	ErrLocked, ErrBusy, ErrUnknownOutcome, ErrConflict, ErrHostUnreachable, ErrUnreachable, ErrNoQuorum, ErrNoTime,
 	ErrUnauthorized, // a token that is being rotated
 	context.Canceled, context.DeadlineExceeded,
 }

@@ -23,6 +23,7 @@ func TestIsTransient(t *testing.T) {
 		proxmox.ErrHostUnreachable: true,
 		proxmox.ErrUnreachable:     true,
 		proxmox.ErrNoQuorum:        true,
+		proxmox.ErrNoTime:          true,
 		proxmox.ErrUnauthorized:    true,
 		context.Canceled:           true,
 		context.DeadlineExceeded:   true,

@@ -88,7 +88,7 @@ func (p *urlPool) acquire(ctx context.Context, tried []*clusterURL, req request)
 			p.leave(url) // do not wait for the requests that hang
 		case <-ctx.Done():
 			p.leave(url)
-			return nil, nil, fmt.Errorf("waiting for a connection: %w", ctx.Err())
+			return nil, nil, fmt.Errorf("waiting for a connection, because each URL gets at most %d requests at a time: %w", MaxConnections, ctx.Err())
 		}
 	}
 }

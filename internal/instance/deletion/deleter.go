@@ -219,8 +219,8 @@ func (a *attempt) releaseClaimState(ctx context.Context) (bool, error) {
 
 func unreachable(host string) string { return fmt.Sprintf("host %s is unreachable", host) }
 
-// blocked turns an unreachable Host and a held lock into a BlockedError; other errors
-// stay as they are.
+// blocked turns an unreachable Host, a held lock and a wait for other requests into a
+// BlockedError; other errors stay as they are.
 func blocked(err error, message string) error {
 	switch {
 	case err == nil:
@@ -229,6 +229,8 @@ func blocked(err error, message string) error {
 		return &instance.BlockedError{Reason: v1alpha1.EventHostUnreachable, Message: message + ": " + err.Error()}
 	case errors.Is(err, proxmox.ErrLocked):
 		return &instance.BlockedError{Reason: v1alpha1.EventVMLocked, Message: err.Error()}
+	case errors.Is(err, proxmox.ErrNoTime) && !errors.Is(err, context.Canceled): // the controller does not end
+		return &instance.BlockedError{Reason: v1alpha1.EventProxmoxBusy, Message: "the deletion had to wait and is retried: " + err.Error()}
 	}
 	return err
 }

@@ -118,6 +118,10 @@ func checkMark(id instance.Identity, host string, cfg proxmox.VMConfig) error {
 // destroy destroys a VM that is powered off. The storage is that of its boot disk.
 func (d *Deleter) destroy(ctx context.Context, c proxmox.Client, id instance.Identity, host, storage string) (result, error) {
 	release, err := d.deps.Tasks.AcquireSlot(ctx, d.deps.Inventory.View(), instance.TaskDestroy, id.Region, host, storage)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return vmRemaining, &instance.BlockedError{Reason: v1alpha1.EventProxmoxBusy, Message: fmt.Sprintf(
+			"VM %d waits for the deletion of other VMs on storage %s of host %s, which deletes at most %d at a time", id.VMID, storage, host, d.deps.Settings.CloneSlots)}
+	}
 	if err != nil {
 		return vmRemaining, err
 	}

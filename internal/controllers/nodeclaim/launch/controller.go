@@ -202,7 +202,7 @@ func affectedOfferings(claim *karpv1.NodeClaim, in instance.Intent, reason strin
 		// The Host of the Template may have failed, and other classes have other Templates.
 		mayBeTemplateHost := in.TemplateHost != "" && in.TemplateHost != in.Host && errors.Is(cause, proxmox.ErrHostUnreachable)
 		// The timeout can also be caused by something of this class, such as its Secret.
-		for _, hostError := range []error{proxmox.ErrHostUnreachable, proxmox.ErrUnreachable, proxmox.ErrNoQuorum, proxmox.ErrLocked, proxmox.ErrBusy} {
+		for _, hostError := range []error{proxmox.ErrHostUnreachable, proxmox.ErrUnreachable, proxmox.ErrNoQuorum, proxmox.ErrNoTime, proxmox.ErrLocked, proxmox.ErrBusy} {
 			if errors.Is(cause, hostError) && !mayBeTemplateHost {
 				return affected, true
 			}

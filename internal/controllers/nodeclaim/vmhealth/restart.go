@@ -46,7 +46,7 @@ func (c *Controller) restart(ctx context.Context, claim *karpv1.NodeClaim, vm in
 		log.Info("start of stopped VM is still in progress")
 		c.reportStopped(ctx, claim, vm)
 		c.restarts.recordFailed(vm, true)
-	case errors.Is(err, proxmox.ErrNoQuorum), errors.Is(err, proxmox.ErrUnreachable):
+	case errors.Is(err, proxmox.ErrNoQuorum), errors.Is(err, proxmox.ErrUnreachable), errors.Is(err, proxmox.ErrNoTime):
 		// Whether the VM is still stopped is unknown. The NodeClass reports the region.
 		log.Info("region cannot be reached, not starting stopped VM", "cause", err.Error())
 	case errors.Is(err, instance.ErrVMLocked):
