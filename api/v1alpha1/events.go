@@ -9,6 +9,9 @@ const (
 	EventVMLaunched = "VMLaunched"
 	// EventWaitingForCapacity means that no host has capacity for a Claim of a static NodePool.
 	EventWaitingForCapacity = "WaitingForCapacity"
+	// EventHostPowerUnknown means that the launch waits, because the records of hosts that were shut down to save energy cannot be
+	// read. The message contains the cause.
+	EventHostPowerUnknown = "HostPowerUnknown"
 	// EventNodeNotJoined means that the VM runs and has not become a Node.
 	EventNodeNotJoined = "NodeNotJoined"
 	// EventRegistrationInvalid means that the Node does not match its Claim: the boot data must be fixed.

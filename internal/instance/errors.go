@@ -18,6 +18,9 @@ var (
 	ErrParked = errors.New("waiting for capacity")
 	// ErrHostAsleep means that the Host was shut down to save energy and is being woken; retry.
 	ErrHostAsleep = errors.New("waiting for the host to wake up")
+	// ErrHostPowerUnknown means that it cannot be read whether the Host was shut down to save
+	// energy; retry.
+	ErrHostPowerUnknown = errors.New("whether the host was shut down to save energy is unknown")
 	// ErrStartInProgress means that a VM's start did not end in time; the next poll shows
 	// its result.
 	ErrStartInProgress = errors.New("the start is still in progress")

@@ -72,6 +72,9 @@ func newIndex(v View, settings Settings) *index {
 			state := newHostState(region, host, limits, sleep, v.Failures[region])
 			state.MaintenanceUnknown = state.Maintenance == "" && (snapshot.MaintenanceUnknown || settings.maintenanceUnknown)
 			state.SleepOutdated = settings.sleepingOutdated && (sleep != "" || limits.Power.Mode == PowerEnabled || !host.IsUp())
+			if state.SleepOutdated {
+				state.SleepFailure = settings.sleepingFailure
+			}
 			x.hosts[region][name] = &hostAccount{state: state, limits: limits}
 		}
 	}

@@ -66,10 +66,12 @@ type Inventory struct {
 	sleeping           map[HostName]Sleep
 	// sleepingOutdated is true until the leader has read sleeping.
 	sleepingOutdated bool
-	generation       uint64
-	subscribers      map[int]chan Event
-	nextSubscriber   int
-	loggedHosts      map[string]bool // see logDuplicateHosts
+	// sleepingFailure is why the leader cannot read sleeping; empty if it could or has not tried.
+	sleepingFailure string
+	generation      uint64
+	subscribers     map[int]chan Event
+	nextSubscriber  int
+	loggedHosts     map[string]bool // see logDuplicateHosts
 }
 
 // New returns an Inventory of the clients' Clusters. It reads nothing before Start or
@@ -268,7 +270,7 @@ func (i *Inventory) publish(changed bool) {
 		i.generation++
 	}
 	settings := i.options.Settings.withMaintenance(i.maintenance, i.maintenanceUnknown).WithSleeping(i.sleeping)
-	settings.sleepingOutdated = i.sleepingOutdated
+	settings.sleepingOutdated, settings.sleepingFailure = i.sleepingOutdated, i.sleepingFailure
 	view := NewView(maps.Clone(i.snapshots), maps.Clone(i.failures), maps.Clone(i.ledger.reservations), settings)
 	view.Generation, view.recentlyReleased = i.generation, i.ledger.released
 	i.view.Store(&view)

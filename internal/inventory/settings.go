@@ -102,6 +102,8 @@ type Settings struct {
 	sleeping           map[HostName]Sleep
 	// sleepingOutdated: another process may have changed sleeping since.
 	sleepingOutdated bool
+	// sleepingFailure is why sleeping remains outdated.
+	sleepingFailure string
 }
 
 // rule is one entry of the file: the fields to set for matching Hosts.

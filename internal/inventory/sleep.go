@@ -102,8 +102,19 @@ func (i *Inventory) setSleeping(hosts map[HostName]Sleep, outdated bool) {
 	if i.sleepingOutdated == outdated && maps.EqualFunc(i.sleeping, hosts, func(a, b Sleep) bool { return reflect.DeepEqual(a, b) }) {
 		return
 	}
-	i.sleeping, i.sleepingOutdated = maps.Clone(hosts), outdated
+	i.sleeping, i.sleepingOutdated, i.sleepingFailure = maps.Clone(hosts), outdated, ""
 	i.publish(true)
+}
+
+// SetSleepingFailure records why the leader cannot read the records, which remain outdated until
+// SetSleeping. It notifies no subscribers: they would make the leader read again at once.
+func (i *Inventory) SetSleepingFailure(err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.sleepingOutdated && i.sleepingFailure != err.Error() {
+		i.sleepingFailure = err.Error()
+		i.publish(false)
+	}
 }
 
 // knownHosts returns what is known about the sleeping Hosts of a region, by name. The caller

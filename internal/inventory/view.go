@@ -86,6 +86,8 @@ type HostState struct {
 	// SleepOutdated is true if the Host may be in another state than Sleep; see
 	// SetSleepingOutdated.
 	SleepOutdated bool
+	// SleepFailure is why Sleep remains outdated; empty if it does not.
+	SleepFailure string
 }
 
 // StorageState is a storage of a Host with its free capacity.

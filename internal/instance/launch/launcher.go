@@ -60,8 +60,8 @@ func (l *Launcher) IsCompleted(claim *karpv1.NodeClaim) bool {
 // Launch resumes a Claim's launch and returns when its VM runs. It waits for Proxmox's
 // tasks. A *instance.LaunchError means that the launch failed permanently,
 // instance.ErrClaimBusy that another operation on the Claim is in progress,
-// instance.ErrHostAsleep that its Host is being woken; after any other error, call Launch
-// again.
+// instance.ErrHostAsleep that its Host is being woken, instance.ErrHostPowerUnknown that it
+// cannot be read whether it must be; after any other error, call Launch again.
 func (l *Launcher) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) error {
 	in, ok, err := instance.ReadIntent(claim)
 	if errors.Is(err, instance.ErrNewerVersion) {

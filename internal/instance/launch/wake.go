@@ -13,8 +13,9 @@ import (
 )
 
 // ensureAwake returns nil if neither the Host of the VM nor that of the Template was shut down to
-// save energy, or both are up again. Until then, and while the records about them are outdated, it
-// returns instance.ErrHostAsleep: the reservation of the Claim makes the power controller wake
+// save energy, or both are up again. While the records about them cannot be read, it returns
+// instance.ErrHostPowerUnknown. Until then, and while the records are outdated, it returns
+// instance.ErrHostAsleep: the reservation of the Claim makes the power controller wake
 // them. The Claim shows the wait, so its deletion needs no request to a Host that is off. A launch
 // that may have sent requests does not wait: its Host is in use, so a record about it is removed
 // again. After a restart, a clone that was not recorded is listed, unless the token may read only a resource pool; then its VM is deleted as an orphan.
@@ -29,6 +30,9 @@ func (a *attempt) ensureAwake(ctx context.Context) error {
 	}
 	waited := a.progress.HasReached(instance.PhaseHostWaking)
 	switch {
+	case host.SleepFailure != "":
+		return fmt.Errorf("VM %d waits for host %s: %w: %s; allow the controller to get and update this ConfigMap, as the Role of the chart does",
+			a.intent.VMID, host.Name, instance.ErrHostPowerUnknown, host.SleepFailure)
 	case host.SleepOutdated:
 		return a.waitingFor(host)
 	case host.Sleep == inventory.WakeFailed:

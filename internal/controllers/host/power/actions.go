@@ -39,6 +39,7 @@ func (c *Controller) load(ctx context.Context) error {
 	}
 	records, err := c.deps.Store.Load(ctx)
 	if err != nil {
+		c.deps.Inventory.SetSleepingFailure(err)
 		return err
 	}
 	c.mu.Lock()

@@ -127,6 +127,10 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if errors.Is(err, instance.ErrParked) || errors.Is(err, instance.ErrClaimBusy) {
 		return reconcile.Result{RequeueAfter: parkedInterval}, nil
 	}
+	if errors.Is(err, instance.ErrHostPowerUnknown) {
+		c.deps.Recorder.Publish(launchFailedEvent(claim, v1alpha1.EventHostPowerUnknown, err))
+		return reconcile.Result{RequeueAfter: wakeInterval}, nil
+	}
 	if errors.Is(err, instance.ErrHostAsleep) {
 		return reconcile.Result{RequeueAfter: wakeInterval}, nil
 	}
