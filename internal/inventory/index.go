@@ -68,9 +68,11 @@ func newIndex(v View, settings Settings) *index {
 		x.hosts[region] = make(map[string]*hostAccount, len(snapshot.Hosts))
 		for name, host := range snapshot.Hosts {
 			limits := settings.For(region, name)
-			sleep := settings.sleeping[HostName{Region: region, Host: name}].sleepState(host.Online)
+			record := settings.sleeping[HostName{Region: region, Host: name}]
+			sleep := record.sleepState(host.Online)
 			state := newHostState(region, host, limits, sleep, v.Failures[region])
 			state.MaintenanceUnknown = state.Maintenance == "" && (snapshot.MaintenanceUnknown || settings.maintenanceUnknown)
+			state.SleepSince = record.Since
 			state.SleepOutdated = settings.sleepingOutdated && (sleep != "" || limits.Power.Mode == PowerEnabled || !host.IsUp())
 			if state.SleepOutdated {
 				state.SleepFailure = settings.sleepingFailure

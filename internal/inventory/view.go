@@ -83,6 +83,8 @@ type HostState struct {
 	// Sleep is the state of a Host that was shut down to save energy; empty if it was not. Such
 	// a Host is in service unless it does not wake.
 	Sleep SleepState
+	// SleepSince is when the shutdown of the Host was requested; zero if Sleep is empty.
+	SleepSince time.Time
 	// SleepOutdated is true if the Host may be in another state than Sleep; see
 	// SetSleepingOutdated.
 	SleepOutdated bool

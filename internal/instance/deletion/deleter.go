@@ -95,20 +95,38 @@ type attempt struct {
 }
 
 // isNotLaunched reports whether nothing was created for the Claim on Proxmox: it is parked, or
-// its launch still waits for its Host to wake up.
-func (a *attempt) isNotLaunched() bool {
-	if state := a.deps.Launches.Get(string(a.claim.UID)); !a.hasIntent || state.Started || state.Completed {
-		return false
+// its launch still waits for its Host to wake up. unknown is true if the records that show it
+// are not read yet.
+func (a *attempt) isNotLaunched() (notLaunched, unknown bool) {
+	view, progress := a.deps.Inventory.View(), instance.ReadProgress(a.claim)
+	switch {
+	case a.mayHaveBegun(view, progress):
+		return false, false
+	case a.intent.Parked || progress.HasReached(instance.PhaseHostWaking):
+		return true, false
 	}
-	if a.intent.IsListed(a.deps.Inventory.View()) {
-		return false
+	for _, name := range []string{a.intent.Host, a.intent.TemplateHost} {
+		host, _ := view.Host(a.intent.Region, name)
+		// With a record that is older than the plan, the launch could not begin.
+		notLaunched = notLaunched || host.Sleep != "" && !host.SleepOutdated && host.SleepSince.Before(a.intent.Time)
+		unknown = unknown || host.SleepOutdated && host.SleepFailure == ""
 	}
-	progress := instance.ReadProgress(a.claim)
-	return a.intent.Parked || progress.HasReached(instance.PhaseHostWaking) && !progress.HasReached(instance.PhaseHostAwake)
+	return notLaunched, unknown
+}
+
+// mayHaveBegun reports whether requests of the launch were sent as far as is known, or its plan
+// cannot be read.
+func (a *attempt) mayHaveBegun(view inventory.View, progress instance.Progress) bool {
+	state := a.deps.Launches.Get(string(a.claim.UID))
+	return !a.hasIntent || state.Started || state.Completed || a.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" ||
+		a.intent.IsListed(view) || progress.HasReached(instance.PhaseHostAwake) || progress.HasReached(instance.PhaseCloning)
 }
 
 func (a *attempt) run(ctx context.Context) (bool, error) {
-	if a.isNotLaunched() {
+	switch notLaunched, unknown := a.isNotLaunched(); {
+	case unknown:
+		return false, nil // the leader reads the records when it starts
+	case notLaunched:
 		return a.releaseClaimState(ctx)
 	}
 	result := vmAbsent

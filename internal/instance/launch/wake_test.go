@@ -167,6 +167,38 @@ func TestDeleteWaitingForHost(t *testing.T) {
 	w.Delete(testenv.Reload(w, claim))
 }
 
+// The leader changed after a claim was planned on a sleeping host, before its launch began.
+func TestDeletePlannedOnSleepingHost(t *testing.T) {
+	t.Parallel()
+	w, record := sleeping(t)
+	claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve2"))
+	w.Process = w.StartProcess(testenv.NeverPolled())
+	w.Inventory.SetSleepingOutdated(map[inventory.HostName]inventory.Sleep{{Region: testenv.Region, Host: "pve2"}: record})
+	w.Refresh()
+	w.Sim.ResetRequests()
+	deleted, err := w.Instances.Deleter.Delete(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(deleted).To(BeFalse(), "the records are not read yet")
+	setSleep(w, record)
+	deleted, err = w.Instances.Deleter.Delete(t.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(deleted).To(BeTrue())
+	w.Expect(w.Sim.CountRequests("", "/nodes/*/tasks")).To(BeZero(), "the host is not asked for a clone")
+}
+
+// A record that is newer than the plan does not show that the launch has not begun.
+func TestDeletePlannedBeforeSleep(t *testing.T) {
+	t.Parallel()
+	w, record := sleeping(t)
+	claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve2"))
+	w.Process = w.StartProcess(testenv.NeverPolled())
+	record.Since = w.Intent(claim).Time.Add(time.Second)
+	setSleep(w, record)
+	w.Refresh()
+	_, err := w.Instances.Deleter.Delete(t.Context(), claim)
+	w.Expect(err).To(HaveField("Reason", v1alpha1.EventHostUnreachable))
+}
+
 // A launch waits for the host of its template too.
 func TestLaunchSleepingTemplateHost(t *testing.T) {
 	t.Parallel()
