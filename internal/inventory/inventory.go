@@ -64,7 +64,9 @@ type Inventory struct {
 	// maintenanceUnknown is true if maintenance could not be read yet.
 	maintenanceUnknown bool
 	sleeping           map[HostName]Sleep
-	// sleepingOutdated is true until the leader has read sleeping.
+	// sleepingCurrent is true after SetSleeping, sleepingOutdated between SetSleepingOutdated and
+	// SetSleeping. Both are false before.
+	sleepingCurrent  bool
 	sleepingOutdated bool
 	// sleepingFailure is why the leader cannot read sleeping; empty if it could or has not tried.
 	sleepingFailure string

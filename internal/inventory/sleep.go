@@ -93,12 +93,16 @@ func (i *Inventory) SetSleeping(hosts map[HostName]Sleep) { i.setSleeping(hosts,
 
 // SetSleepingOutdated is SetSleeping for records that were read before this process became the
 // leader. The leader may change them until then, so no request is sent to a Host that may be
-// asleep. SetSleeping ends it.
+// asleep. SetSleeping ends it; afterwards SetSleepingOutdated has no effect.
 func (i *Inventory) SetSleepingOutdated(hosts map[HostName]Sleep) { i.setSleeping(hosts, true) }
 
 func (i *Inventory) setSleeping(hosts map[HostName]Sleep, outdated bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	if outdated && i.sleepingCurrent {
+		return
+	}
+	i.sleepingCurrent = !outdated
 	if i.sleepingOutdated == outdated && maps.EqualFunc(i.sleeping, hosts, func(a, b Sleep) bool { return reflect.DeepEqual(a, b) }) {
 		return
 	}

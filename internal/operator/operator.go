@@ -187,11 +187,10 @@ func (o *Operator) powerStore() power.Store {
 // readSleeping reads which Hosts were shut down to save energy, so controllers do not start with
 // offline Hosts. The power controller of the leader reads it again.
 func (o *Operator) readSleeping(ctx context.Context) {
-	records, err := o.powerStore().Load(ctx)
-	if err != nil {
+	o.Inventory.SetSleepingOutdated(nil)
+	if err := o.powerStore().Follow(ctx, o.Inventory); err != nil {
 		log.FromContext(ctx).Error(err, "reading which hosts were shut down failed, retrying")
 	}
-	o.Inventory.SetSleepingOutdated(records)
 }
 
 // addProviders creates the providers of instance types, VMs and templates and

@@ -22,7 +22,12 @@ func (o *Operator) addWebPage(ctx context.Context, kubeCluster string) error {
 		if err != nil {
 			return fleet.Map{}, err
 		}
-		return fleet.Build(fleet.Input{View: o.Inventory.View(), Objects: objects, KubeCluster: kubeCluster, Pricing: opts.Pricing(), Now: o.Clock.Now()}), nil
+		failure := o.followLeader(ctx)
+		m := fleet.Build(fleet.Input{View: o.Inventory.View(), Objects: objects, KubeCluster: kubeCluster, Pricing: opts.Pricing(), Now: o.Clock.Now()})
+		if failure != nil {
+			m.Problems = append(m.Problems, fmt.Sprintf("which hosts sleep may be outdated: %v", failure))
+		}
+		return m, nil
 	}
 	server, err := webpage.NewServer(ctx, fmt.Sprintf(":%d", opts.WebPagePort), o.GetConfig(), o.GetHTTPClient(), webpage.Page{Read: read})
 	if err != nil {
@@ -32,4 +37,15 @@ func (o *Operator) addWebPage(ctx context.Context, kubeCluster string) error {
 		return fmt.Errorf("adding the web page: %w", err)
 	}
 	return nil
+}
+
+// followLeader reads which Hosts were shut down to save energy if this process is not the leader,
+// which knows it.
+func (o *Operator) followLeader(ctx context.Context) error {
+	select {
+	case <-o.Elected():
+		return nil
+	default:
+		return o.powerStore().Follow(ctx, o.Inventory)
+	}
 }

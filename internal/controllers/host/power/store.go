@@ -67,6 +67,17 @@ func (s Store) Load(ctx context.Context) (map[inventory.HostName]inventory.Sleep
 	return records, nil
 }
 
+// Follow updates the inventory of a process that is not the leader with the records of the
+// leader. It has no effect once the process is the leader.
+func (s Store) Follow(ctx context.Context, i *inventory.Inventory) error {
+	records, err := s.Load(ctx)
+	if err != nil {
+		return err
+	}
+	i.SetSleepingOutdated(records)
+	return nil
+}
+
 func (s Store) parse(key, value string) (inventory.HostName, inventory.Sleep, error) {
 	var record inventory.Sleep
 	dot := strings.LastIndexByte(key, '.')
