@@ -46,7 +46,8 @@ func workloadOf(object client.Object) (workload, bool) {
 	return workload{}, false
 }
 
-// jobWorkload returns the workload of a Job: the pods that run at the same time.
+// jobWorkload returns the workload of a Job: the pods that run at the same time; none if it is
+// suspended.
 func jobWorkload(job *batchv1.Job) workload {
 	name := map[string]string{batchv1.JobNameLabel: job.Name} // the API server adds it
 	template := *job.Spec.Template.DeepCopy()
@@ -54,6 +55,9 @@ func jobWorkload(job *batchv1.Job) workload {
 	replicas := job.Spec.Parallelism
 	if completions := job.Spec.Completions; completions != nil && *completions < ptr.Deref(replicas, 1) {
 		replicas = completions
+	}
+	if ptr.Deref(job.Spec.Suspend, false) {
+		replicas = new(int32(0))
 	}
 	return workload{"Job", job.ObjectMeta, replicas, &metav1.LabelSelector{MatchLabels: name}, template}
 }

@@ -8,6 +8,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -26,6 +27,9 @@ func TestNewPods(t *testing.T) {
 			Replicas: replicas, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}},
 		}}
 	}
+	job := func(suspend bool) client.Object {
+		return &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "report"}, Spec: batchv1.JobSpec{Suspend: &suspend}}
+	}
 	for name, test := range map[string]struct {
 		object client.Object
 		want   []string
@@ -35,6 +39,8 @@ func TestNewPods(t *testing.T) {
 		"existing_pod":     {&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a"}}, nil},
 		"default_replicas": {deployment(nil), nil},
 		"pod":              {&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "debug"}, Spec: corev1.PodSpec{NodeName: "node"}}, []string{"default/debug"}},
+		"job":              {job(false), []string{"shop/report-1"}},
+		"suspended_job":    {job(true), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
