@@ -6,6 +6,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -77,15 +79,30 @@ type kubeCluster struct {
 	client client.Client
 }
 
-func (k *kubeCluster) config() (*rest.Config, error) {
+func (k *kubeCluster) loader() clientcmd.ClientConfig {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = k.kubeconfig
-	overrides := &clientcmd.ConfigOverrides{CurrentContext: k.context}
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: k.context})
+}
+
+func (k *kubeCluster) config() (*rest.Config, error) {
+	config, err := k.loader().ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
 	}
 	return config, nil
+}
+
+// namespace returns the namespace of the context, as kubectl uses it. It needs no kubeconfig.
+func (k *kubeCluster) namespace() (string, error) {
+	config, err := k.loader().RawConfig()
+	if err != nil {
+		return "", fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	if selected := config.Contexts[cmp.Or(k.context, config.CurrentContext)]; selected != nil && selected.Namespace != "" {
+		return selected.Namespace, nil
+	}
+	return metav1.NamespaceDefault, nil
 }
 
 // connect returns a client and the version of the API server.

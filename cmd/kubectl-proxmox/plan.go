@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -14,6 +15,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
@@ -112,6 +115,11 @@ func (p *planner) change() (whatif.Change, error) {
 		return change, err
 	}
 	change.Objects = objects.objects
+	namespace, err := p.cluster.namespace()
+	if err != nil {
+		return change, err
+	}
+	setNamespace(change.Objects, namespace)
 	for _, arg := range p.lostHosts {
 		host, err := parseHost(arg)
 		if err != nil {
@@ -127,6 +135,18 @@ func (p *planner) change() (whatif.Change, error) {
 		change.HostSettings = &settings
 	}
 	return change, nil
+}
+
+// setNamespace sets the namespace of objects that have none. Other kinds without a namespace do
+// not affect a plan.
+func setNamespace(objects []client.Object, namespace string) {
+	for _, object := range objects {
+		switch object.(type) {
+		case *karpv1.NodePool, *karpv1alpha1.NodeOverlay, *v1alpha1.ProxmoxNodeClass, *v1alpha1.ProxmoxTemplate, *v1alpha1.ProxmoxUnmanagedTemplate:
+			continue
+		}
+		object.SetNamespace(cmp.Or(object.GetNamespace(), namespace))
+	}
 }
 
 // state returns the saved state, or the current one.

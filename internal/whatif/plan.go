@@ -26,8 +26,8 @@ import (
 
 // Change is what is planned.
 type Change struct {
-	// Objects to apply, with the defaults of the API server: the pods of workloads are added;
-	// NodePools, NodeClasses and templates replace those of the same name.
+	// Objects to apply, with their namespace and the defaults of the API server: the pods of
+	// workloads are added; NodePools, NodeClasses and templates replace those of the same name.
 	Objects []client.Object
 	// LostHosts are powered off.
 	LostHosts []inventory.HostName

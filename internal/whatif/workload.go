@@ -4,7 +4,6 @@
 package whatif
 
 import (
-	"cmp"
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -65,7 +64,7 @@ func jobWorkload(job *batchv1.Job) workload {
 // newPods returns the pods that a workload adds to those that exist, as pending pods. It
 // fails if the manifest is invalid.
 func (w workload) newPods(existing []client.Object) ([]*corev1.Pod, error) {
-	namespace := cmp.Or(w.meta.Namespace, metav1.NamespaceDefault)
+	namespace := w.meta.Namespace
 	if w.meta.Name == "" {
 		return nil, fmt.Errorf("%s: %w", w.kind, field.Required(field.NewPath("metadata", "name"), "the pods are named after it"))
 	}

@@ -38,7 +38,7 @@ func TestNewPods(t *testing.T) {
 		"same_replicas":    {deployment(new(int32(2))), nil},
 		"existing_pod":     {&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a"}}, nil},
 		"default_replicas": {deployment(nil), nil},
-		"pod":              {&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "debug"}, Spec: corev1.PodSpec{NodeName: "node"}}, []string{"default/debug"}},
+		"pod":              {&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "debug"}, Spec: corev1.PodSpec{NodeName: "node"}}, []string{"shop/debug"}},
 		"job":              {job(false), []string{"shop/report-1"}},
 		"suspended_job":    {job(true), nil},
 	} {
