@@ -49,7 +49,7 @@ fit and why, and the price per hour before and after. Nothing is changed.
 The change can be additional workloads, changed NodePools, ProxmoxNodeClasses and templates
 (-f), lost hosts (--lose-host) and other host settings, for example for overcommitment
 (--new-node-setting-file). Several changes are planned together. Without a change, the plan
-is for the pods that are pending now.
+is for the pods that are pending now, and for the missing nodes of static NodePools.
 
 The plan runs Karpenter's scheduler and the placement of this provider on the current
 objects and hosts, or on those of a file that --save wrote.`,

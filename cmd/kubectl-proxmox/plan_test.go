@@ -84,10 +84,7 @@ func (w *planEnv) addNode(name, host, cpu string, changes ...func(*karpv1.NodeCl
 	claim := w.addClaim(name, host, changes...)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: claim.Name, Labels: maps.Clone(claim.Labels)}, Spec: corev1.NodeSpec{ProviderID: claim.Status.ProviderID}}
 	maps.Copy(node.Labels, map[string]string{karpv1.NodeRegisteredLabelKey: "true", karpv1.NodeInitializedLabelKey: "true", corev1.LabelHostname: node.Name})
-	w.Create(node)
-	node.Status.Capacity, node.Status.Allocatable = claim.Status.Capacity, claim.Status.Allocatable
-	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	w.Expect(w.Kube.Status().Update(w.T.Context(), node)).To(Succeed())
+	w.createNode(node, claim.Status.Allocatable)
 	claim.Status.NodeName = node.Name
 	for _, condition := range []string{karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized} {
 		claim.StatusConditions().SetTrue(condition)
@@ -107,6 +104,17 @@ func (w *planEnv) addNode(name, host, cpu string, changes ...func(*karpv1.NodeCl
 		Name: "debug", Image: "i", Command: []string{"confidential"},
 	}}}
 	w.Expect(w.Kube.SubResource("ephemeralcontainers").Update(w.T.Context(), pod)).To(Succeed())
+}
+
+// createNode creates a Node that is ready.
+func (w *planEnv) createNode(node *corev1.Node, resources corev1.ResourceList) {
+	w.T.Helper()
+	w.Create(node)
+	node.Spec.Taints = nil // the API server adds that of a Node that is not ready
+	w.Expect(w.Kube.Update(w.T.Context(), node)).To(Succeed())
+	node.Status.Capacity, node.Status.Allocatable = resources, resources
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	w.Expect(w.Kube.Status().Update(w.T.Context(), node)).To(Succeed())
 }
 
 // plan runs the command on a saved inventory with other names, so the output does not depend

@@ -58,11 +58,11 @@ func (p *planner) replaceDynamic(vm VM) error {
 	if _, err := p.settle(); err != nil {
 		return err
 	}
-	return p.deleteDrifted(vm)
+	return p.deleteVM(vm)
 }
 
-// deleteDrifted deletes a VM that is replaced.
-func (p *planner) deleteDrifted(vm VM) error {
+// deleteVM deletes a VM and releases its capacity.
+func (p *planner) deleteVM(vm VM) error {
 	p.plan.Delete = append(p.plan.Delete, vm)
 	if err := p.evict(vm.claim.Status.NodeName, vm.claim); err != nil {
 		return err

@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -115,7 +114,7 @@ func (p *planner) run() error {
 	if err := p.loseHosts(); err != nil {
 		return err
 	}
-	if err := p.noteStaticPools(); err != nil {
+	if err := p.scaleStatic(); err != nil {
 		return err
 	}
 	results, err := p.settle()
@@ -163,20 +162,6 @@ func (p *planner) loseHosts() error {
 		p.vms.Planner.Release(string(vm.claim.UID))
 	}
 	return p.evictUnmanaged(lost)
-}
-
-// noteStaticPools adds a note for each static NodePool whose VMs are lost.
-func (p *planner) noteStaticPools() error {
-	pools := &karpv1.NodePoolList{}
-	if err := p.kube.List(p.ctx, pools); err != nil {
-		return err
-	}
-	for _, pool := range pools.Items {
-		if pool.Spec.Replicas != nil && slices.ContainsFunc(p.plan.Delete, func(vm VM) bool { return vm.NodePool == pool.Name }) {
-			p.plan.Notes = append(p.plan.Notes, fmt.Sprintf("nodepool %s is static: the VMs that replace its lost VMs are not planned", pool.Name))
-		}
-	}
-	return nil
 }
 
 // evictUnmanaged evicts the Nodes on lost Hosts that Karpenter did not create.

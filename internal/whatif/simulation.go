@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -148,7 +149,7 @@ func (s *simulation) addObjects() error {
 			return err
 		}
 	}
-	var problems []error
+	problems := []error{s.dropParked(claims)}
 	for i := range claims.Items {
 		s.cluster.UpdateNodeClaim(&claims.Items[i])
 	}
@@ -167,6 +168,20 @@ func (s *simulation) addObjects() error {
 		_, _ = s.overlays.Reconcile(s.ctx, reconcile.Request{})
 	}
 	return errors.Join(append(problems, s.checkPools(pools.Items))...)
+}
+
+// dropParked deletes the NodeClaims of static NodePools that wait for capacity: they have no VM.
+// The controller recreates them after a timeout, the plan at once.
+func (s *simulation) dropParked(claims *karpv1.NodeClaimList) (err error) {
+	claims.Items = slices.DeleteFunc(claims.Items, func(claim karpv1.NodeClaim) bool {
+		in, _, problem := instance.ReadIntent(&claim)
+		if problem != nil || !in.Parked {
+			return false
+		}
+		err = errors.Join(err, s.delete(&claim))
+		return true
+	})
+	return err
 }
 
 // checkPools sets the conditions of NodePools with core's controllers.
@@ -222,8 +237,8 @@ func (s *simulation) settle() (scheduling.Results, error) {
 	return scheduling.Results{}, fmt.Errorf("scheduling did not end after %d rounds", maxRounds)
 }
 
-// schedule runs core's scheduler. Without a NodePool that is ready it returns no results, so
-// schedule adds the error of each pod.
+// schedule runs core's scheduler. Without a dynamic NodePool that is ready it returns no results,
+// so schedule does what the Kubernetes scheduler does: pods run on existing Nodes that fit.
 func (s *simulation) schedule() (scheduling.Results, error) {
 	results, err := s.provisioner.Schedule(s.ctx)
 	if err != nil {
@@ -240,11 +255,11 @@ func (s *simulation) schedule() (scheduling.Results, error) {
 	if err != nil {
 		return results, fmt.Errorf("listing the pods of deleted nodes: %w", err)
 	}
-	results.PodErrors = map[*corev1.Pod]error{}
-	for _, pod := range append(pending, deleting...) {
-		results.PodErrors[pod] = errors.New("no NodePool is ready")
+	results, err = s.scheduleOn(s.cluster.DeepCopyNodes().Active(), append(pending, deleting...))
+	for pod := range results.PodErrors {
+		results.PodErrors[pod] = errors.New("no existing node fits, and no dynamic NodePool is ready to create one")
 	}
-	return results, nil
+	return results, err
 }
 
 // launch creates a NodeClaim and runs core's lifecycle until it is launched or refused. It

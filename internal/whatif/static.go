@@ -5,7 +5,6 @@ package whatif
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -40,7 +39,7 @@ func (p *planner) replaceStatic(vm VM, pool *karpv1.NodePool) error {
 			p.noteNotReplaced(vm, fmt.Sprintf("static nodepool %s is at limits.nodes", pool.Name))
 			return nil
 		}
-		if err := p.deleteDrifted(vm); err != nil {
+		if err := p.deleteVM(vm); err != nil {
 			return err
 		}
 	}
@@ -56,18 +55,19 @@ func (p *planner) replaceStatic(vm VM, pool *karpv1.NodePool) error {
 		return nil
 	}
 	if !terminateFirst {
-		if err := p.deleteDrifted(vm); err != nil {
+		if err := p.deleteVM(vm); err != nil {
 			return err
 		}
 	}
 	return p.bindFitting(replacement, pods)
 }
 
-// isAtNodeLimit reports whether a NodePool may have no more Nodes.
+// isAtNodeLimit reports whether a static NodePool may have no more NodeClaims. Those that wait
+// for capacity count, although they are not in the cluster.
 func (p *planner) isAtNodeLimit(pool *karpv1.NodePool) bool {
 	limit, limited := pool.Spec.Limits[resources.Node]
 	active, deleting, _ := p.cluster.NodePoolState.GetNodeCount(pool.Name)
-	return limited && int64(active+deleting) >= limit.Value()
+	return limited && max(int64(active+deleting), *pool.Spec.Replicas) >= limit.Value()
 }
 
 // launchStatic adds a Node to a static NodePool and returns its name; empty if there is no
@@ -133,13 +133,12 @@ func (s *simulation) scheduleOn(nodes []*state.StateNode, pods []*corev1.Pod) (s
 		daemonPods = append(daemonPods, daemonset.PodForDaemonSet(&daemons.Items[i]))
 	}
 	volumes := map[types.UID][]corescheduling.Requirements{}
-	var problems []error
 	for _, pod := range pods {
-		alternatives, err := scheduling.NewVolumeTopology(s.kube).GetRequirements(s.ctx, pod)
-		volumes[pod.UID], problems = alternatives, append(problems, err)
+		// As core's provisioner does, it ignores volumes without requirements.
+		volumes[pod.UID], _ = scheduling.NewVolumeTopology(s.kube).GetRequirements(s.ctx, pod)
 	}
 	topology, err := scheduling.NewTopology(s.ctx, s.kube, s.cluster, nodes, nil, nil, pods)
-	if err := errors.Join(append(problems, err)...); err != nil {
+	if err != nil {
 		return scheduling.Results{}, fmt.Errorf("scheduling on existing nodes: %w", err)
 	}
 	return scheduling.NewScheduler(s.ctx, s.kube, nil, s.cluster, nodes, topology, nil, daemonPods, s.recorder, instantClock{}, volumes, nil).Solve(s.ctx, pods)
