@@ -16,7 +16,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
+	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	podexplain "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/pod/explain"
@@ -215,13 +217,44 @@ func (p *planner) collect(results scheduling.Results) error {
 		}
 	}
 	for pod, err := range unscheduled {
-		p.plan.Unschedulable = append(p.plan.Unschedulable, UnschedulablePod{client.ObjectKeyFromObject(pod).String(), p.reason(pod, err)})
+		p.addUnschedulable(pod, p.reason(pod, err))
+	}
+	if err := p.collectRejected(); err != nil {
+		return err
 	}
 	slices.SortFunc(p.plan.Create, func(a, b VM) int {
 		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Host, b.Host), cmp.Compare(a.InstanceType, b.InstanceType), slices.Compare(a.Pods, b.Pods))
 	})
 	slices.SortFunc(p.plan.Unschedulable, func(a, b UnschedulablePod) int { return cmp.Compare(a.Pod, b.Pod) })
 	return nil
+}
+
+func (p *planner) addUnschedulable(pod *corev1.Pod, reason string) {
+	p.plan.Unschedulable = append(p.plan.Unschedulable, UnschedulablePod{client.ObjectKeyFromObject(pod).String(), reason})
+}
+
+// collectRejected adds the pods that core does not schedule, such as those whose
+// PersistentVolumeClaim does not exist. Those that avoid Karpenter's Nodes may fit on others.
+func (p *planner) collectRejected() error {
+	pods, err := nodeutils.GetProvisionablePods(p.ctx, p.kube)
+	if err != nil {
+		return err
+	}
+	var avoiding []*corev1.Pod
+	for _, pod := range pods {
+		err := p.provisioner.Validate(p.ctx, pod)
+		switch {
+		case errors.Is(err, provisioning.KarpenterManagedLabelDoesNotExistError):
+			avoiding = append(avoiding, pod)
+		case err != nil:
+			p.addUnschedulable(pod, "Karpenter ignores the pod: "+err.Error())
+		}
+	}
+	results, err := p.scheduleOn(p.cluster.DeepCopyNodes().Active(), avoiding)
+	for pod := range results.PodErrors {
+		p.addUnschedulable(pod, "no existing node fits, and the pod avoids nodes of Karpenter")
+	}
+	return err
 }
 
 // reason returns why no Node fits a pod: what the controller reports in its event, or
