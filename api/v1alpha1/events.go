@@ -66,7 +66,7 @@ const (
 	EventHostUnreachable = "HostUnreachable"
 	// EventOwnershipMarkLost means that the notes of the VM no longer contain the ownership mark.
 	EventOwnershipMarkLost = "OwnershipMarkLost"
-	// EventVMNotVisible means that the credentials cannot see the VM.
+	// EventVMNotVisible means that the credentials cannot see the VM. It can be neither deleted nor adopted.
 	EventVMNotVisible = "VMNotVisible"
 	// EventCreatedByNewerController means that a newer release of the controller created the VM.
 	EventCreatedByNewerController = "CreatedByNewerController"
@@ -111,7 +111,7 @@ const (
 	EventInPlaceUpdateFailed = "InPlaceUpdateFailed"
 	// EventVMAdopted means that the VM of another controller was adopted.
 	EventVMAdopted = "VMAdopted"
-	// EventAdoptionRefused means that the VM cannot be adopted.
+	// EventAdoptionRefused means that the VM was not adopted. The message contains the reason. The adoption is retried.
 	EventAdoptionRefused = "AdoptionRefused"
 )
 

@@ -5,6 +5,7 @@ package instance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -62,46 +63,48 @@ func UnadoptedMessage(claim *karpv1.NodeClaim, vmid int, host string, cfg proxmo
 		"to adopt it, run: kubectl annotate nodeclaim %s %s=%s; or delete it by hand", vmid, host, claim.Name, v1alpha1.AnnotationAdopt, strings.ToLower(cfg.SMBIOS().UUID))
 }
 
-// AdoptionError explains why a VM is not adopted: what was found, and what is expected.
-type AdoptionError struct{ message string }
-
-func (e *AdoptionError) Error() string { return e.message }
-
-func refusef(format string, args ...any) error { return &AdoptionError{fmt.Sprintf(format, args...)} }
-
 // Adopter adopts VMs that another controller created.
 type Adopter struct{ deps Deps }
 
 // NewAdopter returns an Adopter.
 func NewAdopter(deps Deps) *Adopter { return &Adopter{deps} }
 
-// Message explains how to adopt the VM of a Claim that another controller launched;
-// empty if the Snapshot shows no such VM.
-func (a *Adopter) Message(claim *karpv1.NodeClaim) string {
+// Explain returns the reason and the message of an event that explains how to adopt the VM
+// of a Claim that another controller launched, or that the token may not read it. The
+// message is empty if there is no such VM.
+func (a *Adopter) Explain(ctx context.Context, claim *karpv1.NodeClaim) (reason, message string) {
 	at, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
 	if err != nil {
-		return ""
+		return "", ""
 	}
-	guest, ok := a.deps.Inventory.View().Guest(at.Region, at.VMID)
-	if !ok || guest.Config == nil {
-		return ""
+	pve, err := a.deps.Clients.Get(at.Region)
+	snapshot := a.deps.Inventory.View().Snapshots[at.Region]
+	if err != nil || snapshot == nil {
+		return "", ""
 	}
-	return UnadoptedMessage(claim, at.VMID, guest.Host, *guest.Config)
+	guest, listed := snapshot.Guests[at.VMID]
+	switch {
+	case !listed && IsNotVisible(ConfirmAbsent(ctx, pve, snapshot, at.VMID)):
+		return v1alpha1.EventVMNotVisible, NotVisibleMessage(at.Region, at.VMID, "adopted")
+	case !listed, guest.Config == nil:
+		return "", ""
+	}
+	return v1alpha1.EventVMNotAdopted, UnadoptedMessage(claim, at.VMID, guest.Host, *guest.Config)
 }
 
 // Adopt adopts the VM of a Claim that another controller launched. It requires the
 // annotation with which an administrator names the VM by its SMBIOS UUID. Adopt writes
 // our ownership mark to the VM's notes, and to the Claim what a launch would have
-// written. Nothing else of the VM changes. An *AdoptionError means that the VM was not
-// changed; after a crash, the next call continues.
+// written. Nothing else of the VM changes. An error explains what was found, and what is
+// expected. After an error or a crash, the next call continues.
 func (a *Adopter) Adopt(ctx context.Context, claim *karpv1.NodeClaim) error {
 	at, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
 	if err != nil {
-		return refusef("the NodeClaim's providerID does not name a VM: %s", err)
+		return fmt.Errorf("the NodeClaim's providerID does not name a VM: %w", err)
 	}
 	pve, err := a.deps.Clients.Get(at.Region)
 	if err != nil {
-		return &AdoptionError{err.Error()}
+		return err
 	}
 	ctx, release, ok := a.deps.Guard.AcquireLaunch(ctx, string(claim.UID))
 	if !ok {
@@ -111,9 +114,13 @@ func (a *Adopter) Adopt(ctx context.Context, claim *karpv1.NodeClaim) error {
 	if err := a.deps.Inventory.Refresh(ctx, at.Region); err != nil {
 		return fmt.Errorf("reading VM %d in region %s: %w", at.VMID, at.Region, err)
 	}
-	guest, ok := a.deps.Inventory.View().Guest(at.Region, at.VMID)
+	snapshot, ok := a.deps.Inventory.View().Snapshots[at.Region]
 	if !ok {
-		return refusef("region %s shows no VM %d", at.Region, at.VMID)
+		return fmt.Errorf("reading VM %d in region %s: %w", at.VMID, at.Region, ErrNotPolled)
+	}
+	guest, ok := snapshot.Guests[at.VMID]
+	if !ok {
+		return explainAbsent(ConfirmAbsent(ctx, pve, snapshot, at.VMID), at)
 	}
 	cfg, err := pve.VMConfig(ctx, guest.Host, at.VMID)
 	if err != nil {
@@ -126,7 +133,7 @@ func (a *Adopter) Adopt(ctx context.Context, claim *karpv1.NodeClaim) error {
 		}
 		change := proxmox.ConfigChange{Set: map[string]string{"description": id.newMark(claim.Name).Notes(cfg.Description())}, Digest: cfg.Digest}
 		if err := pve.UpdateVM(ctx, guest.Host, at.VMID, change); err != nil {
-			return fmt.Errorf("writing the ownership mark of VM %d on host %s: %w", at.VMID, guest.Host, err)
+			return fmt.Errorf("writing the ownership mark: %w", err)
 		}
 	}
 	return Annotate(ctx, a.deps.Kube, claim, map[string]string{
@@ -137,6 +144,18 @@ func (a *Adopter) Adopt(ctx context.Context, claim *karpv1.NodeClaim) error {
 	})
 }
 
+// explainAbsent returns why a VM that no list shows is not adopted. A VM that the token may
+// not read is not reported as deleted.
+func explainAbsent(err error, at v1alpha1.ProviderID) error {
+	switch {
+	case errors.Is(err, proxmox.ErrNotFound):
+		return fmt.Errorf("region %s shows no VM %d", at.Region, at.VMID)
+	case IsNotVisible(err):
+		return errors.New(NotVisibleMessage(at.Region, at.VMID, "adopted"))
+	}
+	return fmt.Errorf("reading VM %d in region %s: %w", at.VMID, at.Region, err)
+}
+
 // verify compares the annotation with the VM and the Claim's Node. All must match: the
 // VMID in the providerID, the name, the UUID, and the Node that runs in the VM.
 func (a *Adopter) verify(ctx context.Context, claim *karpv1.NodeClaim, id Identity, cfg proxmox.VMConfig) error {
@@ -144,16 +163,16 @@ func (a *Adopter) verify(ctx context.Context, claim *karpv1.NodeClaim, id Identi
 	_, marked := ReadIdentity(id.Region, cfg)
 	switch {
 	case cfg.IsTemplate():
-		return refusef("VM %d is a template", id.VMID)
+		return fmt.Errorf("VM %d is a template", id.VMID)
 	case marked:
 		_, why := id.Owns(cfg)
-		return refusef("VM %d has another owner: %s", id.VMID, why)
+		return fmt.Errorf("VM %d has another owner: %s", id.VMID, why)
 	case cfg.Lock() != "":
-		return fmt.Errorf("adopting VM %d: it is locked (%s): %w", id.VMID, cfg.Lock(), proxmox.ErrLocked)
+		return fmt.Errorf("VM %d is locked (%s), and is adopted when it is unlocked", id.VMID, cfg.Lock())
 	case uuid == "" || uuid != id.UUID:
-		return refusef("annotation %s names the VM %q, and VM %d has the SMBIOS UUID %q", v1alpha1.AnnotationAdopt, id.UUID, id.VMID, uuid)
+		return fmt.Errorf("annotation %s names the VM %q, and VM %d has the SMBIOS UUID %q", v1alpha1.AnnotationAdopt, id.UUID, id.VMID, uuid)
 	case cfg.Name() != claim.Name:
-		return refusef("VM %d is named %q, want the name of the NodeClaim, %q", id.VMID, cfg.Name(), claim.Name)
+		return fmt.Errorf("VM %d is named %q, want the name of the NodeClaim, %q", id.VMID, cfg.Name(), claim.Name)
 	}
 	if claim.Status.NodeName == "" {
 		return nil // it never joined, so there is no Node to compare with
@@ -164,7 +183,7 @@ func (a *Adopter) verify(ctx context.Context, claim *karpv1.NodeClaim, id Identi
 		return client.IgnoreNotFound(err)
 	}
 	if found := node.Status.NodeInfo.SystemUUID; found != "" && !strings.EqualFold(found, uuid) {
-		return refusef("node %s reports the system UUID %s, VM %d has the SMBIOS UUID %s: the node does not run in this VM", node.Name, found, id.VMID, uuid)
+		return fmt.Errorf("node %s reports the system UUID %s, VM %d has the SMBIOS UUID %s: the node does not run in this VM", node.Name, found, id.VMID, uuid)
 	}
 	return nil
 }

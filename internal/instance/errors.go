@@ -5,6 +5,7 @@ package instance
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -67,6 +68,13 @@ func (e *AbandonedError) Error() string { return e.Message }
 func IsNotVisible(err error) bool {
 	_, forbidden := errors.AsType[*proxmox.ForbiddenError](err)
 	return forbidden
+}
+
+// NotVisibleMessage explains what to do if the token may not read a VM, which therefore
+// cannot be deleted or adopted.
+func NotVisibleMessage(region string, vmid int, done string) string {
+	return fmt.Sprintf("the token may not read VM %d of region %s, so it cannot be %s: grant VM.Audit on /vms/%d, move the VM to the token's resource pool, or delete it by hand",
+		vmid, region, done, vmid)
 }
 
 // IgnoreNotFound returns nil if the error is proxmox.ErrNotFound.

@@ -95,8 +95,7 @@ func (a *attempt) mayBeOurs(cfg proxmox.VMConfig, host string) bool {
 // moved it, which is unlikely for a VM that never ran.
 func (a *attempt) confirmInvisible(ctx context.Context) (bool, error) {
 	if !a.hasIntent || a.intent.ResourcePool == "" || a.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" {
-		return false, &instance.BlockedError{Reason: v1alpha1.EventVMNotVisible, Message: fmt.Sprintf(
-			"the token may not read VM %d of region %s, so it cannot be deleted: grant VM.Audit there, move the VM back to its resource pool, or delete it by hand", a.id.VMID, a.id.Region)}
+		return false, &instance.BlockedError{Reason: v1alpha1.EventVMNotVisible, Message: instance.NotVisibleMessage(a.id.Region, a.id.VMID, "deleted")}
 	}
 	log.FromContext(ctx).Info("skipping VM that the token may not read", "vmid", a.id.VMID, "region", a.id.Region,
 		"hint", "it has another owner; if it is locked (clone) after a crash, delete it as root")

@@ -28,8 +28,8 @@ import (
 )
 
 const (
-	// retryInterval is how often a Claim without the annotation, or with a VM that does
-	// not match, is checked.
+	// retryInterval is how often a Claim without the annotation, or whose VM could not be
+	// adopted, is checked.
 	retryInterval = time.Minute
 	// eventInterval is how often the same event is repeated.
 	eventInterval = 15 * time.Minute
@@ -68,22 +68,21 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{}, nil
 	}
 	if claim.Annotations[v1alpha1.AnnotationAdopt] == "" {
-		if message := c.adopter.Message(claim); message != "" {
-			c.recorder.Publish(newEvent(claim, corev1.EventTypeWarning, v1alpha1.EventVMNotAdopted, message))
+		if reason, message := c.adopter.Explain(ctx, claim); message != "" {
+			c.recorder.Publish(newEvent(claim, corev1.EventTypeWarning, reason, message))
 		}
 		return reconcile.Result{RequeueAfter: retryInterval}, nil
 	}
 	err := c.adopter.Adopt(ctx, claim)
-	_, refused := errors.AsType[*instance.AdoptionError](err)
 	switch {
 	case errors.Is(err, instance.ErrClaimBusy):
 		return reconcile.Result{RequeueAfter: time.Second}, nil
-	case refused:
+	case errors.Is(err, context.Canceled): // by a shutdown, or by the deletion of the Claim
+		return reconcile.Result{}, fmt.Errorf("adopting the VM of NodeClaim %s: %w", claim.Name, err)
+	case err != nil:
 		log.FromContext(ctx).Info("adoption refused", "reason", err.Error())
 		c.recorder.Publish(newEvent(claim, corev1.EventTypeWarning, v1alpha1.EventAdoptionRefused, err.Error()))
 		return reconcile.Result{RequeueAfter: retryInterval}, nil
-	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("adopting the VM of NodeClaim %s: %w", claim.Name, err)
 	}
 	if id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID); err == nil {
 		log.FromContext(ctx).Info("adopted VM of another controller", "vmid", id.VMID, "region", id.Region)

@@ -43,7 +43,12 @@ type inherited struct {
 
 func inherit(t *testing.T) *inherited {
 	t.Helper()
-	w := testenv.New(t)
+	return inheritInPool(t, "")
+}
+
+func inheritInPool(t *testing.T, resourcePool string, options ...testenv.Option) *inherited {
+	t.Helper()
+	w := testenv.New(t, options...)
 	i := &inherited{Env: w, class: w.Class()}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.Named("a")}, Spec: corev1.NodeSpec{ProviderID: fmt.Sprintf("proxmox://region-1/%d", vmid)}}
 	w.Create(node)
@@ -63,7 +68,7 @@ func inherit(t *testing.T) *inherited {
 	w.Expect(w.Kube.Status().Update(t.Context(), i.claim)).To(Succeed())
 	c := w.Client
 	i.done(c.CloneVM(t.Context(), proxmox.CloneRequest{
-		Host: "pve1", TemplateID: 9000, VMID: vmid, Name: i.claim.Name, Full: true, Storage: "local-lvm",
+		Host: "pve1", TemplateID: 9000, VMID: vmid, Name: i.claim.Name, Full: true, Storage: "local-lvm", Pool: resourcePool,
 		Description: "Karpenter managed instance, class=default, capacity-type=on-demand",
 	}))
 	i.set("smbios1", proxmox.SMBIOS{UUID: strings.ToUpper(uuid), SKU: testenv.InstanceType, Serial: fmt.Sprintf("h=%s;i=%d", i.claim.Name, vmid)}.Encode())
