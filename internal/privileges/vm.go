@@ -131,7 +131,7 @@ func (vm VM) onDisks() []Required {
 		names = append(names, "")
 	}
 	if vm.Template != nil {
-		if storage, added := vmconfig.CloudInitStorage(vm.Class, *vm.Template); added {
+		if storage := vmconfig.AddedCloudInitStorage(vm.Class, *vm.Template); storage != "" {
 			names = append(names, "/"+storage)
 		}
 	}

@@ -104,16 +104,20 @@ func Snippets(class *v1alpha1.ProxmoxNodeClass, template *proxmox.VMConfig) map[
 	return snippets
 }
 
-// CloudInitStorage returns the storage of the cloud-init drive of a class's VMs, and
-// whether the drive is added because the Template has none.
-func CloudInitStorage(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) (storage string, added bool) {
+// AddedCloudInitStorage returns the storage of the cloud-init drive that is added to a
+// class's VMs. It returns "" if the Template has a drive, and if the drive is on the
+// storage that the class selects for the boot disk, whatever that is on a Host.
+func AddedCloudInitStorage(class *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) string {
 	settings := NewCloudInit(class)
 	if settings == nil {
-		return "", false
+		return ""
 	}
-	if drive, ok := template.Drives().CloudInit(); ok {
-		return drive.Storage, false
+	if _, ok := template.Drives().CloudInit(); ok {
+		return ""
+	}
+	if settings.Storage != "" || !class.Spec.BootDevice.StorageSelection().IsZero() {
+		return settings.Storage
 	}
 	disk, _ := template.Drives().Boot()
-	return cmp.Or(settings.Storage, class.Spec.BootDevice.Storage, disk.Storage), true
+	return disk.Storage
 }

@@ -18,11 +18,11 @@ import (
 // then fails to start.
 func checkCloudInit(z zone) *problem {
 	if z.config != nil {
-		storage, added := vmconfig.CloudInitStorage(z.class, *z.config)
+		storage := vmconfig.AddedCloudInitStorage(z.class, *z.config)
 		row, ok := z.storageRow(storage)
 		content := strings.Join(row.Content, ",")
 		switch {
-		case !added:
+		case storage == "":
 		case !ok:
 			return z.hostProblem("storage %q for the cloud-init drive, which the template lacks, is not on this host", storage)
 		case !slices.Contains(row.Content, "images"):

@@ -36,6 +36,23 @@ func workerSnippet(s *pvesim.Scenario) {
 	s.Files = []pvesim.File{{Storage: "local", Name: "snippets/worker.yaml", Text: "#cloud-config"}}
 }
 
+// onCephOnly lets the token use the storage ceph-vm, and not that of the templates, which have
+// no cloud-init drive.
+func onCephOnly(s *pvesim.Scenario) {
+	withoutDrive(s)
+	s.Storages = append(s.Storages, pvesim.Storage{ID: "ceph-vm", Type: "rbd", Shared: true, Content: []string{"images"}, Size: pvesim.TiB})
+	s.ACLs = append(s.ACLs, pvesim.ACL{Path: "/storage/local-lvm", Role: "PVETemplateUser", User: "kubernetes@pve"})
+}
+
+// diskOnCeph selects the storage of the boot disk, which is also that of the cloud-init drive.
+func diskOnCeph(disk v1alpha1.BootDevice) func(*v1alpha1.ProxmoxNodeClass) {
+	return func(c *v1alpha1.ProxmoxNodeClass) {
+		proxmoxDrive(nil)(c)
+		disk.Size = c.Spec.BootDevice.Size
+		c.Spec.BootDevice = disk
+	}
+}
+
 func TestCheckCloudInit(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -46,6 +63,9 @@ func TestCheckCloudInit(t *testing.T) {
 	}{
 		"complete":                            {scenario: workerSnippet, class: vendorSnippet("local:snippets/worker.yaml")},
 		"no_options_and_no_drive_in_template": {scenario: withoutDrive, class: proxmoxDrive(nil)},
+		"drive_on_storage_of_disk":            {scenario: onCephOnly, class: diskOnCeph(v1alpha1.BootDevice{Storage: "ceph-vm"})},
+		"drive_on_listed_storage_of_disk":     {scenario: onCephOnly, class: diskOnCeph(v1alpha1.BootDevice{Storages: []string{"ceph-vm"}})},
+		"drive_on_selected_storage_of_disk":   {scenario: onCephOnly, class: diskOnCeph(v1alpha1.BootDevice{StorageSelector: "storage.type == 'rbd'"})},
 		"unknown_snippet": {
 			scenario: workerSnippet, class: vendorSnippet("local:snippets/other.yaml"), condition: v1alpha1.ConditionStorageReady,
 			want: "region-1/pve1: the vendor snippet local:snippets/other.yaml does not exist; on the host, copy the file other.yaml to the snippets of storage local, or set another snippet",
