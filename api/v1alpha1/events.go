@@ -109,6 +109,9 @@ const (
 	EventDriftTerminatingFirst = "DriftTerminatingFirst"
 	// EventInPlaceUpdateFailed means that a change of the NodeClass could not be written to the VM.
 	EventInPlaceUpdateFailed = "InPlaceUpdateFailed"
+	// EventBootDriveNotDeleted means that the Node is initialized, and the boot drive of its VM cannot be deleted. The message contains
+	// the volume and the reason. The deletion is retried.
+	EventBootDriveNotDeleted = "BootDriveNotDeleted"
 	// EventVMAdopted means that the VM of another controller was adopted.
 	EventVMAdopted = "VMAdopted"
 	// EventAdoptionRefused means that the VM was not adopted. The message contains the reason. The adoption is retried.

@@ -264,7 +264,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 			Pods: cluster.PodsMappedToNodeClaim, Clock: clock.RealClock{}, FailureBackoff: opts.FailureBackoff(),
 		}),
 		timeline.NewController(kube, clock.RealClock{}, o.metrics),
-		bootstrapcleanup.NewController(o.Instances.Deleter),
+		bootstrapcleanup.NewController(o.Instances.Deleter, o.EventRecorder),
 		adoption.NewController(o.Instances.Adopter, o.EventRecorder),
 		consolidation.NewController(o.Inventory, cluster),
 		maintenance.NewController(maintenance.Deps{

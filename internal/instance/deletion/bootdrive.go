@@ -16,9 +16,23 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
+// BootDriveError means that a boot drive could not be deleted.
+type BootDriveError struct {
+	// Volume is that of the boot drive.
+	Volume string
+	Err    error
+}
+
+func (e *BootDriveError) Error() string {
+	return fmt.Sprintf("boot drive %s with the boot data of the node is not deleted: %v", e.Volume, e.Err)
+}
+
+func (e *BootDriveError) Unwrap() error { return e.Err }
+
 // CleanupBootDrive detaches and deletes a VM's boot drive and revokes the join token:
 // the guest has joined and needs neither again. It detaches first: Proxmox deletes an
-// attached ISO without an error, and the next start would fail.
+// attached ISO without an error, and the next start would fail. It returns a
+// *BootDriveError if the drive could not be deleted.
 func (d *Deleter) CleanupBootDrive(ctx context.Context, claim *karpv1.NodeClaim) error {
 	in, ok, err := instance.ReadIntent(claim)
 	if err != nil {
@@ -26,7 +40,10 @@ func (d *Deleter) CleanupBootDrive(ctx context.Context, claim *karpv1.NodeClaim)
 	}
 	var failure error
 	if ok && in.ISOStorage != "" {
-		failure = d.detachAndDeleteBootDrive(ctx, claim, in)
+		id := instance.NewIdentity(d.deps.KubeCluster, in.ID(), claim)
+		if err := d.detachAndDeleteBootDrive(ctx, claim, in, id); err != nil {
+			failure = &BootDriveError{Volume: id.BootDriveVolume(in.ISOStorage), Err: err}
+		}
 	}
 	// The token does not stay valid while the boot drive cannot be deleted: its Host may be
 	// offline for a long time, or the VM's arguments name the file and there is no login of root.
@@ -42,7 +59,7 @@ func (d *Deleter) CleanupBootDrive(ctx context.Context, claim *karpv1.NodeClaim)
 
 // detachAndDeleteBootDrive empties the drive, or removes the Ignition file from the VM's
 // arguments, and then deletes the volume.
-func (d *Deleter) detachAndDeleteBootDrive(ctx context.Context, claim *karpv1.NodeClaim, in instance.Intent) error {
+func (d *Deleter) detachAndDeleteBootDrive(ctx context.Context, claim *karpv1.NodeClaim, in instance.Intent, id instance.Identity) error {
 	client, err := d.deps.Clients.Get(in.Region)
 	if err != nil {
 		return err
@@ -62,7 +79,6 @@ func (d *Deleter) detachAndDeleteBootDrive(ctx context.Context, claim *karpv1.No
 	if err != nil {
 		return err
 	}
-	id := instance.NewIdentity(d.deps.KubeCluster, in.ID(), claim)
 	if owns, why := id.Owns(cfg); !owns {
 		return fmt.Errorf("VM %d on host %s does not belong to this NodeClaim: %s", in.VMID, host, why)
 	}

@@ -137,7 +137,7 @@ func (p *Process) newControllers(defaults *operator.Options, timeout time.Durati
 		Kube: p.kube, Launcher: p.Instances.Launcher, Health: p.Instances.Health, Types: p.Types, Recorder: discarded, Clock: clock,
 		Pods: func(string) []types.NamespacedName { return nil }, FailureBackoff: defaults.FailureBackoff(),
 	})
-	p.cleanup = bootstrapcleanup.NewController(p.Instances.Deleter)
+	p.cleanup = bootstrapcleanup.NewController(p.Instances.Deleter, discarded)
 	p.health = vmhealth.NewController(vmhealth.Deps{
 		Kube: p.kube, VMs: p.Instances.VMs, Power: p.Instances.Power, Planner: p.Instances.Planner, Recorder: discarded, Clock: clock,
 		PollInterval: pollInterval, Timeout: timeout, Restarts: defaults.RestartPolicy(),

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -21,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
@@ -35,18 +37,21 @@ const (
 	unreachableRetryInterval = 30 * time.Second
 	// cacheDelay is longer than the time after which the cache shows a change of a Claim.
 	cacheDelay = time.Minute
+	// eventInterval is how often the same event is repeated.
+	eventInterval = 15 * time.Minute
 )
 
 // Controller deletes boot drives and join tokens of joined guests.
 type Controller struct {
-	deleter *deletion.Deleter
+	deleter  *deletion.Deleter
+	recorder events.Recorder
 	// done has the UIDs of Claims that were cleaned up, and that the cache may not show yet.
 	done *cache.Expiring
 }
 
 // NewController returns a Controller.
-func NewController(deleter *deletion.Deleter) *Controller {
-	return &Controller{deleter: deleter, done: cache.NewExpiring()}
+func NewController(deleter *deletion.Deleter, recorder events.Recorder) *Controller {
+	return &Controller{deleter: deleter, recorder: recorder, done: cache.NewExpiring()}
 }
 
 // needsCleanup reports whether a Claim's guest has joined and its boot drive still
@@ -82,8 +87,22 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{RequeueAfter: unreachableRetryInterval}, nil
 	}
 	if err != nil {
+		c.report(claim, err)
 		return reconcile.Result{}, fmt.Errorf("deleting the boot drive of NodeClaim %s: %w", claim.Name, err)
 	}
 	c.done.Set(claim.UID, nil, cacheDelay)
 	return reconcile.Result{}, nil
+}
+
+// report emits an event if the boot drive cannot be deleted without a change by a user. If the VM
+// does not exist, it was migrated, or the Claim is replaced.
+func (c *Controller) report(claim *karpv1.NodeClaim, err error) {
+	failure, ok := errors.AsType[*deletion.BootDriveError](err)
+	if !ok || proxmox.IsTransient(failure) || errors.Is(failure, proxmox.ErrNotFound) {
+		return
+	}
+	c.recorder.Publish(events.Event{
+		InvolvedObject: claim, Type: corev1.EventTypeWarning, Reason: v1alpha1.EventBootDriveNotDeleted, Message: failure.Error(),
+		DedupeValues: []string{string(claim.UID), failure.Error()}, DedupeTimeout: eventInterval,
+	})
 }

@@ -29,7 +29,7 @@ func initialized(w *testenv.Env, claim *karpv1.NodeClaim) {
 func TestCleanup(t *testing.T) {
 	t.Parallel()
 	w := testenv.New(t)
-	c := bootstrapcleanup.NewController(w.Instances.Deleter)
+	c := bootstrapcleanup.NewController(w.Instances.Deleter, w.Events)
 	w.StartManager(func(client.Client) testenv.Registrar { return c })
 	claim := w.Launched("a", w.Class())
 	w.Consistently(w.Tokens).WithTimeout(300*time.Millisecond).Should(HaveLen(1), "the guest still needs it")
@@ -51,7 +51,7 @@ func TestCleanup(t *testing.T) {
 
 	w.Sim.ResetRequests()
 	for controller, claim := range map[*bootstrapcleanup.Controller]*karpv1.NodeClaim{
-		bootstrapcleanup.NewController(w.Instances.Deleter): claim,
+		bootstrapcleanup.NewController(w.Instances.Deleter, w.Events): claim,
 		c: cached, // it knows what it did
 	} {
 		_, err = controller.Reconcile(t.Context(), claim)
@@ -87,7 +87,7 @@ func TestCleanupBusyClaim(t *testing.T) {
 	started := make(chan error, 1)
 	go func() { _, err := w.Instances.Power.PowerOn(t.Context(), claim); started <- err }()
 	w.Eventually(held.requested).Should(BeClosed())
-	c := bootstrapcleanup.NewController(w.Instances.Deleter)
+	c := bootstrapcleanup.NewController(w.Instances.Deleter, w.Events)
 	result, err := c.Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
@@ -106,7 +106,7 @@ func TestCleanupUnreachableHost(t *testing.T) {
 	claim := w.Launched("a", w.Class())
 	initialized(w, claim)
 	reconnect := w.Disconnect()
-	c := bootstrapcleanup.NewController(w.Instances.Deleter)
+	c := bootstrapcleanup.NewController(w.Instances.Deleter, w.Events)
 	result, err := c.Reconcile(t.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred(), "the inventory reports it")
 	w.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
@@ -123,7 +123,7 @@ func TestCleanupRetry(t *testing.T) {
 	initialized(w, claim)
 	fault, err := w.Sim.AddFault(pvesim.Fault{Method: "PUT", Path: "/nodes/*/qemu/*/config", Status: 500, Message: "unable to write config"})
 	w.Expect(err).NotTo(HaveOccurred())
-	c := bootstrapcleanup.NewController(w.Instances.Deleter)
+	c := bootstrapcleanup.NewController(w.Instances.Deleter, w.Events)
 	_, err = c.Reconcile(t.Context(), claim)
 	w.Expect(err).To(MatchError(ContainSubstring(claim.Name)))
 	w.Expect(w.BootDrives("pve1")).To(HaveLen(1), "a drive that is still attached is not deleted")
