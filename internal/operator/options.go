@@ -90,6 +90,11 @@ type Options struct {
 	problems []string
 }
 
+// maxStaticCapacityTimeout leaves five minutes for the launch of a VM that gets capacity
+// last. Core deletes Claims without a Node after 15 minutes, and counts them as failed
+// registrations of the NodePool.
+const maxStaticCapacityTimeout = 10 * time.Minute
+
 // Option is one setting. Flags, chart and reference page are generated from it.
 type Option struct {
 	Flag, Env, Default, Help string
@@ -174,7 +179,7 @@ func OptionTable() []Option { //nolint:funlen // a table
 			duration(func(o *Options) *time.Duration { return &o.LaunchFailureBackoff }, time.Second)},
 		{"launch-failure-backoff-max", "LAUNCH_FAILURE_BACKOFF_MAX", "30m", "Maximum of launch-failure-backoff.",
 			duration(func(o *Options) *time.Duration { return &o.LaunchFailureBackoffMax }, time.Second)},
-		{"static-capacity-timeout", "STATIC_CAPACITY_TIMEOUT", "5m", "How long a NodeClaim of a static NodePool waits for capacity on its host before it is recreated, possibly on another host.",
+		{"static-capacity-timeout", "STATIC_CAPACITY_TIMEOUT", "5m", "How long a NodeClaim of a static NodePool waits for capacity on its host before it is recreated, possibly on another host. At most 10m, because Karpenter deletes a NodeClaim whose node did not register within 15m.",
 			duration(func(o *Options) *time.Duration { return &o.StaticCapacityTimeout }, time.Second)},
 		{"join-token-ttl", "JOIN_TOKEN_TTL", shortDuration(bootdata.DefaultTokenTTL), "Lifetime of a join token. It is deleted earlier, when its node is initialized.",
 			duration(func(o *Options) *time.Duration { return &o.JoinTokenTTL }, time.Minute)},
@@ -269,6 +274,9 @@ func (o *Options) Parse(fs *coreoptions.FlagSet, args ...string) error {
 	}
 	if o.LaunchFailureBackoffMax < o.LaunchFailureBackoff {
 		return fmt.Errorf("--launch-failure-backoff-max (LAUNCH_FAILURE_BACKOFF_MAX) is %s: it must not be below --launch-failure-backoff, which is %s", o.LaunchFailureBackoffMax, o.LaunchFailureBackoff)
+	}
+	if o.StaticCapacityTimeout > maxStaticCapacityTimeout {
+		return fmt.Errorf("--static-capacity-timeout (STATIC_CAPACITY_TIMEOUT) is %s: it must not be above %s, because Karpenter deletes a NodeClaim whose node did not register within 15m", o.StaticCapacityTimeout, shortDuration(maxStaticCapacityTimeout))
 	}
 	return nil
 }

@@ -263,6 +263,7 @@ func TestLoadInvalidSettings(t *testing.T) {
 		"VMIDs_reversed":            {args: []string{"--cloud-config", config, "--proxmox-vmid", "5000", "--proxmox-vmid-max", "4000"}, want: []string{"PROXMOX_VMID_MAX", "4000", "5000"}},
 		"clone_refused_before_slow": {args: []string{"--cloud-config", config, "--clone-refuse-after", "3m"}, want: []string{"CLONE_REFUSE_AFTER", "3m0s", "5m0s"}},
 		"max_backoff_below_initial": {args: []string{"--cloud-config", config, "--launch-failure-backoff-max", "1m"}, want: []string{"LAUNCH_FAILURE_BACKOFF_MAX", "1m0s", "3m0s"}},
+		"capacity_timeout_too_long": {args: []string{"--cloud-config", config, "--static-capacity-timeout", "10m1s"}, want: []string{"--static-capacity-timeout", "STATIC_CAPACITY_TIMEOUT", "10m1s", "must not be above 10m", "15m"}},
 		"unknown_flag":              {args: []string{"--cloud-config", config, "--no-such-flag"}, want: []string{"no-such-flag", "--help"}},
 		"extra_argument":            {args: []string{"--cloud-config", config, "start"}, want: []string{`"start"`, "--help"}},
 		"flags_after_argument":      {args: []string{"start", "--cloud-config", config}, want: []string{`"start"`, "--help"}},
