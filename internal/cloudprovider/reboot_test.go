@@ -4,13 +4,16 @@
 package cloudprovider_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -19,6 +22,8 @@ import (
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/reboot"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -132,4 +137,46 @@ func TestRebootFailed(t *testing.T) {
 			w.Expect(resets(w)).To(Equal(test.want), "the cache does not show the reset yet: %v", err)
 		})
 	}
+}
+
+// A Node whose reboot Proxmox refuses is replaced at once: core would retry another error for
+// minutes, with the Node drained.
+func TestRebootRefused(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]pvesim.Fault{
+		"missing_privilege":          {Status: 403, Message: "Permission check failed (/vms/20000, VM.PowerMgmt)"},
+		"invalid_parameter":          {Status: 400, Message: "Parameter verification failed."},
+		"root_only":                  {Status: 500, Message: "only root can reset this VM"},
+		"missing_privilege_to_read":  {Method: "GET", Path: "/nodes/*/qemu/*/config", Status: 403, Message: "Permission check failed (/vms/20000, VM.Audit)"},
+		"mark_of_a_newer_controller": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := testenv.New(t, testenv.NoPolling())
+			claim, core := rebootRequested(w, w.Kube)
+			if fault.Status == 0 {
+				writeNewerMark(w, claim)
+			} else {
+				fault.Method, fault.Path = cmp.Or(fault.Method, "POST"), cmp.Or(fault.Path, "/nodes/*/qemu/*/status/reset")
+				w.AddFault(fault)
+			}
+			_, err := core.Reconcile(t.Context(), testenv.Reload(w, claim))
+			w.Expect(err).NotTo(HaveOccurred())
+			w.Expect(w.Events.Messages("RebootFailed")).To(ConsistOf(ContainSubstring("reboot rejected by the cloud provider: rebooting the VM")))
+			err = w.Kube.Get(t.Context(), client.ObjectKeyFromObject(claim), claim)
+			w.Expect(apierrors.IsNotFound(err) || !claim.DeletionTimestamp.IsZero()).To(BeTrue(), "core replaces it: %v", err)
+		})
+	}
+}
+
+// writeNewerMark replaces the mark of a claim's VM by that of a newer release.
+func writeNewerMark(w *testenv.Env, claim *karpv1.NodeClaim) {
+	w.T.Helper()
+	in := w.Intent(claim)
+	mark := ownership.Mark{VMID: in.VMID, KubeCluster: w.KubeCluster, ClaimUID: string(claim.UID)}.Comment()
+	newer := strings.Replace(mark, `"v":1`, `"v":2`, 1)
+	w.Expect(newer).NotTo(Equal(mark))
+	cfg, err := w.Client.VMConfig(w.T.Context(), in.Host, in.VMID)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Expect(w.Client.UpdateVM(w.T.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{"description": newer}, Digest: cfg.Digest})).To(Succeed())
 }

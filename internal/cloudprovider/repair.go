@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -51,14 +52,25 @@ func (c *CloudProvider) RepairPolicies() []cloudprovider.RepairPolicy {
 	}
 }
 
-// Reboot resets a Claim's VM once per operation.
+// Reboot resets a Claim's VM once per operation. After NodeRebootFailed, core replaces the
+// Node at once; after another error it retries for minutes, with the Node drained.
 func (c *CloudProvider) Reboot(ctx context.Context, claim *karpv1.NodeClaim, operationID string) error {
 	err := c.deps.Power.Reboot(ctx, claim, operationID)
 	if errors.Is(err, proxmox.ErrNotFound) {
 		return cloudprovider.NewNodeClaimNotFoundError(err)
 	}
 	if err != nil {
-		return fmt.Errorf("rebooting the VM: %w", err)
+		err = fmt.Errorf("rebooting the VM: %w", err)
 	}
-	return nil
+	if isRebootRefused(err) {
+		return cloudprovider.NewNodeRebootFailedError(err)
+	}
+	return err
+}
+
+// isRebootRefused reports whether a reboot fails until a user acts.
+func isRebootRefused(err error) bool {
+	_, forbidden := errors.AsType[*proxmox.ForbiddenError](err)
+	_, invalid := errors.AsType[*proxmox.InvalidError](err)
+	return forbidden || invalid || errors.Is(err, proxmox.ErrRootOnly) || errors.Is(err, instance.ErrNewerVersion)
 }

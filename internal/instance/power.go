@@ -43,24 +43,27 @@ func (p *Power) Reboot(ctx context.Context, claim *karpv1.NodeClaim, operation s
 	if err != nil {
 		return err
 	}
-	if err := p.recordReboot(ctx, claim, operation); err != nil {
+	// It fails if the Claim changed since it was read: the cached Claim may not show yet
+	// that the operation was recorded.
+	if err := p.recordReboot(ctx, claim, operation, client.MergeFromWithOptimisticLock{}); err != nil {
 		return err
 	}
 	err = p.reset(ctx, vm)
 	if err == nil || errors.Is(err, proxmox.ErrUnknownOutcome) {
 		return err
 	}
-	return errors.Join(err, Annotate(ctx, p.deps.Kube, claim, map[string]string{v1alpha1.AnnotationRebootOperation: ""}))
+	return errors.Join(err, p.recordReboot(ctx, claim, ""))
 }
 
-// recordReboot records an operation. It fails if the Claim changed since it was read: the
-// cached Claim may not show yet that the operation was recorded.
-func (p *Power) recordReboot(ctx context.Context, claim *karpv1.NodeClaim, operation string) error {
+// recordReboot records an operation and updates the Claim: core deletes a Claim whose reboot
+// failed only in the version that it has.
+func (p *Power) recordReboot(ctx context.Context, claim *karpv1.NodeClaim, operation string, options ...client.MergeFromOption) error {
 	recorded := claim.DeepCopy()
 	metav1.SetMetaDataAnnotation(&recorded.ObjectMeta, v1alpha1.AnnotationRebootOperation, operation)
-	if err := p.deps.Kube.Patch(ctx, recorded, client.MergeFromWithOptions(claim, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := p.deps.Kube.Patch(ctx, recorded, client.MergeFromWithOptions(claim, options...)); err != nil {
 		return fmt.Errorf("recording the reboot of NodeClaim %s: %w", claim.Name, err)
 	}
+	recorded.DeepCopyInto(claim)
 	return nil
 }
 
