@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
 	"sigs.k8s.io/karpenter/pkg/events"
 	nodeclaimutils "sigs.k8s.io/karpenter/pkg/utils/nodeclaim"
+	nodepoolutils "sigs.k8s.io/karpenter/pkg/utils/nodepool"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
@@ -259,12 +260,16 @@ func (c *CloudProvider) List(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 	return out, nil
 }
 
-// GetInstanceTypes returns the instance types of a NodePool from the last Snapshots.
+// GetInstanceTypes returns the instance types of a NodePool from the last Snapshots. It fails
+// if the NodeClass does not exist: with an empty list, core would replace the Nodes of the
+// NodePool. Core skips a NodePool with an error.
 func (c *CloudProvider) GetInstanceTypes(ctx context.Context, pool *karpv1.NodePool) ([]*cloudprovider.InstanceType, error) {
-	class, err := c.nodeClass(ctx, pool.Spec.Template.Spec.NodeClassRef.Name)
-	if apierrors.IsNotFound(err) {
+	if !nodepoolutils.IsManaged(pool, c) {
+		// Core reads the prices of all NodePools, also of those of another provider, and
+		// would retry an error forever.
 		return nil, nil
 	}
+	class, err := c.nodeClass(ctx, pool.Spec.Template.Spec.NodeClassRef.Name)
 	if err != nil {
 		return nil, fmt.Errorf("resolving the NodeClass: %w", err)
 	}

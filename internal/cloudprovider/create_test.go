@@ -9,6 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	corecloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
@@ -220,9 +221,14 @@ func TestGetInstanceTypes(t *testing.T) {
 		w.Expect(it.Offerings).To(HaveLen(2), "%s is offered on each host", it.Name)
 	}
 	pool.Spec.Template.Spec.NodeClassRef.Name = "nowhere"
+	_, err = provider(w).GetInstanceTypes(t.Context(), pool)
+	w.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%v", err)
+	w.Expect(err).To(MatchError(ContainSubstring("nowhere")))
+
+	pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: class.Name}
 	types, err = provider(w).GetInstanceTypes(t.Context(), pool)
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(types).To(BeNil())
+	w.Expect(err).NotTo(HaveOccurred(), "a NodePool of another provider")
+	w.Expect(types).To(BeEmpty())
 }
 
 func TestNameAndNodeClasses(t *testing.T) {

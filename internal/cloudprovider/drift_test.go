@@ -270,3 +270,18 @@ func TestIsDriftedOtherLabels(t *testing.T) {
 		})
 	}
 }
+
+// A Node is not replaced because the class of its NodePool does not exist: nothing could be
+// launched instead.
+func TestIsDriftedWithoutNodeClass(t *testing.T) {
+	t.Parallel()
+	k := newKarpenter(t, testenv.NoPolling())
+	class := k.readyPool()
+	k.pending("pod", "1")
+	claim := k.launchPending()[0]
+	k.Expect(k.Kube.Delete(k.ctx, class)).To(Succeed())
+	k.Clock.Advance(2 * time.Hour) // core checks the instance types of Nodes that are older than an hour
+	_, err := disruption.NewController(k.Clock, k.Kube, provider(k.Env)).Reconcile(k.ctx, testenv.Reload(k.Env, claim))
+	k.Expect(err).To(MatchError(ContainSubstring("resolving the NodeClass")), "core retries it")
+	k.Expect(testenv.Reload(k.Env, claim).StatusConditions().Get(karpv1.ConditionTypeDrifted)).To(BeNil())
+}
