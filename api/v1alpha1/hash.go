@@ -5,6 +5,7 @@ package v1alpha1
 
 import (
 	"encoding/json"
+	"reflect"
 	"slices"
 	"strconv"
 
@@ -25,16 +26,47 @@ const BootDataHashPrefix = HashVersion + "-"
 // Hash returns a hash of the fields whose change replaces the Nodes of this class. It excludes the fields that are updated
 // in place (tags, security groups, resource pool and HA) and those that apply to new VMs only (placement strategy, metadata
 // options, the addresses and routes of the network, and hook scripts).
-func (in *ProxmoxNodeClass) Hash() string {
-	if interfaces := in.Spec.Network.hashedInterfaces(); len(interfaces) > 0 {
+func (in *ProxmoxNodeClass) Hash() string { return in.hashWith(in.Spec.Hardware.repeatedDevices()) }
+
+func (in *ProxmoxNodeClass) hashWith(devices string) string {
+	if interfaces := in.Spec.Network.hashedInterfaces(); len(interfaces) > 0 || devices != "" {
 		return hashOf(struct {
 			Spec       ProxmoxNodeClassSpec
 			Interfaces []VMInterface
-		}{in.Spec, interfaces})
+			Devices    string
+		}{in.Spec, interfaces, devices})
 	}
 
 	// The same as in releases without InterfaceDevice, so their Nodes do not drift.
 	return hashOf(in.Spec)
+}
+
+// repeatedDevices encodes the PCI devices, in any order, if some of them are equal: these cancel out in hashOf, which treats
+// lists as sets. Otherwise it returns "", so the hash is the same as in releases without it.
+func (h *Hardware) repeatedDevices() string {
+	if h == nil {
+		return ""
+	}
+
+	for i, device := range h.PCI {
+		if slices.ContainsFunc(h.PCI[:i], func(other PCIDevice) bool { return reflect.DeepEqual(device, other) }) {
+			fields := map[string]string{}
+			flatten("pci", jsonValue(h.PCI), fields)
+
+			return fields["pci"]
+		}
+	}
+
+	return ""
+}
+
+// MatchesLaunch reports whether the LaunchAnnotations of a NodeClaim have the hash of this class.
+func (in *ProxmoxNodeClass) MatchesLaunch(annotations map[string]string) bool {
+	launched := annotations[AnnotationNodeClassHash]
+
+	// Releases without repeatedDevices wrote another hash for the same fields.
+	return launched == in.Hash() ||
+		launched == in.hashWith("") && annotations[AnnotationNodeClassFields] == in.EncodeHashedFields()
 }
 
 // LaunchAnnotations returns the annotations of a NodeClaim that record which version of this class its VM was created with.

@@ -48,3 +48,70 @@ func TestTemplateHashLists(t *testing.T) {
 		test.effect.check(t, name, before, after)
 	}
 }
+
+// The number of equal PCI devices counts, and no class without them gets another hash than in earlier releases.
+func TestNodeClassHashLists(t *testing.T) {
+	t.Parallel()
+
+	devices := func(mappings ...string) *v1alpha1.ProxmoxNodeClass {
+		class := nodeClass()
+		class.Spec.Hardware = &v1alpha1.Hardware{CPULimit: new(int32(2))}
+
+		for _, mapping := range mappings {
+			class.Spec.Hardware.PCI = append(class.Spec.Hardware.PCI, v1alpha1.PCIDevice{Mapping: mapping, PCIe: new(true)})
+		}
+
+		return class
+	}
+	interfaces := func(class *v1alpha1.ProxmoxNodeClass) *v1alpha1.ProxmoxNodeClass {
+		class.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{{
+			Name: "net1", InterfaceDevice: v1alpha1.InterfaceDevice{Bridge: "vmbr1"},
+		}}}
+
+		return class
+	}
+
+	for name, test := range map[string]struct {
+		before, after *v1alpha1.ProxmoxNodeClass
+		effect        effect
+	}{
+		"other_equal_devices":     {devices("gpu", "gpu"), devices("nic", "nic"), replaces},
+		"two_to_four":             {devices("gpu", "gpu"), devices("gpu", "gpu", "gpu", "gpu"), replaces},
+		"one_to_three":            {devices("gpu"), devices("gpu", "gpu", "gpu"), replaces},
+		"none_to_two":             {devices(), devices("gpu", "gpu"), replaces},
+		"with_interfaces":         {interfaces(devices("gpu", "gpu")), interfaces(devices("nic", "nic")), replaces},
+		"order":                   {devices("gpu", "nic"), devices("nic", "gpu"), neither},
+		"order_with_equal_ones":   {devices("gpu", "gpu", "nic"), devices("nic", "gpu", "gpu"), neither},
+		"unchanged_equal_devices": {devices("gpu", "gpu"), devices("gpu", "gpu"), neither},
+	} {
+		test.effect.check(t, name, test.before, test.after)
+
+		if got, want := test.after.MatchesLaunch(test.before.LaunchAnnotations()), test.effect == neither; got != want {
+			t.Errorf("%s: MatchesLaunch = %t, want %t", name, got, want)
+		}
+	}
+
+	for name, pair := range map[string][2]string{
+		"no_devices":        {devices().Hash(), "17610260020589892892"},
+		"different_devices": {devices("gpu", "nic").Hash(), "17981658451494013793"},
+		"interfaces":        {interfaces(devices("gpu")).Hash(), "6503663043693406623"},
+	} {
+		if pair[0] != pair[1] {
+			t.Errorf("%s: Hash = %s, want %s as in earlier releases", name, pair[0], pair[1])
+		}
+	}
+
+	// The annotations of an earlier release, for which the number did not count.
+	launched := devices("gpu", "gpu").LaunchAnnotations()
+	launched[v1alpha1.AnnotationNodeClassHash] = "2441532314368123374"
+
+	if !devices("gpu", "gpu").MatchesLaunch(launched) {
+		t.Error("a class that did not change does not match the hash of an earlier release")
+	}
+
+	for _, changed := range []*v1alpha1.ProxmoxNodeClass{devices("nic", "nic"), devices("gpu", "gpu", "gpu", "gpu")} {
+		if changed.MatchesLaunch(launched) {
+			t.Errorf("a class with %d other devices matches the hash of an earlier release", len(changed.Spec.Hardware.PCI))
+		}
+	}
+}

@@ -60,9 +60,9 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 // deletes drifted Nodes without a replacement if they are empty or if their pods fit on
 // other Nodes.
 func (c *CloudProvider) hasNodeClassChanged(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) bool {
-	created, current := claim.Annotations[v1alpha1.AnnotationNodeClassHash], class.Hash()
 	// Hashes of two versions are not comparable: a new release must not replace every Node.
-	if claim.Annotations[v1alpha1.AnnotationNodeClassHashVersion] != v1alpha1.HashVersion || created == "" || created == current {
+	if claim.Annotations[v1alpha1.AnnotationNodeClassHashVersion] != v1alpha1.HashVersion ||
+		claim.Annotations[v1alpha1.AnnotationNodeClassHash] == "" || class.MatchesLaunch(claim.Annotations) {
 		return false
 	}
 	// The condition may be that of the last generation.
