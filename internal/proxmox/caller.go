@@ -48,6 +48,12 @@ func (r request) host() string {
 	return strings.Split(r.endpoint.path, "/")[2]
 }
 
+// isForwarded reports whether the Host that receives the request may wait for another server:
+// for the Host of the path, or for the realm of a login.
+func (r request) isForwarded() bool {
+	return r.host() != "" || r.endpoint.template == loginPath
+}
+
 // isPoll reports whether the request checks URLs that failed.
 func (r request) isPoll() bool { return r.verify != nil }
 

@@ -147,7 +147,7 @@ func isTimeout(resp response, err error) bool {
 // the request times out. Other requests are that check themselves, and a single URL is used in
 // any case. stop ends the check.
 func (f *failover) probe(caller context.Context, req request, header http.Header, url *clusterURL, timeout time.Duration) (responds func() bool, stop func()) {
-	if req.host() == "" || len(f.urls.all) == 1 {
+	if !req.isForwarded() || len(f.urls.all) == 1 {
 		return func() bool { return false }, func() {}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), timeout)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -18,13 +19,16 @@ import (
 // delays the 401 for an expired one by 3 s.
 const ticketLife = time.Hour
 
-// maxTicketLife is how long a ticket is used if Proxmox refuses a new one: it does so also if the
-// realm of the user is unavailable for a moment.
+// maxTicketLife is how long a ticket is used if it cannot be renewed: Proxmox refuses a new one,
+// or does not respond to the login, also if the realm of the user is unavailable for a moment.
 const maxTicketLife = 110 * time.Minute
 
-// refusedPasswordDelay is when a password that Proxmox refused is sent again. Tools such as
-// fail2ban block the address of a client that sends it with every request.
-const refusedPasswordDelay = time.Minute
+// loginDelay is when a failed renewal is repeated, and when a password that Proxmox refused is sent
+// again. Tools such as fail2ban block the address of a client that sends it with every request.
+const loginDelay = time.Minute
+
+// renewalTimeout limits the renewal of a ticket that is still valid.
+const renewalTimeout = 10 * time.Second
 
 const loginPath = "/access/ticket"
 
@@ -35,12 +39,15 @@ type ticket struct {
 	password source
 	clock    clock.PassiveClock
 
-	// lock guards the fields below. It is a channel of capacity one, so a caller
-	// whose context ends stops waiting for the login in progress.
-	lock     chan struct{}
+	// slot is held during a login, and guards the two fields below. It is a channel of
+	// capacity one, so a caller whose context ends stops waiting for the login in progress.
+	slot    chan struct{}
+	refused refusal
+	failed  time.Time // the last renewal
+
+	mu       sync.Mutex
 	session  session
-	obtained time.Time
-	refused  refusal
+	obtained time.Time // zero if there is no session
 }
 
 // refusal is the response to a login with a wrong password.
@@ -61,35 +68,92 @@ func newTicket(cfg ClusterConfig, login *caller, clk clock.PassiveClock) *ticket
 		username: cfg.Username,
 		password: source{inline: string(cfg.Password), path: cfg.passwordFile},
 		clock:    clk,
-		lock:     make(chan struct{}, 1),
+		slot:     make(chan struct{}, 1),
 	}
 }
 
 func (t *ticket) authorize(ctx context.Context, header http.Header) (credential, error) {
-	select {
-	case t.lock <- struct{}{}:
-		defer func() { <-t.lock }()
-	case <-ctx.Done():
-		return credential{}, &failure{kind: ErrNoTime, cause: fmt.Errorf("waiting for the login: %w", ctx.Err())}
+	current, err := t.current(ctx)
+	if err != nil {
+		return credential{}, err
 	}
-	if age := t.clock.Since(t.obtained); t.session.Ticket == "" || age > ticketLife {
-		if err := t.logIn(ctx); err != nil && (t.session.Ticket == "" || age > maxTicketLife) {
-			return credential{}, err
-		}
-	}
-	header.Set("Cookie", "PVEAuthCookie="+t.session.Ticket)
-	header.Set("CSRFPreventionToken", t.session.CSRFPreventionToken)
-	return credential{t.session.Ticket}, nil
+	header.Set("Cookie", "PVEAuthCookie="+current.Ticket)
+	header.Set("CSRFPreventionToken", current.CSRFPreventionToken)
+	return credential{current.Ticket}, nil
 }
 
-func (t *ticket) logIn(ctx context.Context) error {
+// current returns a valid session. It renews one that is older than ticketLife, and waits for a
+// login if there is none.
+func (t *ticket) current(ctx context.Context) (session, error) {
+	valid, age := t.stored()
+	switch {
+	case age <= ticketLife:
+		return valid, nil
+	case age <= maxTicketLife:
+		return t.renewed(ctx, valid), nil
+	}
+	select {
+	case t.slot <- struct{}{}:
+		defer func() { <-t.slot }()
+	case <-ctx.Done():
+		return session{}, &failure{kind: ErrNoTime, cause: fmt.Errorf("waiting for the login: %w", ctx.Err())}
+	}
+	if valid, age := t.stored(); age <= maxTicketLife {
+		return valid, nil // of the login that it waited for
+	}
+	return t.logIn(ctx)
+}
+
+// renewed returns a new session, or the valid one if another request renews it, or if the login
+// fails or takes too long.
+func (t *ticket) renewed(ctx context.Context, valid session) session {
+	select {
+	case t.slot <- struct{}{}:
+		defer func() { <-t.slot }()
+	default:
+		return valid
+	}
+	if stored, age := t.stored(); age <= ticketLife {
+		return stored
+	}
+	if t.clock.Since(t.failed) < loginDelay {
+		return valid
+	}
+	timeout := renewalTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, time.Until(deadline)/2) // the rest is for the request
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	obtained, err := t.logIn(ctx)
+	if err != nil {
+		t.failed = t.clock.Now()
+		return valid
+	}
+	return obtained
+}
+
+// stored returns the session and its age.
+func (t *ticket) stored() (session, time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.session, t.clock.Since(t.obtained)
+}
+
+func (t *ticket) store(s session, obtained time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.session, t.obtained = s, obtained
+}
+
+func (t *ticket) logIn(ctx context.Context) (session, error) {
 	t.password.invalidate()
 	password, err := t.password.read()
 	if err != nil {
-		return &failure{kind: ErrUnauthorized, cause: fmt.Errorf("reading the password: %w", err)}
+		return session{}, &failure{kind: ErrUnauthorized, cause: fmt.Errorf("reading the password: %w", err)}
 	}
-	if t.refused.err != nil && t.refused.password == password && t.clock.Since(t.refused.at) < refusedPasswordDelay {
-		return t.refused.err
+	if t.refused.err != nil && t.refused.password == password && t.clock.Since(t.refused.at) < loginDelay {
+		return session{}, t.refused.err
 	}
 	var obtained session
 	if err := t.login.post(ctx, at(loginPath), parameters{"username": t.username, "password": password}, &obtained); err != nil {
@@ -97,14 +161,14 @@ func (t *ticket) logIn(ctx context.Context) error {
 		if errors.Is(err, ErrUnauthorized) {
 			t.refused = refusal{password: password, err: err, at: t.clock.Now()}
 		}
-		return err
+		return session{}, err
 	}
 	t.refused = refusal{}
 	if obtained.Ticket == "" || strings.HasPrefix(obtained.Ticket, "PVE:!tfa!") {
-		return &failure{kind: ErrUnauthorized, text: "the login requires a second factor: use an API token, or a user without one"}
+		return session{}, &failure{kind: ErrUnauthorized, text: "the login requires a second factor: use an API token, or a user without one"}
 	}
-	t.session, t.obtained = obtained, t.clock.Now()
-	return nil
+	t.store(obtained, t.clock.Now())
+	return obtained, nil
 }
 
 // loginError returns the error of a call whose login failed. Regardless of the
@@ -125,15 +189,11 @@ func loginError(err error) error {
 }
 
 // renew drops the refused ticket, so the next authorize logs in again.
-func (t *ticket) renew(ctx context.Context, refused credential) bool {
-	select {
-	case t.lock <- struct{}{}:
-		defer func() { <-t.lock }()
-	case <-ctx.Done():
-		return false
-	}
+func (t *ticket) renew(_ context.Context, refused credential) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if t.session.Ticket == refused.value {
-		t.session = session{}
+		t.session, t.obtained = session{}, time.Time{}
 	}
 	return true
 }
