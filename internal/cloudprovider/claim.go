@@ -20,8 +20,9 @@ import (
 )
 
 // plannedClaim returns the result of Create: core copies labels, providerID, image, capacity
-// and allocatable from it. The annotations are already stored. Core would write them again, also
-// with a delay, and replace an intent that was changed since.
+// and allocatable from it. A parked Claim has no capacity and allocatable until it is launched:
+// core would plan pods for it that fit on other Nodes. The annotations are already stored. Core
+// would write them again, also with a delay, and replace an intent that was changed since.
 func (c *CloudProvider) plannedClaim(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) (*karpv1.NodeClaim, error) {
 	out := &karpv1.NodeClaim{}
 	out.Name = claim.Name
@@ -45,18 +46,14 @@ func (c *CloudProvider) setNodeProperties(out, claim *karpv1.NodeClaim, class *v
 		}
 	}
 	out.Labels[karpv1.CapacityTypeLabelKey] = in.CapacityType
-	if it, ok := c.deps.Types.Get(class, in.InstanceType); ok {
-		if overlay := c.overlay(claim); overlay != nil {
-			overlaid, err := overlay([]*cloudprovider.InstanceType{it})
-			if err != nil {
-				return err
-			}
-			it = overlaid[0]
-		}
-		out.Status.Capacity = it.Capacity.DeepCopy()
-		out.Status.Allocatable = it.Allocatable().DeepCopy()
+	if in.Parked {
+		return nil
 	}
-	return nil
+	resources, err := c.overlay(claim).NodeResources(c.deps.Types, class, in.InstanceType)
+	if err == nil && resources != nil {
+		out.Status.Capacity, out.Status.Allocatable = resources.Capacity, resources.Allocatable
+	}
+	return err
 }
 
 // withoutAssumedSpot removes a requirement that core adds. When core replaces a Node by a

@@ -79,3 +79,13 @@ func Annotate(ctx context.Context, kube client.Client, claim *karpv1.NodeClaim, 
 	}
 	return nil
 }
+
+// WriteResources writes the resources of the Node that a Claim becomes to the Claim's status.
+func WriteResources(ctx context.Context, kube client.Client, claim *karpv1.NodeClaim, resources NodeResources) error {
+	changed := claim.DeepCopy()
+	changed.Status.Capacity, changed.Status.Allocatable = resources.Capacity, resources.Allocatable
+	if err := kube.Status().Patch(ctx, changed, client.MergeFrom(claim)); err != nil {
+		return fmt.Errorf("writing the resources of NodeClaim %s: %w", claim.Name, err)
+	}
+	return nil
+}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/cpuset"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -73,6 +74,15 @@ type Intent struct {
 	Retained map[string]string `json:"retained,omitempty"`
 	// Parked intents reserve a VMID but no capacity: they wait for it.
 	Parked bool `json:"parked,omitempty"`
+	// Resources of the Node of a Claim that is or was parked; nil for others. They are written to
+	// the Claim's status when there is capacity: pods would wait for those of a parked Claim.
+	Resources *NodeResources `json:"resources,omitempty"`
+}
+
+// NodeResources are the resources of the Node that a Claim becomes.
+type NodeResources struct {
+	Capacity    corev1.ResourceList `json:"capacity,omitempty"`
+	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
 }
 
 const intentVersion = 1

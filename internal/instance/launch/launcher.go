@@ -89,6 +89,11 @@ func (l *Launcher) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v
 			return err
 		}
 	}
+	if in.Resources != nil && len(claim.Status.Capacity) == 0 {
+		if err := instance.WriteResources(ctx, l.deps.Kube, claim, *in.Resources); err != nil {
+			return err
+		}
+	}
 	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("region", in.Region, "host", in.Host, "vmid", in.VMID))
 	a := &attempt{
 		Launcher: l, client: client, claim: claim, class: class, intent: in, id: instance.NewIdentity(l.deps.KubeCluster, in.ID(), claim),

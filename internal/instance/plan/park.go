@@ -40,6 +40,12 @@ func (p *Planner) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1al
 		return instance.Intent{}, err
 	}
 	request = parkingRequest(class, request, holders)
+	var resources *instance.NodeResources
+	if len(request.Options) > 0 {
+		if resources, err = overlay.NodeResources(p.types, class, request.Options[0].InstanceType); err != nil {
+			return instance.Intent{}, err
+		}
+	}
 	return p.record(ctx, claim, class, p.deps.Inventory.Ledger().Reserve, func(view inventory.View) (instance.Intent, error) {
 		if len(request.Options) == 0 {
 			return p.parkUnplaceable(view, claim, class)
@@ -49,7 +55,7 @@ func (p *Planner) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1al
 		in, err := p.reserveVMID(view, claim, class, zone)
 		in.InstanceType, in.CapacityType = option.InstanceType, karpv1.CapacityTypeOnDemand
 		in.Cores, in.MemoryMiB, in.DiskBytes = option.Need.CPUs, int(option.Need.MemoryBytes>>20), option.Need.DiskBytes
-		in.Storage = cmp.Or(option.Need.Storage, request.Storages[zone])
+		in.Storage, in.Resources = cmp.Or(option.Need.Storage, request.Storages[zone]), resources
 		if template, err := instance.FindTemplate(view, class, zone); err == nil {
 			in.TemplateHost, in.TemplateID, in.ImageID = template.Host, template.VMID, ownership.ImageID(template.VMID, *template.Config)
 		}
@@ -115,6 +121,10 @@ func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1
 	if _, err := p.placeMachine(p.deps.Inventory.View(), class, request, holders, acceptAny); err != nil {
 		return in, cmp.Or(p.findElsewhere(claim, class, err, holders), p.keepParked(in, err))
 	}
+	if claim.Status.ProviderID == "" {
+		// Core has not written the result of Create yet, and would remove the capacity from the status.
+		return in, instance.ErrParked
+	}
 	busy, err := p.readBusyAddresses(ctx, class)
 	if err != nil {
 		return in, err
@@ -125,6 +135,7 @@ func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1
 		var planned instance.Intent
 		_, err := p.placeMachine(view, class, request, holders, func(chosen placed) (err error) {
 			planned, err = p.newIntent(view, claim, class, chosen, busy)
+			planned.Resources = in.Resources
 			if err == nil && planned.VMID != in.VMID {
 				err = &instance.LaunchError{Reason: v1alpha1.EventVMIDTaken, Err: fmt.Errorf("another guest took VMID %d", in.VMID)}
 			}

@@ -49,6 +49,23 @@ func New(deps instance.Deps, types *instancetype.Provider, reader client.Reader,
 // Overlay applies a NodePool's NodeOverlays to instance types; nil changes nothing.
 type Overlay func([]*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error)
 
+// NodeResources returns the resources of a Node with the instance type; nil if the type was removed
+// from the catalog.
+func (o Overlay) NodeResources(types *instancetype.Provider, class *v1alpha1.ProxmoxNodeClass, instanceType string) (*instance.NodeResources, error) {
+	it, ok := types.Get(class, instanceType)
+	if !ok {
+		return nil, nil
+	}
+	if o != nil {
+		overlaid, err := o([]*cloudprovider.InstanceType{it})
+		if err != nil {
+			return nil, err
+		}
+		it = overlaid[0]
+	}
+	return &instance.NodeResources{Capacity: it.Capacity.DeepCopy(), Allocatable: it.Allocatable().DeepCopy()}, nil
+}
+
 // Options modify what a Claim may get.
 type Options struct {
 	Overlay Overlay
