@@ -216,12 +216,9 @@ func parkingRequest(class *v1alpha1.ProxmoxNodeClass, request placement.Request,
 	return request
 }
 
-// findElsewhere returns a LaunchError if a parked Claim could be launched with a machine on
-// another Host: core recreates the Claim, which then gets that machine.
-func (p *Planner) findElsewhere(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, parked error, read machineHolders) error {
-	if _, ok := errors.AsType[*noMachineError](parked); !ok {
-		return nil
-	}
+// findElsewhere returns a LaunchError if a parked Claim could be launched on another Host: core
+// recreates the Claim, which then gets that Host, and a machine there if the class has any.
+func (p *Planner) findElsewhere(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, read machineHolders) error {
 	request, err := p.types.Request(class, claim, instancetype.RequestOptions{FixedSize: true})
 	if err != nil {
 		return err
@@ -230,6 +227,11 @@ func (p *Planner) findElsewhere(claim *karpv1.NodeClaim, class *v1alpha1.Proxmox
 	if err != nil {
 		return nil //nolint:nilerr // no other Host either
 	}
-	return &instance.LaunchError{Reason: v1alpha1.EventInsufficientCapacity, Err: fmt.Errorf(
-		"machine %s on host %s is free, and the NodeClaim waited for another host; it is recreated", chosen.machine.Name, chosen.Zone.Host)}
+	found := fmt.Sprintf("host %s has capacity", chosen.Zone.Host)
+	if chosen.machine.Name != "" {
+		found = fmt.Sprintf("machine %s on host %s is free", chosen.machine.Name, chosen.Zone.Host)
+	}
+	return &instance.LaunchError{
+		Reason: v1alpha1.EventInsufficientCapacity, Err: fmt.Errorf("%s, and the NodeClaim waited for another host; it is recreated", found),
+	}
 }

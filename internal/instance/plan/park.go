@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -40,18 +41,16 @@ func (p *Planner) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1al
 		return instance.Intent{}, err
 	}
 	request = parkingRequest(class, request, holders)
-	var resources *instance.NodeResources
-	if len(request.Options) > 0 {
-		if resources, err = overlay.NodeResources(p.types, class, request.Options[0].InstanceType); err != nil {
-			return instance.Intent{}, err
-		}
+	option := p.parkingOption(class, request)
+	resources, err := overlay.NodeResources(p.types, class, option.InstanceType)
+	if err != nil {
+		return instance.Intent{}, err
 	}
 	return p.record(ctx, claim, class, p.deps.Inventory.Ledger().Reserve, func(view inventory.View) (instance.Intent, error) {
-		if len(request.Options) == 0 {
+		if len(option.Zones) == 0 {
 			return p.parkUnplaceable(view, claim, class)
 		}
-		option := request.Options[0] // the cheapest size
-		zone := parkingZone(view, request)
+		zone := parkingZone(view, request, option.Zones)
 		in, err := p.reserveVMID(view, claim, class, zone)
 		in.InstanceType, in.CapacityType = option.InstanceType, karpv1.CapacityTypeOnDemand
 		in.Cores, in.MemoryMiB, in.DiskBytes = option.Need.CPUs, int(option.Need.MemoryBytes>>20), option.Need.DiskBytes
@@ -63,11 +62,39 @@ func (p *Planner) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1al
 	})
 }
 
+// parkingOption returns the cheapest size that a Host in service can get, with these Hosts.
+// Without such a Host it returns the cheapest size with all Hosts.
+func (p *Planner) parkingOption(class *v1alpha1.ProxmoxNodeClass, request placement.Request) placement.Option {
+	for _, option := range request.Options {
+		option.Zones = slices.DeleteFunc(slices.Clone(option.Zones), func(zone placement.Zone) bool {
+			return p.unusableReason(class, option.InstanceType, zone) != ""
+		})
+		if len(option.Zones) > 0 {
+			return option
+		}
+	}
+	if len(request.Options) == 0 {
+		return placement.Option{}
+	}
+	return request.Options[0]
+}
+
+// unusableReason returns why a Host accepts no VM of the class, whatever its capacity; empty if it
+// accepts them.
+func (p *Planner) unusableReason(class *v1alpha1.ProxmoxNodeClass, instanceType string, zone placement.Zone) string {
+	if reason := p.types.UnavailableReason(class, instanceType, zone); reason != "" {
+		return reason
+	}
+	if host, _ := p.deps.Inventory.View().Host(zone.Region, zone.Host); host.Unusable != "" {
+		return zone.Host + ": " + host.Unusable
+	}
+	return ""
+}
+
 // parkingZone returns the Host with the fewest VMs of the NodePool, or with the most if
 // they are kept together: which Host gets capacity first is unknown.
-func parkingZone(view inventory.View, request placement.Request) placement.Zone {
+func parkingZone(view inventory.View, request placement.Request, zones []placement.Zone) placement.Zone {
 	together := request.Affinity == v1alpha1.PoolAffinitySameHost || request.Affinity == v1alpha1.PoolAffinitySameCell
-	zones := request.Options[0].Zones
 	best := zones[0]
 	for _, zone := range zones[1:] {
 		vms, bestVMs := view.NodePoolVMs(zone.Region, zone.Host, request.NodePool), view.NodePoolVMs(best.Region, best.Host, request.NodePool)
@@ -101,7 +128,8 @@ func (p *Planner) reserveVMID(view inventory.View, claim *karpv1.NodeClaim, clas
 
 // Unpark plans a parked Claim once there is capacity on its Host. Size and zone do not
 // change: core already has them. Without capacity it returns instance.ErrParked, and a
-// *instance.LaunchError after the timeout.
+// *instance.LaunchError after the timeout, or if the Host is not usable and another one has
+// capacity.
 func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) (instance.Intent, error) {
 	if err := p.restoreReservations(ctx); err != nil {
 		return in, err
@@ -110,16 +138,19 @@ func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1
 		return in, p.keepParked(in, cmp.Or(p.CheckCapacity(claim, class), errors.New("nothing met the NodeClaim's requirements when it was created")))
 	}
 	zone := placement.Zone{Region: in.Region, Host: in.Host}
-	if reason := p.types.UnavailableReason(class, in.InstanceType, zone); reason != "" {
-		return in, p.keepParked(in, errors.New(reason))
-	}
 	holders, err := p.readMachineHolders(ctx, claim, class)
 	if err != nil {
 		return in, err
 	}
+	if reason := p.unusableReason(class, in.InstanceType, zone); reason != "" {
+		return in, cmp.Or(p.findElsewhere(claim, class, holders), p.keepParked(in, errors.New(reason)))
+	}
 	request := p.parkedRequest(claim, class, in, zone)
 	if _, err := p.placeMachine(p.deps.Inventory.View(), class, request, holders, acceptAny); err != nil {
-		return in, cmp.Or(p.findElsewhere(claim, class, err, holders), p.keepParked(in, err))
+		if _, ok := errors.AsType[*noMachineError](err); ok {
+			return in, cmp.Or(p.findElsewhere(claim, class, holders), p.keepParked(in, err))
+		}
+		return in, p.keepParked(in, err)
 	}
 	if claim.Status.ProviderID == "" {
 		// Core has not written the result of Create yet, and would remove the capacity from the status.
