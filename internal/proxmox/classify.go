@@ -111,6 +111,8 @@ var rules = []rule{
 	{kind: ErrExists, pattern: regexp.MustCompile(`(VM|CT) \d+ already exists`)},
 	// pmxcfs refuses a VMID that exists on another Host.
 	{kind: ErrExists, pattern: regexp.MustCompile(`/\d+\.conf[^/]*File exists`)},
+	// Of the pool in the request. A member of another one "belongs already to pool" it.
+	{kind: ErrExists, pattern: regexp.MustCompile(`VM \d+ is already a pool member`)},
 	{kind: ErrExists, about: aboutStorage, pattern: regexp.MustCompile(`already exists|refusing to override existing file`)},
 
 	{kind: ErrExists, about: aboutHA, pattern: regexp.MustCompile(`resource ID '[^']*' already defined`)},

@@ -55,6 +55,8 @@ func TestClassifyText(t *testing.T) {
 		"unable to create VM 303 - VM 303 already exists on node 'pve1'":                                          ErrExists,
 		"close (rename) atomic file '/etc/pve/nodes/pve1/qemu-server/101.conf' failed: File exists":               ErrExists,
 		"clone failed: close (rename) atomic file '/etc/pve/nodes/pve1/qemu-server/101.conf' failed: File exists": ErrExists,
+		"update pools failed: VM 303 is already a pool member":                                                    ErrExists,
+		"update pools failed: VM 303 belongs already to pool 'p1' and 'allow-move' is not set":                    ErrFailed,
 		"VM is locked (backup)": ErrLocked,
 		"VM is locked (clone)":  ErrLocked,
 		"can't lock file '/var/lock/qemu-server/lock-303.conf' - got timeout":                           ErrLocked,

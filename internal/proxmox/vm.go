@@ -44,7 +44,7 @@ type VMClient interface {
 	// purges it from HA, replication and backup jobs.
 	DestroyVM(ctx context.Context, host string, vmid int) (UPID, error)
 	// MoveToPool moves a VM from one resource pool to another. An empty pool removes
-	// it from the first.
+	// it from the first. It returns no error if the VM already is where it is moved to.
 	MoveToPool(ctx context.Context, vmid int, from, pool string) error
 }
 
@@ -183,10 +183,10 @@ func (c vmClient) MoveToPool(ctx context.Context, vmid int, from, pool string) e
 		body = parameters{"poolid": from, "vms": strconv.Itoa(vmid), "delete": "1"}
 	}
 	err := c.put(ctx, at("/pools"), body)
-	if pool == "" && errors.Is(err, ErrNotFound) {
-		return nil // already removed
-	}
-	if err != nil {
+	switch {
+	case pool == "" && errors.Is(err, ErrNotFound), pool != "" && errors.Is(err, ErrExists):
+		return nil // an earlier request or another user did it
+	case err != nil:
 		return fmt.Errorf("moving VM %d from pool %q to %q: %w", vmid, from, pool, err)
 	}
 	return nil

@@ -117,6 +117,23 @@ func TestUpdateInPlace(t *testing.T) {
 	e.Expect(e.sim.Requests()).To(BeEmpty(), "settings are written once")
 }
 
+// A template is moved to a resource pool before its ownership mark contains the pool.
+func TestUpdateResourcePoolInterrupted(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 1, withAllResources("8.4"))
+	p := e.process()
+	vmid := p.reconcileUntilComplete().Zones[0].VMID
+	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.ResourcePool = "karpenter" })
+	testenv.AddFault(t, e.sim, pvesim.Fault{Method: "PUT", Path: "/nodes/*/qemu/*/config", Status: 500, Message: "got no worker upid", Count: 1})
+	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
+	e.Expect(p.report().Message).To(ContainSubstring("got no worker upid"))
+	e.Expect(e.mark(vmid).Pool).To(BeEmpty())
+	e.Expect(p.reconcileUntilComplete().Zones).To(ConsistOf(HaveField("VMID", vmid)))
+	e.Expect(e.mark(vmid).Pool).To(Equal("karpenter"))
+	e.Expect(p.Inventory().View().Snapshots[region].Guests[vmid].Pool).To(Equal("karpenter"))
+	e.Expect(e.sim.CountRequests("PUT", "/pools")).To(Equal(2))
+}
+
 // Earlier releases added the cloud-init drive to ide2. It stays there, and is deleted when
 // no class needs it.
 func TestUpdateCloudInitDriveOnIDE(t *testing.T) {
