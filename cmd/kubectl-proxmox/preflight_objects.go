@@ -180,9 +180,6 @@ func (p *preflight) template(t *v1alpha1.ProxmoxTemplate, locations []template.L
 	problems := &hostProblems{}
 	for _, location := range locations {
 		zone := location.Region + "/" + location.Host
-		if p.isExcluded(location.Region, location.Host) {
-			continue
-		}
 		p.required[location.Region] = append(p.required[location.Region], location.Required...)
 		found := false
 		for _, problem := range []string{location.Problem, location.SpecProblem, location.NetworkProblem} {

@@ -3,11 +3,7 @@
 
 package template
 
-import (
-	"slices"
-
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
-)
+import "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 
 // maxFailuresAwake is after how many failures a Host may sleep without its Template.
 const maxFailuresAwake = 10
@@ -36,7 +32,7 @@ func (p *Provider) HostsToKeepAwake(desired Desired, inUse func(region string, v
 		}
 	case !desired.isUnread():
 		for _, l := range Locations(view, desired, owned) {
-			if slices.ContainsFunc(owned, func(e Existing) bool { return l.matches(desired, e) }) {
+			if l.hasTemplate(desired, owned) {
 				continue
 			}
 			add(l.Region, l.Host, func(asleep bool) bool {

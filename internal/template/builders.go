@@ -219,7 +219,7 @@ func (p *Provider) RefreshDue(desired Desired) (due bool, after time.Duration) {
 // isBuilding reports whether the Template of the desired generation is in progress on a Host.
 func (p *Provider) isBuilding(view inventory.View, desired Desired, owned []Existing) bool {
 	return slices.ContainsFunc(Locations(view, desired, owned), func(l Location) bool {
-		ready := slices.ContainsFunc(owned, func(e Existing) bool { return l.matches(desired, e) })
+		ready := l.hasTemplate(desired, owned)
 		s := p.tracker.get(HostKey{UID: desired.UID, Region: l.Region, Host: l.Host})
 		return !ready && l.Blocker() == "" && (s.failure == "" || s.hash != desired.Hash)
 	})

@@ -32,6 +32,8 @@ type Location struct {
 	// SpecProblem is why the Template cannot be built on any Host, NetworkProblem why its
 	// VMs could not start on this one.
 	Problem, SpecProblem, NetworkProblem string
+	// Excluded is whether the Host is excluded by settings.
+	Excluded bool
 	// Maintenance is why no builder VM is started on the Host now.
 	Maintenance string
 	// Required are the privileges for building the Template. MissingPrivileges describes
@@ -51,7 +53,8 @@ func (l Location) Blocker() string {
 var baseStorages = []string{"lvmthin", "zfspool", "rbd", "dir", "nfs", "cifs", "btrfs", "cephfs", "glusterfs", "zfs"}
 
 // Locations returns where Templates are required, sorted by region and Host. A shared
-// Template that already exists keeps its Host while that is online.
+// Template that already exists keeps its Host while that is online. A Host that is excluded by
+// settings is only returned if its Template exists or is being built: it gets no new one.
 func Locations(view inventory.View, desired Desired, existing []Existing) []Location {
 	var locations []Location
 	for _, region := range slices.Sorted(maps.Keys(view.Snapshots)) {
@@ -68,7 +71,14 @@ func locationsInRegion(view inventory.View, region string, desired Desired, exis
 	shared := map[string]int{} // index in locations by storage
 	for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
 		location := locationOnHost(snapshot, host, desired)
-		if state, _ := view.Host(region, host); state.Maintenance != "" && desired.Spec.Prepare != nil && !isBuilderStarted(snapshot, desired, host) {
+		state, _ := view.Host(region, host)
+		if state.OutOfService == inventory.Excluded {
+			if _, _, building := findUnfinished(snapshot, desired, host); !building && !location.hasTemplate(desired, existing) {
+				continue
+			}
+			location.Excluded, location.NetworkProblem = true, "" // no VM starts there
+		}
+		if state.Maintenance != "" && desired.Spec.Prepare != nil && !isBuilderStarted(snapshot, desired, host) {
 			location.Maintenance = fmt.Sprintf("the host is in maintenance (%s); its template is prepared afterwards", state.Maintenance)
 		}
 		if !location.Shared {
@@ -99,6 +109,8 @@ func isPreferred(snapshot *inventory.Snapshot, desired Desired, existing []Exist
 		})
 		_, _, building := findUnfinished(snapshot, desired, l.Host)
 		switch blocker := l.Blocker(); {
+		case exists && snapshot.Hosts[l.Host].Online && !l.Excluded:
+			return 4
 		case exists && snapshot.Hosts[l.Host].Online:
 			return 3
 		case building && (blocker == "" || blocker == l.Maintenance):
@@ -259,6 +271,11 @@ func storageNames(rows []proxmox.StorageRow) []string {
 		out = append(out, row.Name)
 	}
 	return out
+}
+
+// hasTemplate reports whether the Template that is required at the Location exists.
+func (l Location) hasTemplate(desired Desired, existing []Existing) bool {
+	return slices.ContainsFunc(existing, func(e Existing) bool { return l.matches(desired, e) })
 }
 
 // matches reports whether a Template is the one that is required at the Location.

@@ -13,6 +13,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -62,11 +63,13 @@ func (r *hostReconciler) deleteAllObsolete(ctx context.Context, obs observation,
 	return after, warnings, joinErrors(errs...)
 }
 
-// obsolete returns the owned Templates and VMs of the Host except the required one.
+// obsolete returns the owned Templates and VMs of the Host except the required one. On a Host
+// that is excluded by settings, one that would be required is not obsolete.
 func (r *hostReconciler) obsolete(obs observation, usage Usage) []Existing {
 	keep := 0
 	all := slices.Concat(obs.ready, obs.unfinished)
-	if obs.required {
+	state, _ := obs.view.Host(r.Region, r.Host)
+	if obs.required || state.OutOfService == inventory.Excluded && r.desired.appliesTo(r.Region) {
 		for _, existing := range all {
 			if obs.location.matches(r.desired, existing) && (keep == 0 || usage.InUse(existing.Region, existing.VMID) != "" && usage.InUse(existing.Region, keep) == "") {
 				keep = existing.VMID

@@ -216,7 +216,7 @@ func (r *hostReconciler) buildMissing(ctx context.Context, obs observation) (tim
 	if err != nil {
 		return 0, err
 	}
-	if !obs.required || obs.location.Blocker() != "" || slices.ContainsFunc(obs.ready, func(e Existing) bool { return obs.location.matches(r.desired, e) }) {
+	if !obs.required || obs.location.Blocker() != "" || obs.location.hasTemplate(r.desired, obs.ready) {
 		return time.Millisecond, nil
 	}
 	return r.build(ctx, obs, creating)
@@ -267,7 +267,7 @@ func (p *Provider) PendingHosts(desired Desired) []HostKey {
 // isReconcilable reports whether something can be done at a Location: building the Template,
 // or if it exists, updating it.
 func (p *Provider) isReconcilable(desired Desired, owned []Existing, location Location) bool {
-	exists := slices.ContainsFunc(owned, func(e Existing) bool { return location.matches(desired, e) })
+	exists := location.hasTemplate(desired, owned)
 	return location.Blocker() == "" || (exists && location.Problem == "" && location.NetworkProblem == "")
 }
 

@@ -21,7 +21,7 @@ type Relocation struct {
 func Relocations(view inventory.View, desired Desired, existing []Existing) []Relocation {
 	var out []Relocation
 	for _, location := range Locations(view, desired, existing) {
-		exists := slices.ContainsFunc(existing, func(e Existing) bool { return location.matches(desired, e) })
+		exists := location.hasTemplate(desired, existing)
 		if exists || !location.Shared || location.Blocker() != "" || desired.isUnread() {
 			continue
 		}

@@ -53,7 +53,7 @@ func (p *Provider) Report(desired Desired, previous []string) Report {
 	parts = append(parts, p.reportBlockers(&r, view, desired, locations, owned)...)
 	for _, location := range locations {
 		s := p.tracker.get(HostKey{UID: desired.UID, Region: location.Region, Host: location.Host})
-		ready := slices.ContainsFunc(owned, func(e Existing) bool { return location.matches(desired, e) })
+		ready := location.hasTemplate(desired, owned)
 		text := ""
 		switch {
 		case ready && location.NetworkProblem != "":
@@ -108,6 +108,10 @@ func (p *Provider) withHost(location Location, texts ...string) []string {
 // reportBlockers marks the report as failing if Templates cannot be built at some Locations
 // or their VMs could not start there, and returns the reasons, each once with its Hosts.
 func (p *Provider) reportBlockers(r *Report, view inventory.View, desired Desired, locations []Location, owned []Existing) []string {
+	if len(locations) == 0 && r.Complete && !desired.Deleted {
+		r.Complete, r.Failing = false, true
+		return []string{"no template is built, because all hosts are excluded by settings; set excluded to false for a host"}
+	}
 	required := map[string][]privileges.Required{}
 	for _, location := range locations {
 		required[location.Region] = append(required[location.Region], location.Required...)
@@ -117,7 +121,7 @@ func (p *Provider) reportBlockers(r *Report, view inventory.View, desired Desire
 	hosts := map[string][]string{}
 	for _, location := range locations {
 		reason := location.Blocker()
-		if slices.ContainsFunc(owned, func(e Existing) bool { return location.matches(desired, e) }) {
+		if location.hasTemplate(desired, owned) {
 			reason = location.NetworkProblem
 		} else if location.MissingPrivileges != "" {
 			if messages[location.Region] == "" {

@@ -30,6 +30,8 @@ func checkTemplate(z zone) *problem {
 	switch {
 	case z.source.problem != "":
 		return &problem{message: z.source.problem}
+	case z.template == nil && z.outOfService != "":
+		return z.hostProblem("%s %q is not on this host: %s", ref.Kind, ref.Name, z.outOfService)
 	case z.template == nil:
 		return z.hostProblem("%s %q is not on this host", ref.Kind, ref.Name)
 	case z.config == nil:

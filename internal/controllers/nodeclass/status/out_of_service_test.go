@@ -83,3 +83,17 @@ func TestReconcileHostOutOfService(t *testing.T) {
 	w.Expect(reconcileClass(w, class).Status.UnusableZones).To(ConsistOf(v1alpha1.UnusableZone{Zone: "region-1/pve2", Reason: "the host is excluded by settings"}))
 	w.Expect(usableZones(class)).To(Equal(int64(1)))
 }
+
+// An excluded host gets no template.
+func TestReconcileExcludedHostWithoutTemplate(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
+	setTemplateZones(w, testenv.Zones(1)...)
+	class := w.NewClass()
+	settings, err := inventory.ParseSettings([]byte(`{"*": {"pve2": {"excluded": true}}}`))
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Inventory.SetSettings(settings)
+	w.Expect(reconcileClass(w, class).Status.UnusableZones).To(ConsistOf(And(
+		HaveField("Zone", "region-1/pve2"), HaveField("Reason", HaveSuffix(" is not on this host: the host is excluded by settings")))))
+	w.Expect(usableZones(class)).To(Equal(int64(1)))
+}
