@@ -58,16 +58,14 @@ func (f *failover) send(ctx context.Context, req request, header http.Header) (r
 		trying += time.Since(began)
 		release()
 		tried = append(tried, url)
+		if err == nil && !f.mayTryNext(req, resp, tried) {
+			return resp, nil
+		}
 		failed := &attemptError{url: url.base, err: err}
 		switch {
-		case err == nil && resp.isRefusedForQuorum():
-			refusal = &resp // without any effect, so also a write may be sent to the next URL
-			continue
-		case err == nil && f.mayReachThroughOther(req, resp, tried):
+		case err == nil:
 			refusal = &resp
 			continue
-		case err == nil:
-			return resp, nil
 		case errors.Is(err, ErrNoQuorum):
 			kind = ErrNoQuorum
 		case sent && !req.isRepeatable():
@@ -87,12 +85,14 @@ func (f *failover) send(ctx context.Context, req request, header http.Header) (r
 	return foreign, &failure{kind: kind, cause: errors.Join(failures...)}
 }
 
-// mayReachThroughOther reports whether the Host that sent a response did not reach that of the
-// request, which another URL may reach. A write is not sent again: before a 595, Proxmox's proxy
-// may have sent a PUT or DELETE through a connection that broke off. Neither is a 596: there was
-// a connection, and a Host that is busy should not get the request twice.
-func (f *failover) mayReachThroughOther(req request, resp response, tried []*clusterURL) bool {
-	return resp.status == statusConnectFailed && req.host() != "" && req.isRepeatable() && f.urls.hasOther(tried, req)
+// mayTryNext reports whether a Host refused a request that the next URL may execute. Without
+// quorum there was no effect, so a write may be sent again. If the Host did not reach that of the
+// request, only a read is: before a 595, Proxmox's proxy may have sent a PUT or DELETE through a
+// connection that broke off. After a 596 it is not: there was a connection, and a Host that is
+// busy should not get the request twice.
+func (f *failover) mayTryNext(req request, resp response, tried []*clusterURL) bool {
+	return resp.isRefusedForQuorum() ||
+		resp.status == statusConnectFailed && req.host() != "" && req.isRepeatable() && f.urls.hasOther(tried, req)
 }
 
 // attempt sends the request to one of the remaining URLs, verifies the response and
