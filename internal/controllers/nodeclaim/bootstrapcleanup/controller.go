@@ -37,7 +37,7 @@ const (
 	unreachableRetryInterval = 30 * time.Second
 	// cacheDelay is longer than the time after which the cache shows a change of a Claim.
 	cacheDelay = time.Minute
-	// eventInterval is how often the same event is repeated.
+	// eventInterval is how often the event of a Claim is repeated.
 	eventInterval = 15 * time.Minute
 )
 
@@ -103,6 +103,7 @@ func (c *Controller) report(claim *karpv1.NodeClaim, err error) {
 	}
 	c.recorder.Publish(events.Event{
 		InvolvedObject: claim, Type: corev1.EventTypeWarning, Reason: v1alpha1.EventBootDriveNotDeleted, Message: failure.Error(),
-		DedupeValues: []string{string(claim.UID), failure.Error()}, DedupeTimeout: eventInterval,
+		// The message may contain the ID of a task, which is another one after each retry.
+		DedupeValues: []string{string(claim.UID)}, DedupeTimeout: eventInterval,
 	})
 }

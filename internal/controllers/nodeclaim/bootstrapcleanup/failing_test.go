@@ -48,7 +48,7 @@ func TestCleanupFailing(t *testing.T) {
 		}, "does not belong to this NodeClaim: its notes have no ownership mark"},
 		"storage_inactive": {launched, func(w *testenv.Env, _ *karpv1.NodeClaim) error {
 			return w.Sim.SetStorageActive("pve1", "local", false)
-		}, "local"},
+		}, "deleting volume local:iso/"},
 		"privilege_revoked": {launched, func(w *testenv.Env, _ *karpv1.NodeClaim) error {
 			role := pvesim.DefaultScenario(1).Roles[0]
 			role.Privileges = slices.DeleteFunc(role.Privileges, func(p string) bool { return p == "Datastore.Allocate" })
