@@ -81,3 +81,15 @@ spec:
 		w.Expect(plan.Create).To(ConsistOf(HaveField("Pods", ConsistOf(want))))
 	}
 }
+
+// A NodePool without its NodeClass gets no VMs. The plan for the others is not affected.
+func TestPlanMissingNodeClass(t *testing.T) {
+	t.Parallel()
+	w := newPlanEnv(t)
+	w.addNode("a", "pve1", "1")
+	w.Expect(w.Kube.Delete(t.Context(), w.class)).To(Succeed())
+	write(t, w.dir, "rejected.yaml", rejectedPods)
+	plan := w.decode(w.plan("-f rejected.yaml -o json"), nil)
+	w.Expect(plan.Create).To(BeEmpty())
+	w.Expect(plan.Delete).To(BeEmpty())
+}

@@ -117,13 +117,10 @@ func TestNodeOverlayPriceAfterTemplateChange(t *testing.T) {
 	o := newOverlaid(t)
 	_, err := o.core.Reconcile(o.ctx, reconcile.Request{})
 	o.Expect(err).NotTo(HaveOccurred())
-	gates := coreoptions.FeatureGates{NodeOverlay: true}
-	o.StartManager(
-		func(client.Client) testenv.Registrar { return gated{o.core, gates} },
-		func(kube client.Client) testenv.Registrar {
-			return gated{evaluation.NewController(kube, o.provider, o.core), gates}
-		},
-	)
+	// Core's own controller is not registered: it has no event after this.
+	o.StartManager(func(kube client.Client) testenv.Registrar {
+		return gated{evaluation.NewController(kube, o.provider, o.core), coreoptions.FeatureGates{NodeOverlay: true}}
+	})
 	o.selectTemplates(testenv.Zones(1)...)
 	o.Eventually(o.prices).Should(HaveEach(7.0), "the class was checked after the first evaluation")
 	before := o.prices()
