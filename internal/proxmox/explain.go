@@ -68,8 +68,10 @@ func explain(err error, urls string) error {
 		return explained("%s rejects the credentials (%s): check token_id and token_secret (or username and password), and that the token exists and is not expired", urls, known)
 	case errors.Is(err, ErrNoQuorum):
 		return explained("the Proxmox cluster has no quorum (%s): bring its hosts back online, check with: pvecm status", strings.TrimPrefix(known.Error(), ErrNoQuorum.Error()+": "))
-	case errors.Is(err, ErrUnreachable), errors.Is(err, ErrNoTime):
+	case errors.Is(err, ErrUnreachable):
 		return explained("no response from Proxmox VE (%s): check that the host is up, that pveproxy runs on it, and that no firewall blocks the connection", strings.TrimPrefix(known.Error(), ErrUnreachable.Error()+": "))
+	case errors.Is(err, ErrNoTime):
+		return explained("no response from %s in time (%s)", urls, strings.TrimPrefix(known.Error(), ErrNoTime.Error()+": "))
 	}
 	return explained("%s responds with an error (%s)", urls, known)
 }

@@ -43,12 +43,40 @@ func TestDeleteNoConnection(t *testing.T) {
 	w.ExpectNoOrphans()
 }
 
+// Requests to a region that does not respond use all connections. A fenced host is still given up.
+func TestDeleteNoConnectionFenced(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t)
+	p := w.StartProcess(testenv.NoPolling(), testenv.Settings(func(s *instance.Settings) { s.OperationTimeout = 3 * time.Second }))
+	claim := p.Launched("pool-abc", w.NodeClass)
+	p.Refresh()
+	w.Expect(instance.Annotate(t.Context(), w.Kube, claim, map[string]string{v1alpha1.AnnotationHostFenced: w.Intent(claim).Host})).To(Succeed())
+	testenv.Reload(w, claim)
+	w.AddFault(pvesim.Fault{Method: "GET", Path: "/version", Delay: pvesim.Duration(testenv.Speed * time.Hour)})
+	ctx, cancel := context.WithCancel(t.Context())
+	var others sync.WaitGroup
+	for range proxmox.MaxConnections {
+		others.Go(func() { _, _ = w.Client.Version(ctx) })
+	}
+	w.Eventually(func() int { return w.Sim.Faults()[0].Matched }).WithTimeout(time.Minute).Should(Equal(proxmox.MaxConnections))
+	w.AddFault(pvesim.Fault{Method: "GET", Path: "/cluster/resources", Status: 500})
+	for range 2 {
+		w.Expect(p.Inventory.Refresh(t.Context(), testenv.Region)).NotTo(Succeed())
+	}
+	deleted, err := p.Instances.Deleter.Delete(t.Context(), claim)
+	cancel()
+	others.Wait()
+	w.Expect(err).To(MatchError(ContainSubstring("is fenced")))
+	w.Expect(deleted).To(BeTrue())
+}
+
 // The host destroys as many other VMs as it may at a time.
 func TestDeleteNoSlot(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
 	p := w.StartProcess(testenv.NoPolling(), testenv.Settings(func(s *instance.Settings) { s.CloneSlots, s.OperationTimeout = 1, 3*time.Second }))
 	first, second := p.Launched("pool-a", w.NodeClass), p.Launched("pool-b", w.NodeClass)
+	w.Expect(w.Sim.PowerOffGuest(w.Intent(second).VMID)).To(Succeed()) // nothing but its destroy remains
 	p.Refresh()
 	w.AddFault(pvesim.Fault{Method: "DELETE", Path: "/nodes/{node}/qemu/{vmid}", Delay: pvesim.Duration(testenv.Speed * 15 * time.Second), Count: 1})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -73,7 +73,7 @@ func (d *Deleter) Delete(ctx context.Context, claim *karpv1.NodeClaim) (deleted 
 		a.hasIntent, a.unreadableIntent = false, true
 	}
 	deleted, err = a.run(ctx)
-	if cause, ok := errors.AsType[*instance.BlockedError](err); ok && cause.Reason == v1alpha1.EventHostUnreachable {
+	if cause, ok := errors.AsType[*instance.BlockedError](err); ok && a.isUnreachable(cause) {
 		return a.deleteUnreachable(unlimited, cause)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {

@@ -38,6 +38,13 @@ func hostUnreachable(format string, args ...any) error {
 	return &instance.BlockedError{Reason: v1alpha1.EventHostUnreachable, Message: fmt.Sprintf(format, args...)}
 }
 
+// isUnreachable reports whether a deletion is blocked because the VM cannot be reached. Requests to
+// a Cluster that is unavailable wait for those that time out.
+func (a *attempt) isUnreachable(cause *instance.BlockedError) bool {
+	return cause.Reason == v1alpha1.EventHostUnreachable ||
+		cause.Reason == v1alpha1.EventProxmoxBusy && a.deps.Inventory.View().Unavailable(a.id.Region) != nil
+}
+
 // deleteUnreachable handles a Claim whose VM cannot be reached. The Claim is finished if
 // an administrator fenced its Host or removed it from its Cluster; otherwise it waits.
 func (a *attempt) deleteUnreachable(ctx context.Context, cause *instance.BlockedError) (bool, error) {

@@ -82,7 +82,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if errors.Is(err, instance.ErrClaimBusy) {
 		return reconcile.Result{RequeueAfter: busyRetryInterval}, nil
 	}
-	if errors.Is(err, proxmox.ErrHostUnreachable) || errors.Is(err, proxmox.ErrUnreachable) {
+	if errors.Is(err, proxmox.ErrHostUnreachable) || errors.Is(err, proxmox.ErrUnreachable) || errors.Is(err, proxmox.ErrNoTime) {
 		// The inventory reports the Host.
 		return reconcile.Result{RequeueAfter: unreachableRetryInterval}, nil
 	}
