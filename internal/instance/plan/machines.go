@@ -202,18 +202,25 @@ func (e *noMachineError) Error() string {
 }
 
 // parkingRequest limits the request of a Claim that is parked to the Hosts of the machine
-// that is probably free first: one whose Claim is being deleted, else any.
-func parkingRequest(class *v1alpha1.ProxmoxNodeClass, request placement.Request, read machineHolders) placement.Request {
+// that is probably free first: one whose Claim is being deleted, else any. It prefers machines
+// with a Host that is usable.
+func (p *Planner) parkingRequest(class *v1alpha1.ProxmoxNodeClass, request placement.Request, read machineHolders) placement.Request {
 	machines := slices.Clone(class.Spec.Machines)
 	slices.SortStableFunc(machines, func(a, b v1alpha1.Machine) int {
 		return map[bool]int{true: -1}[read.released[a.Name]] - map[bool]int{true: -1}[read.released[b.Name]]
 	})
+	var unusable []placement.Request
 	for _, machine := range machines {
-		if limited, err := machineRequest(machine, request); err == nil && len(limited.Options) > 0 {
+		limited, err := machineRequest(machine, request)
+		if err != nil || len(limited.Options) == 0 {
+			continue
+		}
+		if _, usable := p.parkingOption(class, limited); usable {
 			return limited
 		}
+		unusable = append(unusable, limited)
 	}
-	return request
+	return append(unusable, request)[0]
 }
 
 // findElsewhere returns a LaunchError if a parked Claim could be launched on another Host: core

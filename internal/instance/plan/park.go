@@ -40,8 +40,8 @@ func (p *Planner) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1al
 	if err != nil {
 		return instance.Intent{}, err
 	}
-	request = parkingRequest(class, request, holders)
-	option := p.parkingOption(class, request)
+	request = p.parkingRequest(class, request, holders)
+	option, _ := p.parkingOption(class, request)
 	resources, err := overlay.NodeResources(p.types, class, option.InstanceType)
 	if err != nil {
 		return instance.Intent{}, err
@@ -62,21 +62,21 @@ func (p *Planner) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1al
 	})
 }
 
-// parkingOption returns the cheapest size that a Host in service can get, with these Hosts.
-// Without such a Host it returns the cheapest size with all Hosts.
-func (p *Planner) parkingOption(class *v1alpha1.ProxmoxNodeClass, request placement.Request) placement.Option {
+// parkingOption returns the cheapest size that a usable Host can get, with these Hosts. Without
+// such a Host it returns the cheapest size with all Hosts, and false.
+func (p *Planner) parkingOption(class *v1alpha1.ProxmoxNodeClass, request placement.Request) (option placement.Option, usable bool) {
 	for _, option := range request.Options {
 		option.Zones = slices.DeleteFunc(slices.Clone(option.Zones), func(zone placement.Zone) bool {
 			return p.unusableReason(class, option.InstanceType, zone) != ""
 		})
 		if len(option.Zones) > 0 {
-			return option
+			return option, true
 		}
 	}
 	if len(request.Options) == 0 {
-		return placement.Option{}
+		return placement.Option{}, false
 	}
-	return request.Options[0]
+	return request.Options[0], false
 }
 
 // unusableReason returns why a Host accepts no VM of the class, whatever its capacity; empty if it

@@ -6,12 +6,15 @@ package plan_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -62,4 +65,17 @@ func TestUnparkUnusableHost(t *testing.T) {
 	w.Expect(err).To(haveReason(v1alpha1.EventInsufficientCapacity))
 	w.Expect(err).To(MatchError(ContainSubstring("host " + other + " has capacity")))
 	w.Expect(w.Intent(p.Planned("pool-recreated", w.NodeClass)).Host).To(Equal(other))
+}
+
+// A claim waits for a machine on a usable host. If it waited for another one, it would be recreated
+// at once and wait for that again.
+func TestParkUsableMachine(t *testing.T) {
+	t.Parallel()
+	w := newMachines(t)
+	p := w.StartProcess(testenv.NoPolling())
+	p.Planned("pool-0", w.NodeClass)
+	p.Planned("pool-1", w.NodeClass)
+	p.Types.MarkUnavailable(instancetype.OfferingSelector{Zone: placement.Zone{Region: testenv.Region, Host: "pve1"}}, "no bridge", time.Hour)
+	_, in := parked(w, p, w.Claim("pool-waiting", w.NodeClass))
+	w.Expect(in.Host).To(Equal("pve2"))
 }
