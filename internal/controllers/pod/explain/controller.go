@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -123,6 +124,9 @@ func (c *Controller) unavailableReason(ctx context.Context, pod *corev1.Pod, poo
 		return "", nil //nolint:nilerr // core reports that a pool does not match
 	}
 	class, problem, err := ReadClass(ctx, c.kube, pool)
+	if class != nil && class.StatusConditions().Get(status.ConditionReady).IsUnknown() {
+		return "", err // it is not checked yet, and the event would hide the reason that is found
+	}
 	if err != nil || problem != "" {
 		return problem, err
 	}

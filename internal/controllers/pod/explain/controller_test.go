@@ -118,6 +118,25 @@ func TestReconcileScheduledPod(t *testing.T) {
 	w.Expect(w.Events.Messages(noHostFits)).To(BeEmpty())
 }
 
+// The event is repeated after minutes, so the first one must not be about a class that is
+// not checked yet.
+func TestReconcileUncheckedClass(t *testing.T) {
+	t.Parallel()
+	w := testenv.New(t, testenv.NoPolling())
+	class := w.Class()
+	w.Pool(class, anySize)
+	pod := w.PendingPod("app", "15")
+	checked := class.Status.Conditions
+	class.Status.Conditions = nil
+	w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())
+	w.Expect(reconcilePod(w, pod, unschedulable)).To(BeNumerically(">", 0))
+	w.Expect(w.Events.Messages(noHostFits)).To(BeEmpty())
+	class.Status.Conditions = checked
+	w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())
+	reconcilePod(w, pod, unschedulable)
+	w.Expect(w.Events.Messages(noHostFits)).To(HaveLen(1))
+}
+
 // Core ignores a NodePool without a class, and counts its pods as tried.
 func TestReconcileMissingClass(t *testing.T) {
 	t.Parallel()
