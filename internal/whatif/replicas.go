@@ -24,13 +24,13 @@ func (p *planner) scaleStatic() error {
 	if err != nil {
 		return fmt.Errorf("listing NodePools: %w", err)
 	}
-	slices.SortFunc(pools, func(a, b *karpv1.NodePool) int { return cmp.Compare(a.Name, b.Name) })
+	pools = slices.DeleteFunc(pools, func(pool *karpv1.NodePool) bool { return pool.Spec.Replicas == nil || !pool.DeletionTimestamp.IsZero() })
+	// Those with too many Nodes are first: the others can use the capacity that they free.
+	slices.SortFunc(pools, func(a, b *karpv1.NodePool) int {
+		return cmp.Or(cmp.Compare(min(p.missing(a), 0), min(p.missing(b), 0)), cmp.Compare(a.Name, b.Name))
+	})
 	for _, pool := range pools {
-		if pool.Spec.Replicas == nil || !pool.DeletionTimestamp.IsZero() {
-			continue
-		}
-		active, _, _ := p.cluster.NodePoolState.GetNodeCount(pool.Name)
-		missing := *pool.Spec.Replicas - int64(active)
+		missing := p.missing(pool)
 		var err error
 		switch {
 		case missing != 0 && !coreoptions.FromContext(p.ctx).FeatureGates.StaticCapacity:
@@ -45,6 +45,12 @@ func (p *planner) scaleStatic() error {
 		}
 	}
 	return nil
+}
+
+// missing returns how many Nodes a static NodePool has too few; negative if it has too many.
+func (p *planner) missing(pool *karpv1.NodePool) int64 {
+	active, _, _ := p.cluster.NodePoolState.GetNodeCount(pool.Name)
+	return *pool.Spec.Replicas - int64(active)
 }
 
 // noteMissing adds a note about a static NodePool that does not get its replicas.
