@@ -115,6 +115,11 @@ func (p *planner) driftedVMs() ([]VM, error) {
 		if !p.known[vm.claim.UID] || !p.affected[vm.claim.Spec.NodeClassRef.Name] && !changed[vm.NodePool] {
 			continue
 		}
+		if types, err := p.typesOf(vm.NodePool); err != nil {
+			return nil, err
+		} else if len(types) == 0 {
+			continue // core does not replace it; for example, its NodeClass does not exist
+		}
 		if _, err := disruption.Reconcile(p.ctx, vm.claim); err != nil {
 			return nil, err
 		}
