@@ -95,7 +95,7 @@ func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (*k
 	}
 	pool := c.nodePool(ctx, claim)
 	overlay := c.overlay(claim)
-	requested := withoutAssumedSpot(claim, pool)
+	requested := c.withoutAssumedSpot(claim, pool)
 	fixedSize, err := c.needsFixedSize(ctx, claim, class, pool)
 	if err != nil {
 		return nil, err

@@ -142,6 +142,16 @@ func mark() string {
 	return ownership.Mark{VMID: 20001, KubeCluster: kubeCluster, ClaimUID: "uid-a"}.Notes("")
 }
 
+func TestBuildSpotPrice(t *testing.T) {
+	t.Parallel()
+	g, w := NewWithT(t), newWorld()
+	w.claim("a", 20001, "pve1")
+	w.claim("b", 20002, "pve1", func(_ *karpv1.NodeClaim, in *instance.Intent) { in.CapacityType = karpv1.CapacityTypeSpot })
+	vms := w.build(t).VMsOn("home", "pve1")
+	g.Expect(vms).To(HaveLen(2))
+	g.Expect(vms[1].PricePerHour).To(Equal(vms[0].PricePerHour / 2))
+}
+
 func TestBuildHosts(t *testing.T) {
 	t.Parallel()
 	g, w := NewWithT(t), newWorld()

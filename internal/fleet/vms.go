@@ -192,18 +192,19 @@ func newVM(in Input, claim *karpv1.NodeClaim, node *corev1.Node) VM {
 		vm.Host = guest.Host // it may have been migrated
 	}
 	host, _ := in.View.Host(vm.Region, vm.Host)
-	vm.PricePerHour = price(in.Pricing, host, vm, len(intent.Devices))
+	size := instancetype.Type{CPUs: vm.CPUs, MemoryBytes: vm.MemoryBytes, Spot: intent.CapacityType == karpv1.CapacityTypeSpot}
+	vm.PricePerHour = price(in.Pricing, host, size, len(intent.Devices))
 	vm.Phase, vm.Reason = phase(phaseInput{claim, node, guest, listed, host, intent.Parked, in.Now})
 	vm.Timeline = timeline(claim, node, in.Now)
 	return vm
 }
 
 // price returns the price of the offering that a VM was created for.
-func price(pricing instancetype.Pricing, host inventory.HostState, vm VM, devices int) float64 {
-	if vm.CPUs == 0 || host.Name == "" {
+func price(pricing instancetype.Pricing, host inventory.HostState, size instancetype.Type, devices int) float64 {
+	if size.CPUs == 0 || host.Name == "" {
 		return 0
 	}
-	return pricing.Price(instancetype.Type{CPUs: vm.CPUs, MemoryBytes: vm.MemoryBytes}, devices) * host.PriceFactor
+	return pricing.Price(size, devices) * host.PriceFactor
 }
 
 type phaseInput struct {

@@ -35,7 +35,7 @@ type variant struct {
 
 // contains reports whether a VM of the other variant is a part of one of this variant.
 func (v variant) contains(other variant) bool {
-	return v.arch == other.arch && v.CPUs >= other.CPUs && v.MemoryBytes >= other.MemoryBytes
+	return v.arch == other.arch && v.Spot == other.Spot && v.CPUs >= other.CPUs && v.MemoryBytes >= other.MemoryBytes
 }
 
 // isFor reports whether VMs of the variant are created in the zone. Offerings in other zones

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
 const (
@@ -19,6 +20,8 @@ const (
 type Type struct {
 	Name   string
 	Family string
+	// Spot is set if Nodes of the type are spot capacity, at half of the price. VMs are not reclaimed.
+	Spot bool
 	// CPUs and MemoryBytes are those of the VM, before any overhead.
 	CPUs        int
 	MemoryBytes int64
@@ -29,6 +32,14 @@ type Type struct {
 	Extra corev1.ResourceList
 	// Overhead is the specified overhead; nil parts are computed.
 	Overhead Overhead
+}
+
+// capacityType returns Karpenter's capacity type of Nodes of the type.
+func (t Type) capacityType() string {
+	if t.Spot {
+		return karpv1.CapacityTypeSpot
+	}
+	return karpv1.CapacityTypeOnDemand
 }
 
 // Overhead is the part of a Node's capacity that is not available to pods.

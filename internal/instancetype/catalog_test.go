@@ -74,6 +74,16 @@ func TestLoad(t *testing.T) {
 	if n := gpu.Extra["nvidia.com/gpu"]; n.Value() != 1 || gpu.CPUs != 8 || gpu.MemoryBytes != 32*gib || gpu.Pods != 110 || gpu.Overhead.KubeReserved != nil {
 		t.Errorf("gpu is %+v", gpu)
 	}
+	if plain, _ := c.Get("plain"); !gpu.Spot || t1.Spot || plain.Spot {
+		t.Errorf("spot are gpu %v, t1 %v, plain %v, want only gpu", gpu.Spot, t1.Spot, plain.Spot)
+	}
+	data, err := c.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := instancetype.Parse(data); err != nil || !again.Types()[1].Spot {
+		t.Errorf("the encoded catalog has the types %+v (%v), want gpu as spot", again.Types(), err)
+	}
 	for name, family := range map[string]string{"t1.2VCPU-6GB": "t1", "gpu": "s1", "plain": "m1", "odd": "e1", "tiny": "e1"} {
 		if got, _ := c.Get(name); got.Family != family {
 			t.Errorf("%s is of family %s, want %s", name, got.Family, family)

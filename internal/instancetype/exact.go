@@ -154,8 +154,11 @@ func (s sizing) typesAndCorners(catalog Catalog) []Type {
 	return out
 }
 
-// canCut reports whether VMs can have a part of the type.
-func (s sizing) canCut(t Type) bool { return s.exact && len(t.Extra) == 0 && !t.Overhead.isSpecified() }
+// canCut reports whether VMs can have a part of the type. The name of an exact size contains
+// neither a capacity type nor more than CPUs and memory.
+func (s sizing) canCut(t Type) bool {
+	return s.exact && !t.Spot && len(t.Extra) == 0 && !t.Overhead.isSpecified()
+}
 
 // exactName matches the names of sizedType, without the suffix for arm64.
 var exactName = regexp.MustCompile(`^[a-z]1\.([1-9][0-9]{0,3})VCPU-([1-9][0-9]{0,7})(MB|GB)$`)

@@ -43,6 +43,7 @@ type fileEntry struct {
 // Load reads a catalog from an instance-types file: a JSON array of
 //
 //	{"name": "t1.2VCPU-6GB", "capacity": {"cpu": "2", "memory": "6Gi", "pods": "110", "ephemeral-storage": "30Gi"},
+//	 "capacitytype": "on-demand",
 //	 "overhead": {"KubeReserved": {...}, "SystemReserved": {...}, "EvictionThreshold": {...}}}
 //
 // An empty path returns the default catalog.
@@ -91,7 +92,6 @@ func parseEntry(raw json.RawMessage) (Type, error) {
 	if problems := validation.IsValidLabelValue(e.Name); e.Name == "" || len(problems) > 0 {
 		return Type{}, fmt.Errorf(".name: found %q, want the value of a Kubernetes label, such as t1.2VCPU-6GB", e.Name)
 	}
-	// Spot is offered as on-demand: VMs are never reclaimed.
 	if !slices.Contains([]string{"", karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot}, e.CapacityType) {
 		return Type{}, fmt.Errorf(".capacitytype (%s): found %q, want %q or %q", e.Name, e.CapacityType, karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot)
 	}
@@ -99,6 +99,7 @@ func parseEntry(raw json.RawMessage) (Type, error) {
 	if err != nil {
 		return Type{}, err
 	}
+	t.Spot = e.CapacityType == karpv1.CapacityTypeSpot
 	for _, part := range []struct {
 		key  string
 		raw  map[string]json.RawMessage

@@ -82,14 +82,18 @@ func sizedType(size inventory.Amount) Type {
 // omitted.
 func (c Catalog) Encode() ([]byte, error) {
 	type entry struct {
-		Name     string            `json:"name"`
-		Capacity map[string]string `json:"capacity"`
+		Name         string            `json:"name"`
+		Capacity     map[string]string `json:"capacity"`
+		CapacityType string            `json:"capacitytype,omitempty"`
 	}
 	entries := make([]entry, 0, len(c.types))
 	for _, t := range c.types {
 		e := entry{Name: t.Name, Capacity: map[string]string{
 			"cpu": strconv.Itoa(t.CPUs), "memory": quantity(t.MemoryBytes), "pods": strconv.FormatInt(t.Pods, 10), "ephemeral-storage": quantity(t.EphemeralBytes),
 		}}
+		if t.Spot {
+			e.CapacityType = t.capacityType()
+		}
 		for name, value := range t.Extra {
 			e.Capacity[string(name)] = value.String()
 		}

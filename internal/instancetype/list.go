@@ -124,7 +124,7 @@ func (p *Provider) computeList(key listKey, before *list, view inventory.View, c
 			}
 			available[z] = l.damper.isAvailable(offeringKey{l.params.zones[z].Zone, v.Name}, was, available[z], now)
 		}
-		unlisted := unlistedLabels(v.Name)
+		unlisted := unlistedLabels(v.Type)
 		l.unlisted = append(l.unlisted, unlisted)
 		if keep && listed && before.hasOfferings(n, available, unlisted) {
 			l.available = append(l.available, before.available[n])

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
+	"sigs.k8s.io/karpenter/pkg/utils/disruption"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
@@ -37,6 +38,30 @@ func TestListDefinesWellKnownLabels(t *testing.T) {
 			if o.CapacityType() != karpv1.CapacityTypeOnDemand || o.Price <= 0 {
 				t.Errorf("an offering of %s is %s at %g", it.Name, o.CapacityType(), o.Price)
 			}
+		}
+	}
+}
+
+// TestListSpot checks that a type of a file has its capacity type, and that core finds its price.
+func TestListSpot(t *testing.T) {
+	t.Parallel()
+	catalog := must(instancetype.Parse([]byte(`[
+		{"name": "on-demand", "capacity": {"cpu": "2", "memory": "4Gi"}},
+		{"name": "spot", "capacity": {"cpu": "2", "memory": "4Gi"}, "capacitytype": "spot"}]`)))
+	p := must(instancetype.New(instancetype.Deps{Inventory: newViewer(), Pricing: pricing(), Catalog: catalog}))
+	class := newNodeClassWithAllHosts()
+	full := pricing().Price(catalog.Types()[0], 0)
+	for name, want := range map[string]float64{karpv1.CapacityTypeOnDemand: full, karpv1.CapacityTypeSpot: full / 2} {
+		it := find(t, p.List(class, ""), name)
+		if r := it.Requirements.Get(karpv1.CapacityTypeLabelKey); r.Len() != 1 || !r.Has(name) {
+			t.Errorf("%s has the capacity type %s", name, r)
+		}
+		labels := p.Labels(class, name, zone("east", "pve1"))
+		if price := disruption.ResolveOfferingPrice(labels, it); price != want || len(it.Offerings) != 3 {
+			t.Errorf("a Node of %s costs %g with %d offerings, want %g with 3", name, price, len(it.Offerings), want)
+		}
+		if p.CapacityType(name) != name {
+			t.Errorf("Nodes of %s are %s", name, p.CapacityType(name))
 		}
 	}
 }

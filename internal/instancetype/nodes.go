@@ -133,13 +133,13 @@ func groupLabels(claims []karpv1.NodeClaim) map[nodeGroup][]nodeLabels {
 
 // unlistedLabels returns by instance type the labels of the NodeClass's Nodes that no zone has. They
 // become offerings that are never available.
-func (p *Provider) unlistedLabels(params offeringParams) func(instanceType string) []nodeLabels {
+func (p *Provider) unlistedLabels(params offeringParams) func(Type) []nodeLabels {
 	p.nodes.mu.Lock()
 	groups := p.nodes.labels
 	p.nodes.mu.Unlock()
-	return func(instanceType string) (unlisted []nodeLabels) {
-		for _, labels := range groups[nodeGroup{params.nodeClass, instanceType}] {
-			if n, ok := params.index[labels.Zone]; !ok || !params.zones[n].matches(labels) {
+	return func(t Type) (unlisted []nodeLabels) {
+		for _, labels := range groups[nodeGroup{params.nodeClass, t.Name}] {
+			if n, ok := params.index[labels.Zone]; !ok || !params.zones[n].labelsOf(t).matches(labels) {
 				unlisted = append(unlisted, labels)
 			}
 		}

@@ -22,8 +22,8 @@ import (
 // Hosts they use most of the memory, so they are created once.
 type sharedRequirements struct {
 	params offeringParams
-	// zones are the requirements of each zone's offerings, in the order of params.zones.
-	zones []scheduling.Requirements
+	// zones are the requirements of each zone's offerings by capacity type, in the order of params.zones.
+	zones map[string][]scheduling.Requirements
 	// byArch is what types share by their architecture; empty for those of all Hosts.
 	byArch map[string]archRequirements
 }
@@ -36,12 +36,14 @@ type archRequirements struct {
 }
 
 func newSharedRequirements(params offeringParams, variants []variant, devices Devices) sharedRequirements {
-	f := sharedRequirements{params: params, zones: make([]scheduling.Requirements, len(params.zones)), byArch: map[string]archRequirements{}}
-	for n, z := range params.zones {
-		f.zones[n] = scheduling.NewLabelRequirements(z.labels())
-	}
+	f := sharedRequirements{params: params, zones: map[string][]scheduling.Requirements{}, byArch: map[string]archRequirements{}}
 	hasUsable := slices.ContainsFunc(params.zones, func(z zone) bool { return z.blockedReason() == "" })
 	for _, v := range variants {
+		if _, ok := f.zones[v.capacityType()]; !ok {
+			for _, z := range params.zones {
+				f.zones[v.capacityType()] = append(f.zones[v.capacityType()], scheduling.NewLabelRequirements(z.labelsOf(v.Type).labels()))
+			}
+		}
 		if _, ok := f.byArch[v.arch]; !ok {
 			zones := slices.DeleteFunc(slices.Clone(params.zones), func(z zone) bool { return !z.isOf(v.arch) })
 			f.byArch[v.arch] = archRequirements{common: commonRequirements(zones, hasUsable), devices: devices.sharedResources(zones)}
@@ -66,7 +68,6 @@ func commonRequirements(zones []zone, hasUsable bool) []*scheduling.Requirement 
 	return []*scheduling.Requirement{
 		in(corev1.LabelArchStable, architectures(zones)...),
 		in(corev1.LabelOSStable, orDefault(values[corev1.LabelOSStable], string(corev1.Linux))...),
-		in(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand),
 		in(corev1.LabelTopologyRegion, values[corev1.LabelTopologyRegion]...),
 		in(corev1.LabelTopologyZone, values[corev1.LabelTopologyZone]...),
 		inOrAbsent(v1alpha1.LabelInstanceCPUType, values[v1alpha1.LabelInstanceCPUType]),
@@ -78,6 +79,7 @@ func commonRequirements(zones []zone, hasUsable bool) []*scheduling.Requirement 
 // labels returns the labels of a Node of the type that do not depend on the zone.
 func (t Type) labels() map[string]string {
 	return map[string]string{
+		karpv1.CapacityTypeLabelKey:    t.capacityType(),
 		corev1.LabelInstanceTypeStable: t.Name,
 		v1alpha1.LabelInstanceFamily:   t.Family,
 		v1alpha1.LabelInstanceCPU:      strconv.Itoa(t.CPUs),
@@ -107,15 +109,15 @@ func inOrAbsent(key string, values []string) *scheduling.Requirement {
 // after those of the zones. They are not in the requirements of the type, in which core spreads pods
 // over all values: no VM can be launched with them.
 func (p *Provider) newInstanceType(f sharedRequirements, v variant, available []bool, unlisted []nodeLabels) *cloudprovider.InstanceType {
-	t, shared := v.Type, f.byArch[v.arch]
+	t, shared, zones := v.Type, f.byArch[v.arch], f.zones[v.capacityType()]
 	requirements := scheduling.NewRequirements(shared.common...)
 	for key, value := range t.labels() {
 		requirements.Add(in(key, value))
 	}
-	offerings := make([]cloudprovider.Offering, 0, len(f.zones)+len(unlisted))
+	offerings := make([]cloudprovider.Offering, 0, len(zones)+len(unlisted))
 	factors := priceFactors(f.params.zones, available)
-	for n := range f.zones {
-		offerings = append(offerings, cloudprovider.Offering{Requirements: f.zones[n], Price: v.price * factors[n], Available: available[n]})
+	for n := range zones {
+		offerings = append(offerings, cloudprovider.Offering{Requirements: zones[n], Price: v.price * factors[n], Available: available[n]})
 	}
 	for _, labels := range unlisted {
 		factor := inventory.DefaultPriceFactor

@@ -20,10 +20,18 @@ type Pricing struct {
 	PerDevice float64
 }
 
+// spotFactor is the price of spot capacity relative to on-demand, so Karpenter prefers it where a
+// NodePool allows both.
+const spotFactor = 0.5
+
 // Price returns the price of a Node of the type with that many devices, on a Host with
 // price factor 1.
 func (p Pricing) Price(t Type, devices int) float64 {
-	return p.PerVCPU*float64(t.CPUs) + p.PerGB*float64(t.MemoryBytes)/1e9 + p.PerNode + p.PerDevice*float64(devices)
+	price := p.PerVCPU*float64(t.CPUs) + p.PerGB*float64(t.MemoryBytes)/1e9 + p.PerNode + p.PerDevice*float64(devices)
+	if t.Spot {
+		price *= spotFactor
+	}
+	return price
 }
 
 // defaultIdleShare is the share of a Host's power that it uses without load, if the settings

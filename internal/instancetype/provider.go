@@ -245,17 +245,23 @@ func (p *Provider) Labels(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType str
 	if !ok {
 		return nil
 	}
-	z := zone{nodeLabels: nodeLabels{Zone: where, capacityType: karpv1.CapacityTypeOnDemand}}
+	z := zone{nodeLabels: nodeLabels{Zone: where}}
 	for _, known := range p.currentList(nodeClass, "").params.zones {
 		if known.Zone == where {
 			z = known
 		}
 	}
-	labels := z.labels()
+	labels := z.labelsOf(t).labels()
 	labels[corev1.LabelArchStable] = cmp.Or(z.arch, karpv1.ArchitectureAmd64)
 	labels[corev1.LabelOSStable] = cmp.Or(z.os, string(corev1.Linux))
 	maps.Copy(labels, t.labels())
 	return labels
+}
+
+// CapacityType returns the capacity type of Nodes of an instance type.
+func (p *Provider) CapacityType(instanceType string) string {
+	t, _ := p.deps.Catalog.Get(instanceType)
+	return t.capacityType()
 }
 
 // Need returns the capacity that a VM of the type takes in a zone of the NodeClass. It

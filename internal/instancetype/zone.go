@@ -50,7 +50,7 @@ type zone struct {
 
 // newZone returns a zone without a template.
 func newZone(view inventory.View, key placement.Zone) zone {
-	z := zone{nodeLabels: nodeLabels{Zone: key, capacityType: karpv1.CapacityTypeOnDemand}, priceFactor: inventory.DefaultPriceFactor}
+	z := zone{nodeLabels: nodeLabels{Zone: key}, priceFactor: inventory.DefaultPriceFactor}
 	if host, ok := view.Host(key.Region, key.Host); ok {
 		z.arch, z.priceFactor, z.asleep = host.Arch, host.PriceFactor*energyFactor(host), host.Sleep != ""
 	}
@@ -78,6 +78,13 @@ func (z zone) withTemplate(vmid int, view inventory.View, c classInput) zone {
 		z.storage = cmp.Or(z.storage, disk.Storage)
 	}
 	return z
+}
+
+// labelsOf returns the labels of a Node of the type in the zone, without unknown values.
+func (z zone) labelsOf(t Type) nodeLabels {
+	labels := z.nodeLabels
+	labels.capacityType = t.capacityType()
+	return labels
 }
 
 // osOf derives the operating system from the template's ostype: w2k, wxp, win7 and so on

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
@@ -151,10 +152,28 @@ func (w *world) startProxmox(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("encoding NodeClass: %w", err)
 	}
-	return errors.Join(os.WriteFile(w.classFile(), class, 0o600), os.WriteFile(w.poolFile(), smallNodePool, 0o600))
+	types, err := typesWithSpot()
+	return errors.Join(err, os.WriteFile(w.classFile(), class, 0o600), os.WriteFile(w.poolFile(), smallNodePool, 0o600), os.WriteFile(w.typesFile(), types, 0o600))
+}
+
+// typesWithSpot returns a file with the default instance types, each as on-demand and as spot:
+// some specs need spot capacity.
+func typesWithSpot() ([]byte, error) {
+	types := instancetype.DefaultCatalog().Types()
+	for _, t := range types {
+		t.Name += "-spot"
+		t.Spot = true
+		types = append(types, t)
+	}
+	catalog, err := instancetype.NewCatalog(types)
+	if err != nil {
+		return nil, err
+	}
+	return catalog.Encode()
 }
 
 func (w *world) classFile() string { return filepath.Join(w.Dir, "nodeclass.yaml") }
+func (w *world) typesFile() string { return filepath.Join(w.Dir, "instance-types.json") }
 func (w *world) poolFile() string  { return filepath.Join(w.Dir, "nodepool.yaml") }
 
 // startNode starts the system node, which runs the pod of the chart's Deployment.
@@ -167,12 +186,16 @@ func (w *world) startNode(ctx context.Context) (err error) {
 var featureGates = map[string]any{"nodeRepair": true, "capacityBuffer": true, "staticCapacity": true}
 
 func (w *world) installChart(ctx context.Context) error {
+	settings := map[string]any{"featureGates": featureGates}
+	if !w.Kind.Large { // figures are those of the default types
+		settings["instanceTypesFile"], settings["vmSizePolicy"] = w.typesFile(), "Exact"
+	}
 	return w.plane.InstallChart(ctx, w.Helm, w.Chart, release, map[string]any{
 		"fullnameOverride":   release,
 		"bootDataSecrets":    map[string]any{metav1.NamespaceSystem: []string{"conformance-templates", "conformance-values"}},
 		"config":             map[string]any{"clusters": []harness.Cluster{w.proxmox.Cluster("simulated")}},
 		"leaderElectionName": leaseName,
-		"settings":           map[string]any{"featureGates": featureGates},
+		"settings":           settings,
 		"tolerations":        []any{map[string]any{"operator": "Exists"}},
 	})
 }

@@ -35,7 +35,7 @@ func (p *Planner) newIntent(
 	in := instance.Intent{
 		Region: chosen.Zone.Region, Host: chosen.Zone.Host, VMID: vmid,
 		TemplateHost: template.Host, TemplateID: template.VMID, ImageID: ownership.ImageID(template.VMID, *template.Config),
-		InstanceType: chosen.InstanceType, CapacityType: karpv1.CapacityTypeOnDemand,
+		InstanceType: chosen.InstanceType, CapacityType: p.types.CapacityType(chosen.InstanceType),
 		Cores: chosen.Need.CPUs, MemoryMiB: int(chosen.Need.MemoryBytes >> 20), DiskBytes: chosen.Need.DiskBytes, Price: chosen.Price,
 		ResourcePool: class.Spec.ResourcePool, Devices: chosen.Devices, Binding: instance.NewBinding(chosen.Binding),
 		HA:      class.Spec.HighAvailability.DeepCopy(),
