@@ -178,26 +178,27 @@ func checkMemory(s *zoneState, need *Need, addReason reasonFunc) bool {
 	return true
 }
 
-// checkAffinity checks the VM against the other VMs of its NodePool.
-func checkAffinity(s *zoneState, need *Need, addReason reasonFunc) bool {
-	switch need.Affinity {
+// AllowsAffinity reports whether a Host may have a VM of the NodePool next to the VMs that the
+// NodePool has.
+func AllowsAffinity(view inventory.View, zone Zone, affinity v1alpha1.PoolAffinity, nodePool string) bool {
+	switch affinity {
 	case v1alpha1.PoolAffinitySeparateHosts:
-		if s.view.NodePoolVMs(s.zone.Region, s.zone.Host, need.NodePool) == 0 {
-			return true
-		}
-		if addReason != nil {
-			addReason("has a VM of NodePool %s, whose VMs are kept on separate hosts", need.NodePool)
-		}
+		return view.NodePoolVMs(zone.Region, zone.Host, nodePool) == 0
 	case v1alpha1.PoolAffinitySameHost, v1alpha1.PoolAffinitySameCell:
-		other := s.view.OtherNodePoolHost(s.zone.Region, s.zone.Host, need.NodePool)
-		if other == "" {
-			return true
-		}
-		if addReason != nil {
-			addReason("the VMs of NodePool %s are kept on %s", need.NodePool, other)
-		}
-	default:
+		return view.OtherNodePoolHost(zone.Region, zone.Host, nodePool) == ""
+	}
+	return true
+}
+
+func checkAffinity(s *zoneState, need *Need, addReason reasonFunc) bool {
+	switch {
+	case AllowsAffinity(s.view, s.zone, need.Affinity, need.NodePool):
 		return true
+	case addReason == nil:
+	case need.Affinity == v1alpha1.PoolAffinitySeparateHosts:
+		addReason("has a VM of NodePool %s, whose VMs are kept on separate hosts", need.NodePool)
+	default:
+		addReason("the VMs of NodePool %s are kept on %s", need.NodePool, s.view.OtherNodePoolHost(s.zone.Region, s.zone.Host, need.NodePool))
 	}
 	return false
 }

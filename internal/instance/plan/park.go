@@ -52,7 +52,7 @@ func (p *Planner) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1al
 		}
 		zone := parkingZone(view, request, option.Zones)
 		in, err := p.reserveVMID(view, claim, class, zone)
-		in.InstanceType, in.CapacityType = option.InstanceType, karpv1.CapacityTypeOnDemand
+		in.InstanceType, in.CapacityType = option.InstanceType, p.types.CapacityType(option.InstanceType)
 		in.Cores, in.MemoryMiB, in.DiskBytes = option.Need.CPUs, int(option.Need.MemoryBytes>>20), option.Need.DiskBytes
 		in.Storage, in.Resources = cmp.Or(option.Need.Storage, request.Storages[zone]), resources
 		if template, err := instance.FindTemplate(view, class, zone); err == nil {
@@ -63,11 +63,13 @@ func (p *Planner) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1al
 }
 
 // parkingOption returns the cheapest size that a usable Host can get, with these Hosts. Without
-// such a Host it returns the cheapest size with all Hosts, and false.
+// such a Host it returns the cheapest size with all Hosts, and false. A Host that the affinity
+// forbids gets no VM, even if it has capacity.
 func (p *Planner) parkingOption(class *v1alpha1.ProxmoxNodeClass, request placement.Request) (option placement.Option, usable bool) {
+	view := p.deps.Inventory.View()
 	for _, option := range request.Options {
 		option.Zones = slices.DeleteFunc(slices.Clone(option.Zones), func(zone placement.Zone) bool {
-			return p.unusableReason(class, option.InstanceType, zone) != ""
+			return p.unusableReason(class, option.InstanceType, zone) != "" || !placement.AllowsAffinity(view, zone, request.Affinity, request.NodePool)
 		})
 		if len(option.Zones) > 0 {
 			return option, true

@@ -47,6 +47,29 @@ func TestParkUsableHost(t *testing.T) {
 	w.Expect(in.Host).To(Equal("pve1"))
 }
 
+// A claim waits for the Host that the affinity allows, also if it is in maintenance.
+func TestParkAffinity(t *testing.T) {
+	t.Parallel()
+	for affinity, c := range map[v1alpha1.PoolAffinity]struct{ maintenance, want string }{
+		v1alpha1.PoolAffinitySeparateHosts: {"pve2", "pve2"},
+		v1alpha1.PoolAffinitySameHost:      {"pve1", "pve1"},
+	} {
+		t.Run(string(affinity), func(t *testing.T) {
+			t.Parallel()
+			w, p := newTwoHosts(t)
+			w.NodeClass.Spec.PlacementStrategy.PoolAffinity = affinity
+			p.Planned("pool-0", w.NodeClass, testenv.OnHost("pve1"))
+			w.Expect(w.Sim.SetMaintenance(c.maintenance, true)).To(Succeed())
+			p.Refresh()
+			waiting, in := parked(w, p, w.Claim("pool-waiting", w.NodeClass))
+			w.Expect(in.Host).To(Equal(c.want))
+			w.Expect(w.Sim.SetMaintenance(c.maintenance, false)).To(Succeed())
+			p.Refresh()
+			w.Expect(p.Launch(waiting, w.NodeClass)).To(Succeed())
+		})
+	}
+}
+
 // A claim waits for a Host in maintenance only while no other one has capacity.
 func TestUnparkUnusableHost(t *testing.T) {
 	t.Parallel()
