@@ -106,8 +106,8 @@ func loginHost(t *testing.T) (host *fakeHost, logins *atomic.Int32) {
 	return host, logins
 }
 
-func loginConfig(host *fakeHost) proxmox.ClusterConfig {
-	cfg := config(host)
+func loginConfig(hosts ...*fakeHost) proxmox.ClusterConfig {
+	cfg := config(hosts...)
 	cfg.TokenID, cfg.TokenSecret = "", ""
 	cfg.Username, cfg.Password = "root@pam", "letmein"
 	return cfg

@@ -14,21 +14,27 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// realmHost issues and accepts tickets. While its realm hangs, it does not respond to logins.
-func realmHost(t *testing.T) (host *fakeHost, hanging *atomic.Bool) {
+// realmHosts returns Hosts that issue and accept tickets. While their realm hangs, they do not
+// respond to logins.
+func realmHosts(t *testing.T, n int) (hosts []*fakeHost, hanging *atomic.Bool) {
 	t.Helper()
 	hanging = &atomic.Bool{}
-	return newFakeHost(t, func(r request) reply {
-		switch {
-		case r.uri == "/access/ticket" && hanging.Load():
-			return hangs(r)
-		case r.uri == "/access/ticket":
-			return data(`{"username":"k@ldap","ticket":"PVE:k@ldap:1","CSRFPreventionToken":"csrf"}`)
-		case r.header.Get("Cookie") == "":
-			return reply{status: 401, reason: "No ticket"}
-		}
-		return data(version)
-	}), hanging
+	for range n {
+		hosts = append(hosts, newFakeHost(t, func(r request) reply {
+			switch {
+			case r.uri == "/access/ticket" && hanging.Load():
+				return hangs(r)
+			case r.uri == "/access/ticket":
+				return data(`{"username":"k@ldap","ticket":"PVE:k@ldap:1","CSRFPreventionToken":"csrf"}`)
+			case r.uri == "/access/domains":
+				return data(`[]`)
+			case r.header.Get("Cookie") == "":
+				return reply{status: 401, reason: "No ticket", wait: 3 * time.Second}
+			}
+			return data(version)
+		}))
+	}
+	return hosts, hanging
 }
 
 // sentLogins returns the number of logins that a Host received.
@@ -46,7 +52,8 @@ func sentLogins(host *fakeHost) int {
 func TestLoginHanging(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	host, hanging := realmHost(t)
+	hosts, hanging := realmHosts(t, 1)
+	host := hosts[0]
 	clock := testclock.NewFakePassiveClock(time.Now())
 	c := newClient(t, loginConfig(host), proxmox.Options{Clock: clock})
 	call := func() error {
@@ -74,28 +81,53 @@ func TestLoginHanging(t *testing.T) {
 	g.Expect(sentLogins(host)).To(Equal(3), "the new ticket is not used")
 }
 
-// A URL whose Host waits for the realm works.
+// URLs whose Hosts wait for the realm work.
 func TestLoginHangingURLs(t *testing.T) {
 	t.Parallel()
-	g := NewWithT(t)
-	first, firstHangs := realmHost(t)
-	second, secondHangs := realmHost(t)
-	cfg := loginConfig(first)
-	cfg.URLs = append(cfg.URLs, second.server.URL)
-	c := newClient(t, cfg, proxmox.Options{ResponseTimeout: 10 * time.Second})
+	t.Run("login", func(t *testing.T) {
+		t.Parallel()
+		g := NewWithT(t)
+		hosts, hanging := realmHosts(t, 2)
+		c := newClient(t, loginConfig(hosts...), proxmox.Options{ResponseTimeout: 10 * time.Second})
 
-	firstHangs.Store(true)
-	secondHangs.Store(true)
-	_, err := c.Version(withTimeout(t, 2*time.Minute))
-	g.Expect(err).To(MatchError(proxmox.ErrUnreachable))
+		hanging.Store(true)
+		_, err := c.Version(withTimeout(t, 2*time.Minute))
+		g.Expect(err).To(MatchError(proxmox.ErrUnreachable))
+		hanging.Store(false)
+		expectUsed(t, g, c, hosts)
+	})
+	t.Run("renewal", func(t *testing.T) {
+		t.Parallel()
+		hosts, hanging := realmHosts(t, 3)
+		// A renewal ends after 10 s, so a slow machine may not connect to each URL in its third.
+		NewWithT(t).Eventually(func(g Gomega) {
+			clock := testclock.NewFakePassiveClock(time.Now())
+			c := newClient(t, loginConfig(hosts...), proxmox.Options{Clock: clock})
+			hanging.Store(false)
+			_, err := c.Version(testContext(t))
+			g.Expect(err).NotTo(HaveOccurred())
 
-	firstHangs.Store(false)
-	secondHangs.Store(false)
-	before := []int{len(first.requests()), len(second.requests())}
-	for range 4 {
+			hanging.Store(true)
+			clock.SetTime(clock.Now().Add(61 * time.Minute))
+			_, err = c.Version(testContext(t))
+			g.Expect(err).NotTo(HaveOccurred())
+			expectUsed(t, g, c, hosts)
+		}).WithTimeout(time.Minute).Should(Succeed())
+	})
+}
+
+// expectUsed checks that requests use all Hosts.
+func expectUsed(t *testing.T, g Gomega, c proxmox.Client, hosts []*fakeHost) {
+	t.Helper()
+	before := make([]int, len(hosts))
+	for i, host := range hosts {
+		before[i] = len(host.requests())
+	}
+	for range 2 * len(hosts) {
 		_, err := c.Version(testContext(t))
 		g.Expect(err).NotTo(HaveOccurred())
 	}
-	g.Expect(len(first.requests())).To(BeNumerically(">", before[0]), "the URL is not used")
-	g.Expect(len(second.requests())).To(BeNumerically(">", before[1]), "the URL is not used")
+	for i, host := range hosts {
+		g.Expect(len(host.requests())).To(BeNumerically(">", before[i]), "URL %d is not used", i)
+	}
 }
