@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -63,15 +64,29 @@ func UnadoptedMessage(claim *karpv1.NodeClaim, vmid int, host string, cfg proxmo
 		"to adopt it, run: kubectl annotate nodeclaim %s %s=%s; or delete it by hand", vmid, host, claim.Name, v1alpha1.AnnotationAdopt, strings.ToLower(cfg.SMBIOS().UUID))
 }
 
+const (
+	// unlistedVMInterval is the minimum interval between two reads of a VM that no list shows.
+	unlistedVMInterval = 15 * time.Minute
+	// unlistedRegionInterval is the minimum interval between two such reads in a region,
+	// regardless of the number of VMs.
+	unlistedRegionInterval = time.Minute
+)
+
 // Adopter adopts VMs that another controller created.
-type Adopter struct{ deps Deps }
+type Adopter struct {
+	deps Deps
+	// read has the UIDs of Claims, and the regions, whose next read of an unlisted VM is not due.
+	read *cache.Expiring
+}
 
 // NewAdopter returns an Adopter.
-func NewAdopter(deps Deps) *Adopter { return &Adopter{deps} }
+func NewAdopter(deps Deps) *Adopter {
+	return &Adopter{deps: deps, read: cache.NewExpiringWithClock(deps.Clock)}
+}
 
 // Explain returns the reason and the message of an event that explains how to adopt the VM
 // of a Claim that another controller launched, or that the token may not read it. The
-// message is empty if there is no such VM.
+// message is empty if there is no such VM, or if no list shows it and its next read is not due.
 func (a *Adopter) Explain(ctx context.Context, claim *karpv1.NodeClaim) (reason, message string) {
 	at, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
 	if err != nil {
@@ -84,12 +99,27 @@ func (a *Adopter) Explain(ctx context.Context, claim *karpv1.NodeClaim) (reason,
 	}
 	guest, listed := snapshot.Guests[at.VMID]
 	switch {
-	case !listed && IsNotVisible(ConfirmAbsent(ctx, pve, snapshot, at.VMID)):
+	case !listed && a.isNotVisible(ctx, claim, at, pve, snapshot):
 		return v1alpha1.EventVMNotVisible, NotVisibleMessage(at.Region, at.VMID, "adopted")
 	case !listed, guest.Config == nil:
 		return "", ""
 	}
 	return v1alpha1.EventVMNotAdopted, UnadoptedMessage(claim, at.VMID, guest.Host, *guest.Config)
+}
+
+// isNotVisible reports whether the token may not read the VM of a Claim that no list shows. It
+// makes no call, and returns false, until the next read is due.
+func (a *Adopter) isNotVisible(ctx context.Context, claim *karpv1.NodeClaim, at v1alpha1.ProviderID, pve proxmox.Client, snapshot *inventory.Snapshot) bool {
+	_, vmRead := a.read.Get(claim.UID)
+	_, regionRead := a.read.Get(at.Region)
+	if vmRead || regionRead {
+		return false
+	}
+	a.read.Set(claim.UID, nil, unlistedVMInterval)
+	a.read.Set(at.Region, nil, unlistedRegionInterval)
+	ctx, cancel := context.WithTimeout(ctx, a.deps.Settings.OperationTimeout)
+	defer cancel()
+	return IsNotVisible(ConfirmAbsent(ctx, pve, snapshot, at.VMID))
 }
 
 // Adopt adopts the VM of a Claim that another controller launched. It requires the

@@ -4,13 +4,19 @@
 package adoption_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/adoption"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -71,4 +77,49 @@ func TestAdoptFailing(t *testing.T) {
 		i.Expect(i.Events.Messages(v1alpha1.EventVMNotVisible)).To(ConsistOf(ContainSubstring(message)))
 		i.expectRefused(message)
 	})
+}
+
+// limitedReads is a client that requires a deadline for reading a VM.
+type limitedReads struct{ proxmox.Client }
+
+func (c limitedReads) VMConfig(ctx context.Context, host string, vmid int) (proxmox.VMConfig, error) {
+	if _, ok := ctx.Deadline(); !ok {
+		return proxmox.VMConfig{}, errors.New("no deadline")
+	}
+	return c.Client.VMConfig(ctx, host, vmid)
+}
+
+// VMs that no list shows are read at a rate that does not depend on their number.
+func TestAdoptUnlisted(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewFake(t, testenv.NoPolling())
+	w.Clients[testenv.Region] = limitedReads{w.Client}
+	w.Restart(true)
+	claims := make([]*karpv1.NodeClaim, 2)
+	for n := range claims {
+		claims[n] = w.Claim(fmt.Sprint("a", n), w.NodeClass)
+		claims[n].Status.ProviderID = fmt.Sprintf("proxmox://region-1/%d", vmid+n)
+	}
+	w.Sim.ResetRequests()
+	// expectReads reconciles all claims several times, and checks how often each VM was read.
+	expectReads := func(want ...int) {
+		t.Helper()
+		for range 3 {
+			for _, claim := range claims {
+				result, err := adoption.NewController(w.Instances.Adopter, w.Events).Reconcile(t.Context(), claim)
+				w.Expect(err).NotTo(HaveOccurred())
+				w.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+			}
+		}
+		for n, count := range want {
+			w.Expect(w.Sim.CountRequests("GET", fmt.Sprintf("/nodes/pve1/qemu/%d/config", vmid+n))).To(Equal(count), "VM %d", vmid+n)
+		}
+	}
+	expectReads(1, 0)
+	w.Clock.Advance(time.Minute)
+	expectReads(1, 1)
+	w.Clock.Advance(time.Minute)
+	expectReads(1, 1)
+	w.Clock.Advance(15 * time.Minute)
+	expectReads(2, 1)
 }
