@@ -8,12 +8,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -169,4 +173,108 @@ func TestExcludedHostCompletesBuild(t *testing.T) {
 	e.Expect(e.sim.PowerOffGuest(vmid)).To(Succeed())
 	e.Expect(p.reconcileUntilComplete().Zones).To(ConsistOf(HaveField("VMID", vmid)))
 	e.Expect(strings.Join(p.events.Messages(v1alpha1.EventTemplatePrepared), "")).To(ContainSubstring("builder VM %d", vmid))
+}
+
+// failBuilder fails the builder VM 1000 on pve1, one of two hosts. The returned process, which
+// has read its notes, excludes the host; with early, it was excluded before the failure too.
+func failBuilder(e *env, early bool, faults ...pvesim.Fault) *process {
+	e.t.Helper()
+	exclude := func() *process {
+		p := e.process()
+		p.exclude("pve1")
+		return p
+	}
+	e.builders.set(pvesim.Script{})
+	p := e.process()
+	p.reconcileFirstHostUntil(func(g Gomega) { g.Expect(e.sim.CountRequests("POST", startPath)).To(Equal(1)) })
+	if early {
+		p = exclude()
+	}
+	for _, fault := range faults {
+		testenv.AddFault(e.t, e.sim, fault)
+	}
+	e.builders.clock.Advance(31 * time.Minute)
+	e.Expect(p.reconcile(e.t.Context(), "pve1")).To(Succeed())
+	e.Expect(e.mark(1000).Builder.Failed).NotTo(BeZero())
+	e.builders.set(newBuilders().script)
+	return exclude()
+}
+
+// requeueAfter runs on pve1 and advances the clock to the time of the next run.
+func (p *process) requeueAfter() {
+	p.env.t.Helper()
+	after, err := p.ReconcileHost(p.env.t.Context(), p.env.desired(), region, "pve1", p.env.usage)
+	p.env.Expect(err).NotTo(HaveOccurred())
+	p.env.Expect(after).To(And(BeNumerically(">", 0), BeNumerically("<=", time.Hour)))
+	p.env.builders.clock.Advance(after)
+}
+
+// A failed builder VM on an excluded host is deleted after its retention and not recreated. It
+// does not block other hosts.
+func TestExcludedHostFailedBuilder(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		early, deleted bool
+		change         func(*v1alpha1.Preparation)
+		faults         []pvesim.Fault
+	}{
+		"excluded_before_failure": {early: true},
+		"excluded_after_failure":  {},
+		"not_kept": {
+			deleted: true,
+			change:  func(p *v1alpha1.Preparation) { p.KeepFailed = &metav1.Duration{} },
+			faults:  []pvesim.Fault{{Method: "DELETE", Path: "/nodes/*/qemu/*", Status: 500, Message: "can't lock file - got timeout", Count: 1}},
+		},
+		"one_at_a_time": {
+			change: func(p *v1alpha1.Preparation) { p.MaxConcurrent = 1 },
+			faults: []pvesim.Fault{{Task: "qmstop", Fail: "got timeout", Count: 1}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t, 2)
+			prepareTemplates(e)
+			if test.change != nil {
+				e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { test.change(s.Prepare) })
+			}
+			p := failBuilder(e, test.early, test.faults...)
+			e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
+			p.reconcileUntilComplete()
+			if !test.deleted {
+				e.Expect(e.bootDrives()).To(HaveLen(1))
+				p.requeueAfter()
+				e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
+			}
+			guests, _, _ := e.createdObjects()
+			e.Expect(guests).To(ConsistOf(HavePrefix("pve2/")))
+			e.Expect(e.bootDrives()).To(BeEmpty())
+			e.builders.clock.Advance(time.Hour)
+			for range 3 {
+				p.reconcileUntilComplete()
+			}
+			e.Expect(e.sim.CountRequests("POST", "/nodes/pve1/qemu")).To(Equal(1), "not recreated")
+			p.deleteUntilGone()
+			e.Expect(e.listObjects()).To(Equal(e.initial))
+		})
+	}
+}
+
+func TestExcludedHostFailedBuilderProtected(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 2)
+	prepareTemplates(e)
+	p := failBuilder(e, false)
+	protect := func(protection string) {
+		e.Expect(e.reader.UpdateVM(t.Context(), "pve1", 1000, proxmox.ConfigChange{Set: map[string]string{"protection": protection}})).To(Succeed())
+	}
+	protect("1")
+	p.requeueAfter()
+	p.requeueAfter() // the deletion is retried
+	e.Expect(e.config("pve1", 1000).Protected()).To(BeTrue())
+	e.Expect(e.bootDrives()).To(HaveLen(1))
+	protect("0")
+	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
+	guests, _, _ := e.createdObjects()
+	e.Expect(guests).To(BeEmpty())
+	e.Expect(e.bootDrives()).To(BeEmpty())
 }

@@ -13,7 +13,6 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -68,8 +67,7 @@ func (r *hostReconciler) deleteAllObsolete(ctx context.Context, obs observation,
 func (r *hostReconciler) obsolete(obs observation, usage Usage) []Existing {
 	keep := 0
 	all := slices.Concat(obs.ready, obs.unfinished)
-	state, _ := obs.view.Host(r.Region, r.Host)
-	if obs.required || state.OutOfService == inventory.Excluded && r.desired.appliesTo(r.Region) {
+	if obs.required || obs.location.Excluded {
 		for _, existing := range all {
 			if obs.location.matches(r.desired, existing) && (keep == 0 || usage.InUse(existing.Region, existing.VMID) != "" && usage.InUse(existing.Region, keep) == "") {
 				keep = existing.VMID

@@ -103,7 +103,7 @@ func soonest(a, b time.Duration) time.Duration {
 type observation struct {
 	view inventory.View
 	// location is where the Template is required; required is false if there is none, and
-	// location then contains only the Host.
+	// location then contains only the Host and whether it is excluded.
 	location Location
 	required bool
 	// ready are the Templates that the view shows. unfinished are owned VMs that are not
@@ -119,6 +119,8 @@ type observation struct {
 // lists new VMs without their name.
 func (r *hostReconciler) observe(ctx context.Context, thorough bool) (observation, error) {
 	obs := observation{view: r.inventory.View(), location: Location{Region: r.Region, Host: r.Host}}
+	state, _ := obs.view.Host(r.Region, r.Host)
+	obs.location.Excluded = state.OutOfService == inventory.Excluded && r.desired.appliesTo(r.Region)
 	all := ListOwned(obs.view, r.kubeCluster, r.desired.UID)
 	obs.ready = onHost(all, r.Region, r.Host)
 	for _, location := range Locations(obs.view, r.desired, all) {
@@ -172,6 +174,9 @@ func (r *hostReconciler) ensureTemplate(ctx context.Context) (time.Duration, err
 	obs, err := r.observe(ctx, r.tracker.markObserved(r.HostKey))
 	if err != nil {
 		return 0, err
+	}
+	if builder, ok := obs.findBuilder(r.desired); ok && !obs.required && obs.location.Excluded && !builder.Mark.Builder.Failed.IsZero() {
+		return r.prepare(ctx, obs.location, builder) // stopped and deleted as on other Hosts, but not recreated
 	}
 	if !obs.required || obs.location.Problem != "" || obs.location.NetworkProblem != "" {
 		return 0, nil
