@@ -260,7 +260,7 @@ func (p *planner) collectRejected() error {
 // reason returns why no Node fits a pod: what the controller reports in its event, or
 // core's reason if the controller has none.
 func (p *planner) reason(pod *corev1.Pod, cause error) string {
-	reasons, err := podexplain.NewController(p.kube, p.vms.Planner, p.recorder, p.cluster).Reasons(p.ctx, pod)
+	reasons, _, err := podexplain.NewController(p.kube, p.vms.Planner, p.recorder, p.cluster).Reasons(p.ctx, pod)
 	if err != nil {
 		return err.Error()
 	}

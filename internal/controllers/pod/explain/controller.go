@@ -87,34 +87,43 @@ func (c *Controller) Reconcile(ctx context.Context, pod *corev1.Pod) (reconcile.
 	case !c.decisions.PodSchedulingSuccessTime(key).IsZero():
 		return reconcile.Result{RequeueAfter: recheckInterval}, nil
 	}
-	reasons, err := c.Reasons(ctx, pod)
+	reasons, complete, err := c.Reasons(ctx, pod)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if len(reasons) > 0 {
+	// Without all reasons, the event would hide those that are found soon: it is not repeated for a while.
+	if len(reasons) > 0 && complete {
 		c.recorder.Publish(noHostFitsEvent(pod, reasons))
 	}
 	return reconcile.Result{RequeueAfter: recheckInterval}, nil
 }
 
-// Reasons returns why each NodePool that matches a pod cannot create a Node for it.
-func (c *Controller) Reasons(ctx context.Context, pod *corev1.Pod) ([]string, error) {
+// Reasons returns why each NodePool that matches a pod cannot create a Node for it. They are not
+// complete if a NodeClass was not checked yet.
+func (c *Controller) Reasons(ctx context.Context, pod *corev1.Pod) (reasons []string, complete bool, err error) {
 	pools := &karpv1.NodePoolList{}
 	if err := c.kube.List(ctx, pools); err != nil {
-		return nil, fmt.Errorf("listing NodePools: %w", err)
+		return nil, false, fmt.Errorf("listing NodePools: %w", err)
 	}
-	var reasons []string
+	complete = true
 	for i := range pools.Items {
 		reason, err := c.unavailableReason(ctx, pod, &pools.Items[i])
+		if errors.Is(err, errUnchecked) {
+			complete = false
+			continue
+		}
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if reason != "" {
 			reasons = append(reasons, fmt.Sprintf("nodepool %s: %s", pools.Items[i].Name, reason))
 		}
 	}
-	return reasons, nil
+	return reasons, complete, nil
 }
+
+// errUnchecked is returned if a NodeClass was not checked yet.
+var errUnchecked = errors.New("the NodeClass is not checked yet")
 
 // unavailableReason returns why a NodePool cannot create a Node for the pod; empty if
 // the pool does not match the pod, or if core reports the reason.
@@ -124,8 +133,8 @@ func (c *Controller) unavailableReason(ctx context.Context, pod *corev1.Pod, poo
 		return "", nil //nolint:nilerr // core reports that a pool does not match
 	}
 	class, problem, err := ReadClass(ctx, c.kube, pool)
-	if class != nil && class.StatusConditions().Get(status.ConditionReady).IsUnknown() {
-		return "", err // it is not checked yet, and the event would hide the reason that is found
+	if err == nil && class != nil && class.StatusConditions().Get(status.ConditionReady).IsUnknown() {
+		return "", errUnchecked
 	}
 	if err != nil || problem != "" {
 		return problem, err

@@ -18,6 +18,7 @@ import (
 	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
 	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/pod/explain"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -125,6 +126,8 @@ func TestReconcileUncheckedClass(t *testing.T) {
 	w := testenv.New(t, testenv.NoPolling())
 	class := w.Class()
 	w.Pool(class, anySize)
+	other := w.Class(func(c *v1alpha1.ProxmoxNodeClass) { c.Name = w.Named("other") })
+	w.Pool(other, anySize, func(p *karpv1.NodePool) { p.Name = w.Named("other") })
 	pod := w.PendingPod("app", "15")
 	checked := class.Status.Conditions
 	class.Status.Conditions = nil
