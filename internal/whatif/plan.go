@@ -233,28 +233,52 @@ func (p *planner) addUnschedulable(pod *corev1.Pod, reason string) {
 	p.plan.Unschedulable = append(p.plan.Unschedulable, UnschedulablePod{client.ObjectKeyFromObject(pod).String(), reason})
 }
 
-// collectRejected adds the pods that core does not schedule, such as those whose
-// PersistentVolumeClaim does not exist. Those that avoid Karpenter's Nodes may fit on others.
+// collectRejected adds the pods that core does not schedule and that no existing Node fits, and
+// those whose PersistentVolumeClaims are invalid.
 func (p *planner) collectRejected() error {
 	pods, err := nodeutils.GetProvisionablePods(p.ctx, p.kube)
 	if err != nil {
 		return err
 	}
-	var avoiding []*corev1.Pod
+	var rejected []*corev1.Pod
+	reasons := map[*corev1.Pod]string{}
 	for _, pod := range pods {
 		err := p.provisioner.Validate(p.ctx, pod)
-		switch {
-		case errors.Is(err, provisioning.KarpenterManagedLabelDoesNotExistError):
-			avoiding = append(avoiding, pod)
-		case err != nil:
-			p.addUnschedulable(pod, "Karpenter ignores the pod: "+err.Error())
+		if err == nil {
+			continue
 		}
+		reasons[pod] = "Karpenter ignores the pod: " + err.Error()
+		if scheduling.NewVolumeTopology(p.kube).ValidatePersistentVolumeClaims(p.ctx, pod) != nil {
+			p.addUnschedulable(pod, reasons[pod])
+			continue
+		}
+		if errors.Is(err, provisioning.KarpenterManagedLabelDoesNotExistError) {
+			reasons[pod] = "no existing node fits, and the pod avoids nodes of Karpenter"
+		}
+		requireHostnames(pod)
+		rejected = append(rejected, pod)
 	}
-	results, err := p.scheduleOn(p.cluster.DeepCopyNodes().Active(), avoiding)
+	results, err := p.scheduleOn(p.cluster.DeepCopyNodes().Active(), rejected)
 	for pod := range results.PodErrors {
-		p.addUnschedulable(pod, "no existing node fits, and the pod avoids nodes of Karpenter")
+		p.addUnschedulable(pod, reasons[pod])
 	}
 	return err
+}
+
+// requireHostnames adds the matchFields of a pod, which core's scheduler ignores, to its
+// matchExpressions. The only field is the name of the Node, which is also its hostname.
+func requireHostnames(pod *corev1.Pod) {
+	affinity := pod.Spec.Affinity
+	if affinity == nil || affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return
+	}
+	terms := affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	for i := range terms {
+		for _, field := range terms[i].MatchFields {
+			field.Key = corev1.LabelHostname
+			terms[i].MatchExpressions = append(terms[i].MatchExpressions, field)
+		}
+	}
 }
 
 // reason returns why no Node fits a pod: what the controller reports in its event, or

@@ -134,7 +134,7 @@ func (s *simulation) scheduleOn(nodes []*state.StateNode, pods []*corev1.Pod) (s
 	}
 	volumes := map[types.UID][]corescheduling.Requirements{}
 	for _, pod := range pods {
-		// As core's provisioner does, it ignores volumes without requirements.
+		// Core's scheduler ignores the error too. Validate rejects pending pods with such volumes.
 		volumes[pod.UID], _ = scheduling.NewVolumeTopology(s.kube).GetRequirements(s.ctx, pod)
 	}
 	topology, err := scheduling.NewTopology(s.ctx, s.kube, s.cluster, nodes, nil, nil, pods)

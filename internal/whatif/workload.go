@@ -5,6 +5,7 @@ package whatif
 
 import (
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -121,10 +122,12 @@ func countPods(existing []client.Object, namespace string, selector labels.Selec
 	return n
 }
 
-// asPending returns the pod as one that the Kubernetes scheduler found no Node for.
+// asPending returns the pod as one that the Kubernetes scheduler found no Node for, without its
+// generic ephemeral volumes: Kubernetes creates their PersistentVolumeClaims with the pod.
 func asPending(pod *corev1.Pod) *corev1.Pod {
 	pod = pod.DeepCopy()
 	pod.Spec.NodeName = ""
+	pod.Spec.Volumes = slices.DeleteFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Ephemeral != nil })
 	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{
 		{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable},
 	}}
