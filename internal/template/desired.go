@@ -86,9 +86,10 @@ func (d Desired) appliesTo(region string) bool {
 func (d Desired) isUnread() bool { return d.Spec.Prepare != nil && d.BootDataHash == "" }
 
 // matches reports whether a Template has the desired generation. Hashes of another
-// version cannot be compared and match: a new release must not rebuild every Template.
+// version cannot be compared and match: a new release must not rebuild every Template. A builder
+// VM does not match if nothing is prepared anymore.
 func (d Desired) matches(mark ownership.Mark) bool {
-	return mark.Hash == d.Hash || mark.HashVersion != v1alpha1.HashVersion
+	return mark.Hash == d.Hash || mark.HashVersion != v1alpha1.HashVersion && (mark.Builder == nil || d.Spec.Prepare != nil)
 }
 
 // Existing is a Template or VM with the ownership mark of a ProxmoxTemplate.

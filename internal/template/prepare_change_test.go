@@ -206,6 +206,30 @@ func TestPrepareHashOfOtherRelease(t *testing.T) {
 	e.Expect(e.sim.CountRequests("POST", startPath)).To(Equal(1))
 }
 
+// A failed builder VM of a release with other hashes is deleted if nothing is prepared anymore.
+func TestPrepareRemovedWithHashOfOtherRelease(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, 1)
+	prepareTemplates(e)
+	e.builders.set(pvesim.Script{})
+	p := e.process()
+	p.reconcileUntil(func(g Gomega) { g.Expect(e.sim.CountRequests("POST", startPath)).To(Equal(1)) })
+	e.builders.clock.Advance(31 * time.Minute)
+	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
+	mark := e.mark(1000)
+	e.Expect(mark.Builder.Failed).NotTo(BeZero())
+	mark.Hash, mark.HashVersion = "1", "v1"
+	e.Expect(e.client().UpdateVM(t.Context(), "pve1", 1000, proxmox.ConfigChange{Set: map[string]string{"description": mark.Notes("")}})).To(Succeed())
+
+	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.Prepare = nil })
+	p = e.process()
+	vmid := p.reconcileUntilComplete().Zones[0].VMID
+	e.Expect(e.mark(vmid)).To(And(HaveField("Hash", e.desired().Hash), HaveField("Builder", BeNil())))
+	p.reconcileUntil(func(g Gomega) { g.Expect(e.bootDrives()).To(BeEmpty()) })
+	p.deleteUntilGone()
+	e.Expect(e.listObjects()).To(Equal(e.initial))
+}
+
 // A refresh does not begin while an earlier one is in progress on a host.
 func TestRefreshDueInProgress(t *testing.T) {
 	t.Parallel()
