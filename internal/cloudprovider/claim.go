@@ -59,16 +59,15 @@ func (c *CloudProvider) setNodeProperties(out, claim *karpv1.NodeClaim, class *v
 // withoutAssumedSpot removes a requirement that core adds. When core replaces a Node by a
 // cheaper one, and the NodePool does not restrict the capacity type, core assumes that
 // only spot is cheaper and requests only spot. Each instance type has one capacity type, so
-// those that core lists are cheaper anyway. If a listed type is spot, the requirement can be met,
-// and a pod may have it too.
+// those that core lists are cheaper anyway. If all of them are spot, a pod requires it.
 func (c *CloudProvider) withoutAssumedSpot(claim *karpv1.NodeClaim, pool *karpv1.NodePool) *karpv1.NodeClaim {
 	if pool == nil {
 		return claim
 	}
 	allowed := scheduling.NewNodeSelectorRequirementsWithMinValues(pool.Spec.Template.Spec.Requirements...)
 	requested := scheduling.NewNodeSelectorRequirementsWithMinValues(claim.Spec.Requirements...)
-	isSpot := func(name string) bool { return c.deps.Types.CapacityType(name) == karpv1.CapacityTypeSpot }
-	if slices.ContainsFunc(requested.Get(corev1.LabelInstanceTypeStable).Values(), isSpot) ||
+	isOnDemand := func(name string) bool { return c.deps.Types.CapacityType(name) == karpv1.CapacityTypeOnDemand }
+	if !slices.ContainsFunc(requested.Get(corev1.LabelInstanceTypeStable).Values(), isOnDemand) ||
 		requested.Get(karpv1.CapacityTypeLabelKey).Has(karpv1.CapacityTypeOnDemand) || !allowed.Get(karpv1.CapacityTypeLabelKey).Has(karpv1.CapacityTypeOnDemand) {
 		return claim
 	}

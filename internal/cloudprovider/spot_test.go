@@ -78,15 +78,17 @@ func TestScheduleSpot(t *testing.T) {
 }
 
 // TestCreateAssumedSpot checks Claims for the replacement of an on-demand Node: core lists cheaper types and
-// requires spot if the NodePool allows both.
+// requires spot if the NodePool allows both, also if on-demand types are cheaper. If a pod requires spot, it
+// lists only spot types.
 func TestCreateAssumedSpot(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		listed []string
 		want   string
 	}{
-		"only_on_demand_is_cheaper": {[]string{"small"}, "small"},
-		"both_are_cheaper":          {[]string{"small", "large-spot"}, "large-spot"},
+		"on_demand":       {[]string{"small"}, "small"},
+		"both":            {[]string{"small", "large-spot"}, "small"},
+		"required_by_pod": {[]string{"large-spot"}, "large-spot"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

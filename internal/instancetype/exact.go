@@ -96,14 +96,16 @@ func (s sizing) excludedReason(t Type) string {
 	return ""
 }
 
-// largerTypes returns types above those of the catalog, up to the largest VM of the
+// largerTypes returns types above the on-demand types of the catalog, up to the largest VM of the
 // NodeClass: CPUs double from size to size.
 func (s sizing) largerTypes(catalog Catalog) []Type {
 	largest := inventory.Amount{}
 	for _, t := range catalog.Types() {
-		largest.CPUs, largest.MemoryBytes = max(largest.CPUs, t.CPUs), max(largest.MemoryBytes, t.MemoryBytes)
+		if !t.Spot {
+			largest.CPUs, largest.MemoryBytes = max(largest.CPUs, t.CPUs), max(largest.MemoryBytes, t.MemoryBytes)
+		}
 	}
-	if !s.exact || (s.max.CPUs <= largest.CPUs && s.max.MemoryBytes <= largest.MemoryBytes) {
+	if !s.exact || largest.CPUs == 0 || (s.max.CPUs <= largest.CPUs && s.max.MemoryBytes <= largest.MemoryBytes) {
 		return nil
 	}
 	limit := inventory.Amount{CPUs: cmp.Or(s.max.CPUs, largest.CPUs), MemoryBytes: cmp.Or(s.max.MemoryBytes, largest.MemoryBytes)}
@@ -122,7 +124,8 @@ func (s sizing) largerTypes(catalog Catalog) []Type {
 	sizes[limit] = true
 	var types []Type
 	for _, size := range sortedSizes(sizes) {
-		if t := sizedType(size); s.excludedReason(t) == "" {
+		t := sizedType(size)
+		if _, listed := catalog.byName[t.Name]; !listed && s.excludedReason(t) == "" {
 			types = append(types, t)
 		}
 	}

@@ -86,6 +86,42 @@ func TestExactSize(t *testing.T) {
 	}
 }
 
+// TestExactSizeBeyondOnDemand checks that an on-demand VM may be larger than all on-demand types also if
+// a spot type is as large.
+func TestExactSizeBeyondOnDemand(t *testing.T) {
+	t.Parallel()
+	const spot = `{"name": "%s", "capacity": {"cpu": "32", "memory": "64Gi"}, "capacitytype": "spot"}`
+	class := newNodeClassWithAllHosts()
+	class.Spec.VMSize = v1alpha1.VMSizing{Policy: v1alpha1.VMSizeExact, Max: v1alpha1.VMSize{CPU: 32, Memory: "64Gi"}}
+	claim := newClaim("15", "1Gi", requirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, karpv1.CapacityTypeOnDemand))
+	for name, c := range map[string]struct {
+		file string
+		want int
+	}{
+		"both":           {`[{"name": "small", "capacity": {"cpu": "8", "memory": "32Gi"}}, ` + fmt.Sprintf(spot, "large-spot") + `]`, 16},
+		"name_of_a_size": {`[{"name": "small", "capacity": {"cpu": "8", "memory": "32Gi"}}, ` + fmt.Sprintf(spot, "c1.32VCPU-64GB") + `]`, 16},
+		"only_spot":      {`[` + fmt.Sprintf(spot, "large-spot") + `]`, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := must(instancetype.New(instancetype.Deps{Inventory: newViewer(), Pricing: pricing(), Catalog: must(instancetype.Parse([]byte(c.file)))}))
+			names, cpus := map[string]bool{}, 0
+			for _, it := range p.List(class, "") {
+				if names[it.Name] {
+					t.Errorf("two types have the name %s", it.Name)
+				}
+				names[it.Name] = true
+			}
+			if request := must(p.Request(class, claim, instancetype.RequestOptions{})); len(request.Options) > 0 {
+				cpus = request.Options[0].Need.CPUs
+			}
+			if cpus != c.want {
+				t.Errorf("the VM has %d CPUs, want %d", cpus, c.want)
+			}
+		})
+	}
+}
+
 // TestExactSizeHoldsRequests checks that the VM of exact size holds what the Claim requests,
 // that a smaller one does not, and that no instance type is cheaper.
 func TestExactSizeHoldsRequests(t *testing.T) {
