@@ -37,6 +37,7 @@ func TestJoin(t *testing.T) {
 	p := startPlane(t)
 	for name, test := range map[string]func(*testing.T, plane){
 		"join and reboot":    testJoinAndReboot,
+		"network":            testNetwork,
 		"pods":               testPods,
 		"foreign conditions": testForeignConditions,
 		"power cut":          testPowerCut,
@@ -91,6 +92,22 @@ write_files:
 runcmd:
   - [systemctl, enable, --now, kubelet]
 `, name, p.server, base64.StdEncoding.EncodeToString(p.ca), token, indent(extraConfig))
+}
+
+// A Node is not ready before its network is.
+func testNetwork(t *testing.T, p plane) {
+	m := newMachine(t, "network", userData(p, "network", p.token(t, "plugin"), ""))
+	m.runtime.options.NetworkTime = 3 * time.Second
+	m.powerOn()
+	expectReady(t, p, "network")
+	node, err := p.node(t.Context(), "network")
+	g := NewWithT(t)
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady { // times are in whole seconds
+			g.Expect(c.LastTransitionTime.Sub(node.CreationTimestamp.Time)).To(BeNumerically(">=", 2*time.Second))
+		}
+	}
 }
 
 func testJoinAndReboot(t *testing.T, p plane) {

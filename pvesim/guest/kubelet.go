@@ -101,6 +101,7 @@ func (g *guest) runKubelet(ctx context.Context, system system) error {
 	if err := k.register(starting); err != nil {
 		return ignoreCanceled(starting, err)
 	}
+	pause(ctx, g.shutdown, g.runtime.options.NetworkTime)
 	k.loop(ctx)
 	return nil
 }

@@ -16,6 +16,9 @@ import (
 type Options struct {
 	// BootTime is the time between power on and the start of cloud-init.
 	BootTime time.Duration
+	// NetworkTime is the time between the registration of a Node and Ready, in which a network
+	// plugin is installed.
+	NetworkTime time.Duration
 	// InstallTime is the time that boot data takes which powers the guest off when it is done,
 	// such as that of a builder VM; 15s if zero.
 	InstallTime time.Duration

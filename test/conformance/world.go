@@ -70,12 +70,13 @@ type worldKind struct {
 
 // proxmox returns a cluster that is large enough for each spec.
 func (k worldKind) proxmox() harness.ProxmoxOptions {
-	hosts, cores, memory := 6, 64, 512*pvesim.GiB
+	// A spec for topology spread constraints needs all its Nodes before the first one is ready.
+	hosts, cores, memory, networkTime := 6, 64, 512*pvesim.GiB, 3*time.Second
 	if k.Large {
-		hosts, cores, memory = 16, 768, 6*pvesim.TiB
+		hosts, cores, memory, networkTime = 16, 768, 6*pvesim.TiB, 0
 	}
 	return harness.ProxmoxOptions{
-		Hosts: hosts, Version: "9.2", BootTime: 3 * time.Second, PodGraceLimit: time.Hour,
+		Hosts: hosts, Version: "9.2", BootTime: 3 * time.Second, NetworkTime: networkTime, PodGraceLimit: time.Hour,
 		Scenario: func(s *pvesim.Scenario) {
 			s.Hosts[hosts-1].Arch = "aarch64" // some specs need two architectures
 			for i := range s.Hosts {

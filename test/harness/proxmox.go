@@ -27,6 +27,8 @@ type ProxmoxOptions struct {
 	Heartbeat time.Duration
 	// BootTime is how long a VM's firmware and kernel take.
 	BootTime time.Duration
+	// NetworkTime is the time between the registration of a Node and Ready.
+	NetworkTime time.Duration
 	// PodGraceLimit is the maximum time that a pod takes to terminate. Zero means no limit.
 	PodGraceLimit time.Duration
 	// GPUs is the number of devices of the mapping "gpu" on the first host.
@@ -130,7 +132,7 @@ func (p *Proxmox) addGuests(o ProxmoxOptions, options *pvesim.Options) {
 	} else {
 		simulated := guest.NewRuntime(guest.Options{
 			DevicePlugins:     map[string]string{GPUMapping: GPUResource},
-			HeartbeatInterval: o.Heartbeat, RestartDelay: 2 * time.Second, BootTime: o.BootTime, PodGraceLimit: o.PodGraceLimit})
+			HeartbeatInterval: o.Heartbeat, RestartDelay: 2 * time.Second, BootTime: o.BootTime, NetworkTime: o.NetworkTime, PodGraceLimit: o.PodGraceLimit})
 		p.runtime, p.BootRecorder = simulated, NewBootRecorder(simulated)
 	}
 	options.Guests = p.BootRecorder
