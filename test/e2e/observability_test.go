@@ -104,6 +104,8 @@ type logLine struct {
 	Node struct {
 		Name string `json:"name"`
 	} `json:"Node"`
+	// DisruptedNodes are those of a command of Karpenter, which may be several.
+	DisruptedNodes json.RawMessage `json:"disrupted-nodes"`
 }
 
 // checkClaimLog checks that the lifecycle of a NodeClaim is logged under one key, and that
@@ -152,5 +154,5 @@ func (e *env) checkClaimLog(t *testing.T, claim *karpv1.NodeClaim) {
 // hasOtherKey reports whether a line is one of Karpenter's about several claims, or about the
 // Node, which has the name of its claim.
 func hasOtherKey(line logLine) bool {
-	return line.Node.Name != "" || strings.HasPrefix(line.Logger, "controller-runtime")
+	return line.Node.Name != "" || line.DisruptedNodes != nil || strings.HasPrefix(line.Logger, "controller-runtime")
 }
