@@ -67,8 +67,8 @@ func (c *CloudProvider) withoutAssumedSpot(claim *karpv1.NodeClaim, pool *karpv1
 	allowed := scheduling.NewNodeSelectorRequirementsWithMinValues(pool.Spec.Template.Spec.Requirements...)
 	requested := scheduling.NewNodeSelectorRequirementsWithMinValues(claim.Spec.Requirements...)
 	isOnDemand := func(name string) bool { return c.deps.Types.CapacityType(name) == karpv1.CapacityTypeOnDemand }
-	if !slices.ContainsFunc(requested.Get(corev1.LabelInstanceTypeStable).Values(), isOnDemand) ||
-		requested.Get(karpv1.CapacityTypeLabelKey).Has(karpv1.CapacityTypeOnDemand) || !allowed.Get(karpv1.CapacityTypeLabelKey).Has(karpv1.CapacityTypeOnDemand) {
+	if requested.Get(karpv1.CapacityTypeLabelKey).Has(karpv1.CapacityTypeOnDemand) || !allowed.Get(karpv1.CapacityTypeLabelKey).Has(karpv1.CapacityTypeOnDemand) ||
+		!slices.ContainsFunc(requested.Get(corev1.LabelInstanceTypeStable).Values(), isOnDemand) {
 		return claim
 	}
 	out := claim.DeepCopy()

@@ -80,7 +80,8 @@ func (z zone) withTemplate(vmid int, view inventory.View, c classInput) zone {
 	return z
 }
 
-// labelsOf returns the labels of a Node of the type in the zone, without unknown values.
+// labelsOf returns the values of the labels of a Node of the type in the zone. The zone itself has no
+// capacity type.
 func (z zone) labelsOf(t Type) nodeLabels {
 	labels := z.nodeLabels
 	labels.capacityType = t.capacityType()

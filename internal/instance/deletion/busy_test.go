@@ -18,6 +18,22 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
+// useAllConnections sends requests that are not answered, until the returned function is called.
+func useAllConnections(w *testenv.Env) (release func()) {
+	w.T.Helper()
+	w.AddFault(pvesim.Fault{Method: "GET", Path: "/version", Delay: pvesim.Duration(testenv.Speed * time.Hour)})
+	ctx, cancel := context.WithCancel(w.T.Context())
+	var others sync.WaitGroup
+	for range proxmox.MaxConnections {
+		others.Go(func() { _, _ = w.Client.Version(ctx) })
+	}
+	w.Eventually(func() int { return w.Sim.Faults()[0].Matched }).WithTimeout(time.Minute).Should(Equal(proxmox.MaxConnections))
+	return func() {
+		cancel()
+		others.Wait()
+	}
+}
+
 // The host responds, but other requests use all connections to it.
 func TestDeleteNoConnection(t *testing.T) {
 	t.Parallel()
@@ -25,17 +41,9 @@ func TestDeleteNoConnection(t *testing.T) {
 	p := w.StartProcess(testenv.NoPolling(), testenv.Settings(func(s *instance.Settings) { s.OperationTimeout = 3 * time.Second }))
 	claim := p.Launched("pool-abc", w.NodeClass)
 	p.Refresh()
-	w.AddFault(pvesim.Fault{Method: "GET", Path: "/version", Delay: pvesim.Duration(testenv.Speed * time.Hour)})
-	w.Sim.ResetRequests()
-	ctx, cancel := context.WithCancel(t.Context())
-	var others sync.WaitGroup
-	for range proxmox.MaxConnections {
-		others.Go(func() { _, _ = w.Client.Version(ctx) })
-	}
-	w.Eventually(func() int { return w.Sim.Faults()[0].Matched }).WithTimeout(time.Minute).Should(Equal(proxmox.MaxConnections))
+	release := useAllConnections(w)
 	deleted, err := p.Instances.Deleter.Delete(t.Context(), claim)
-	cancel()
-	others.Wait()
+	release()
 	w.Expect(deleted).To(BeFalse())
 	w.Expect(err).To(And(HaveField("Reason", v1alpha1.EventProxmoxBusy), MatchError(ContainSubstring("waiting for a connection")), MatchError(Not(ContainSubstring("unreachable")))))
 	w.Sim.ClearFaults()
@@ -43,7 +51,7 @@ func TestDeleteNoConnection(t *testing.T) {
 	w.ExpectNoOrphans()
 }
 
-// Requests to a region that does not respond use all connections. A fenced host is still given up.
+// Requests to a region that does not respond use all connections. A claim on a fenced host still ends.
 func TestDeleteNoConnectionFenced(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewFake(t)
@@ -52,20 +60,13 @@ func TestDeleteNoConnectionFenced(t *testing.T) {
 	p.Refresh()
 	w.Expect(instance.Annotate(t.Context(), w.Kube, claim, map[string]string{v1alpha1.AnnotationHostFenced: w.Intent(claim).Host})).To(Succeed())
 	testenv.Reload(w, claim)
-	w.AddFault(pvesim.Fault{Method: "GET", Path: "/version", Delay: pvesim.Duration(testenv.Speed * time.Hour)})
-	ctx, cancel := context.WithCancel(t.Context())
-	var others sync.WaitGroup
-	for range proxmox.MaxConnections {
-		others.Go(func() { _, _ = w.Client.Version(ctx) })
-	}
-	w.Eventually(func() int { return w.Sim.Faults()[0].Matched }).WithTimeout(time.Minute).Should(Equal(proxmox.MaxConnections))
+	release := useAllConnections(w)
 	w.AddFault(pvesim.Fault{Method: "GET", Path: "/cluster/resources", Status: 500})
 	for range 2 {
 		w.Expect(p.Inventory.Refresh(t.Context(), testenv.Region)).NotTo(Succeed())
 	}
 	deleted, err := p.Instances.Deleter.Delete(t.Context(), claim)
-	cancel()
-	others.Wait()
+	release()
 	w.Expect(err).To(MatchError(ContainSubstring("is fenced")))
 	w.Expect(deleted).To(BeTrue())
 }
