@@ -6,6 +6,8 @@ package pvesim_test
 import (
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -23,7 +25,7 @@ func narrow(t *testing.T, acls ...string) *client {
 
 func TestPermissionsMissing(t *testing.T) { simulated(t, testPermissionsMissing) }
 
-func testPermissionsMissing(t *testing.T) {
+func testPermissionsMissing(t *testing.T, g *WithT) {
 	clone := []string{"newid", "300", "full", "0"}
 	for _, tc := range []struct {
 		acls   []string
@@ -41,7 +43,7 @@ func testPermissionsMissing(t *testing.T) {
 
 func TestPermissionsOfTrunks(t *testing.T) { simulated(t, testPermissionsOfTrunks) }
 
-func testPermissionsOfTrunks(t *testing.T) {
+func testPermissionsOfTrunks(t *testing.T, g *WithT) {
 	c := narrow(t, "/vms", "/sdn/zones/localnetwork/vmbr0/7", "/sdn/zones/localnetwork/vmbr0/8")
 	c.ok("PUT", "/nodes/pve1/qemu/101/config", "net1", "virtio,bridge=vmbr0,trunks=7-8")
 	c.refused(403, "Permission check failed (/sdn/zones/localnetwork/vmbr0/9, SDN.Use)", "PUT", "/nodes/pve1/qemu/101/config",
@@ -50,24 +52,19 @@ func testPermissionsOfTrunks(t *testing.T) {
 
 func TestPermissionsFilterLists(t *testing.T) { simulated(t, testPermissionsFilterLists) }
 
-func testPermissionsFilterLists(t *testing.T) {
+func testPermissionsFilterLists(t *testing.T, g *WithT) {
 	c := narrow(t, "/vms/101")
-	rows := c.ok("GET", "/cluster/resources").([]any)
-	if row(rows, "id", "qemu/101") == nil || row(rows, "id", "qemu/9000") != nil || row(rows, "type", "storage") != nil {
-		t.Errorf("got %v", rows)
-	}
-	if host := row(rows, "id", "node/pve1"); host == nil || host["maxmem"] != nil {
-		t.Errorf("host must be listed without usage: %v", host)
-	}
-	if l := c.ok("GET", "/nodes/pve1/storage").([]any); len(l) != 0 {
-		t.Errorf("storages: %v", l)
-	}
+	rows := c.ok("GET", "/cluster/resources")
+	g.Expect(rows).To(ContainElement(HaveKeyWithValue("id", "qemu/101")))
+	g.Expect(rows).NotTo(ContainElement(Or(HaveKeyWithValue("id", "qemu/9000"), HaveKeyWithValue("type", "storage"))))
+	g.Expect(rows).To(ContainElement(fields("id", "node/pve1", "maxmem", nil)), "host is listed without usage")
+	g.Expect(c.ok("GET", "/nodes/pve1/storage")).To(BeEmpty())
 	c.refused(403, "Permission check failed (/, Sys.Audit)", "GET", "/cluster/status")
 }
 
 func TestPermissionsOfPools(t *testing.T) { simulated(t, testPermissionsOfPools) }
 
-func testPermissionsOfPools(t *testing.T) {
+func testPermissionsOfPools(t *testing.T, g *WithT) {
 	c := narrow(t, "/pool/kube", "/storage/local-lvm", "/sdn")
 	c.ok("GET", "/nodes/pve1/qemu/9000/config")
 	c.refused(403, "Permission check failed (/vms/101, VM.Audit)", "GET", "/nodes/pve1/qemu/101/config")
@@ -80,20 +77,19 @@ func testPermissionsOfPools(t *testing.T) {
 
 func TestPermissionsOfRootToken(t *testing.T) { simulated(t, testPermissionsOfRootToken) }
 
-func testPermissionsOfRootToken(t *testing.T) {
+func testPermissionsOfRootToken(t *testing.T, g *WithT) {
 	s := pvesim.DefaultScenario(1)
 	s.Users[1].Tokens = []pvesim.Token{{ID: "admin", Secret: "s"}}
 	c := startSim(t, s, pvesim.Options{}).as("root@pam!admin=s")
 	c.ok("POST", "/access/roles", "roleid", "Small", "privs", "VM.Audit VM.Clone")
 	c.refused(500, "only root can set 'args' config", "PUT", "/nodes/pve1/qemu/101/config", "args", "-foo")
-	if a := c.do("POST", "/nodes/pve1/qemu/101/status/stop", "skiplock", "1"); a.Errors["skiplock"] != "Only root may use this option." {
-		t.Errorf("skiplock: %d %v", a.Status, a.Errors)
-	}
+	a := c.do("POST", "/nodes/pve1/qemu/101/status/stop", "skiplock", "1")
+	g.Expect(a.Errors["skiplock"]).To(Equal("Only root may use this option."), "skiplock: %d", a.Status)
 }
 
 func TestPrivilegesByVersion(t *testing.T) { simulated(t, testPrivilegesByVersion) }
 
-func testPrivilegesByVersion(t *testing.T) {
+func testPrivilegesByVersion(t *testing.T, g *WithT) {
 	for version, reason := range map[string]string{
 		"8.4": "Permission check failed (/vms/101, VM.Monitor)",
 		"9.2": "Permission check failed (/vms/101, VM.GuestAgent.Audit|VM.GuestAgent.Unrestricted)",
@@ -105,7 +101,5 @@ func testPrivilegesByVersion(t *testing.T) {
 	s := pvesim.DefaultScenario(1)
 	s.Version = "9.2"
 	s.Roles[0].Privileges = append(s.Roles[0].Privileges, "VM.Monitor")
-	if _, err := pvesim.New(s, pvesim.Options{}); err == nil {
-		t.Error("9.2 accepted a role with VM.Monitor")
-	}
+	g.Expect(pvesim.New(s, pvesim.Options{})).Error().To(HaveOccurred(), "9.2 accepted a role with VM.Monitor")
 }

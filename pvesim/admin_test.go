@@ -11,100 +11,79 @@ import (
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-func admin(t *testing.T, sim *pvesim.Simulator, method, path, body string) (int, string) {
-	t.Helper()
-	req, err := http.NewRequest(method, sim.AdminURL()+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+// admin sends a request to the admin API and returns the body of the response.
+func (c *client) admin(status int, method, path, body string) string {
+	c.t.Helper()
+	g := NewWithT(c.t)
+	req, err := http.NewRequest(method, c.sim.AdminURL()+path, strings.NewReader(body))
+	g.Expect(err).NotTo(HaveOccurred())
 	if strings.Contains(body, "=") {
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
-	resp, err := (&http.Client{Transport: &http.Transport{DialContext: sim.DialContext, DisableKeepAlives: true}}).Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp, err := (&http.Client{Transport: &http.Transport{DialContext: c.sim.DialContext, DisableKeepAlives: true}}).Do(req)
+	g.Expect(err).NotTo(HaveOccurred())
 	defer func() { _ = resp.Body.Close() }()
 	raw, _ := io.ReadAll(resp.Body)
-	return resp.StatusCode, string(raw)
+	g.Expect(resp.StatusCode).To(Equal(status), "%s %s %q: %s", method, path, body, raw)
+	return string(raw)
 }
 
 func TestAdminAPI(t *testing.T) { simulated(t, testAdminAPI) }
 
-func testAdminAPI(t *testing.T) {
+func testAdminAPI(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{AdminListen: "127.0.0.1:0"})
-	if status, body := admin(t, c.sim, "POST", "/faults", `{"path": "/version", "count": 1, "status": 500, "message": "boom", "delay": "1s"}`); status != 200 || !strings.Contains(body, `"id":1`) {
-		t.Fatalf("adding a fault: %d %s", status, body)
-	}
+	g.Expect(c.admin(200, "POST", "/faults", `{"path": "/version", "count": 1, "status": 500, "message": "boom", "delay": "1s"}`)).To(ContainSubstring(`"id":1`))
 	c.refused(500, "boom", "GET", "/version")
 	c.ok("GET", "/version")
-	_, body := admin(t, c.sim, "GET", "/requests/counts", "")
+	body := c.admin(200, "GET", "/requests/counts", "")
 	var counts map[string]int
-	if json.Unmarshal([]byte(body), &counts) != nil || counts["GET /version"] != 2 {
-		t.Errorf("counts: %s", body)
-	}
+	g.Expect(json.Unmarshal([]byte(body), &counts)).To(BeNil())
+	g.Expect(counts["GET /version"]).To(BeEquivalentTo(2))
 	for _, bad := range []string{`{"pfad": "/version"}`, `{"status": 200}`, `{`} {
-		if status, text := admin(t, c.sim, "POST", "/faults", bad); status != 400 || text == "" {
-			t.Errorf("%s: %d %s", bad, status, text)
-		}
+		g.Expect(c.admin(400, "POST", "/faults", bad)).NotTo(BeEmpty())
 	}
-	if status, text := admin(t, c.sim, "POST", "/hosts/pve2/down", url.Values{"how": {"refused"}}.Encode()); status != 200 {
-		t.Fatalf("host down: %d %s", status, text)
-	}
+	c.admin(200, "POST", "/hosts/pve2/down", url.Values{"how": {"refused"}}.Encode())
 	c.refused(595, "Connection refused", "GET", "/nodes/pve2/status")
-	if status, _ := admin(t, c.sim, "POST", "/hosts/nosuch/down", ""); status != 400 {
-		t.Errorf("unknown host: status %d", status)
-	}
-	admin(t, c.sim, "POST", "/guests/101/lock", "lock=backup")
+	c.admin(400, "POST", "/hosts/nosuch/down", "")
+	c.admin(200, "POST", "/guests/101/lock", "lock=backup")
 	c.refused(500, "VM is locked (backup)", "PUT", "/nodes/pve1/qemu/101/config", "cores", "1")
 }
 
 func TestAdminStatusPage(t *testing.T) { simulated(t, testAdminStatusPage) }
 
-func testAdminStatusPage(t *testing.T) {
+func testAdminStatusPage(t *testing.T, g *WithT) {
 	s := pvesim.DefaultScenario(2)
 	s.Guests[0].Name = "<b>ubuntu"
 	c := startSim(t, s, pvesim.Options{AdminListen: "127.0.0.1:0"})
 	c.fault(pvesim.Fault{Task: "qmstart", Fail: "no luck"})
 	upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", "worker")
 	c.exit(upid)
-	status, page := admin(t, c.sim, "GET", "/", "")
-	if status != 200 {
-		t.Fatalf("%d %s", status, page)
-	}
+	page := c.admin(200, "GET", "/", "")
 	for _, want := range []string{"pve2", "worker", "qmclone 9000", "task qmstart", "local-lvm", "&lt;b&gt;ubuntu", c.sim.URL()} {
-		if !strings.Contains(page, want) {
-			t.Errorf("page does not contain %q", want)
-		}
+		g.Expect(page).To(ContainSubstring(want))
 	}
-	if strings.Contains(page, "<b>ubuntu") {
-		t.Error("guest name is not escaped")
-	}
+	g.Expect(page).NotTo(ContainSubstring("<b>ubuntu"), "guest name is not escaped")
 }
 
 func TestRestoreAndMigrate(t *testing.T) { simulated(t, testRestoreAndMigrate) }
 
-func testRestoreAndMigrate(t *testing.T) {
+func testRestoreAndMigrate(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "description", "mine", "full", "1")
-	if err := c.sim.RestoreCopy(300, 301); err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(c.sim.RestoreCopy(300, 301)).To(Succeed())
 	a, b := c.config("pve1", 300), c.config("pve1", 301)
 	if a["smbios1"] != b["smbios1"] || b["description"] != "mine" || a["scsi0"] == b["scsi0"] {
 		t.Errorf("300: %v\n301: %v", a, b)
 	}
-	if err := c.sim.MigrateGuest(301, "pve2"); err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(c.sim.MigrateGuest(301, "pve2")).To(Succeed())
 	c.refused(500, "Configuration file 'nodes/pve1/qemu-server/301.conf' does not exist", "GET", "/nodes/pve1/qemu/301/config")
 	c.task("POST", "/nodes/pve2/qemu/301/status/start")
 	c.task("POST", "/nodes/pve2/qemu/301/status/stop")
 	c.task("DELETE", "/nodes/pve2/qemu/301")
-	if left := c.ok("GET", "/nodes/pve2/storage/local-lvm/content", "vmid", "301").([]any); len(left) != 0 {
-		t.Errorf("leaked volumes: %v", left)
-	}
+	g.Expect(c.ok("GET", "/nodes/pve2/storage/local-lvm/content", "vmid", "301").([]any)).To(BeEmpty(), "leaked volumes")
 }

@@ -4,8 +4,9 @@
 package pvesim_test
 
 import (
-	"strings"
 	"testing"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -14,7 +15,7 @@ import (
 func TestCommonClients(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"8.4", "9.2"} {
-		runSimulated(t, version, func(t *testing.T) {
+		runSimulated(t, version, func(t *testing.T, g *WithT) {
 			s := pvesim.DefaultScenario(1)
 			s.Version = version
 			c := asRoot(t, s)
@@ -33,36 +34,25 @@ func TestCommonClients(t *testing.T) {
 				"/nodes/pve1/services/pveproxy/state":              `"active-state":"active"`,
 				"/nodes/pve1/storage/local/rrddata?timeframe=hour": `[{"time":`,
 			} {
-				if a := c.do("GET", path); a.Status != 200 || !strings.Contains(a.Raw, want) {
-					t.Errorf("%s: %d %s, want %s", path, a.Status, a.Raw, want)
-				}
+				g.Expect(c.do("GET", path)).To(And(HaveField("Status", 200), HaveField("Raw", ContainSubstring(want))), path)
 			}
-			if service := row(c.ok("GET", "/nodes/pve1/services"), "name", "corosync"); service["state"] != "dead" {
-				t.Errorf("corosync of a standalone host: %v", service)
-			}
-			if a := c.do("GET", "/nodes/pve1/services/nope/state"); a.Status != 400 || a.Errors["service"] == "" {
-				t.Errorf("unknown service: %d %s", a.Status, a.Raw)
-			}
+			g.Expect(row(c.ok("GET", "/nodes/pve1/services"), "name", "corosync")["state"]).To(Equal("dead"), "corosync of a standalone host")
+			g.Expect(c.do("GET", "/nodes/pve1/services/nope/state")).To(And(HaveField("Status", 400), HaveField("Errors", HaveKey("service"))))
 			used := row(c.ok("GET", "/nodes"), "node", "pve1")["ssl_fingerprint"]
-			if shown := row(c.ok("GET", "/nodes/pve1/certificates/info"), "filename", "pve-ssl.pem"); shown["fingerprint"] != used {
-				t.Errorf("certificate %v, want the fingerprint %v", shown, used)
-			}
+			g.Expect(row(c.ok("GET", "/nodes/pve1/certificates/info"), "filename", "pve-ssl.pem")["fingerprint"]).To(Equal(used))
 		})
 	}
 }
 
 func TestConsole(t *testing.T) { simulated(t, testConsole) }
 
-func testConsole(t *testing.T) {
+func testConsole(t *testing.T, g *WithT) {
 	c := asRoot(t, pvesim.DefaultScenario(1))
 	for _, kind := range []string{"termproxy", "vncproxy"} {
 		console := c.ok("POST", "/nodes/pve1/qemu/101/"+kind).(map[string]any)
-		if _, vnc := console["cert"]; console["port"] != 5900.0 || !strings.HasPrefix(console["ticket"].(string), "PVEVNC:root@pam:") || vnc != (kind == "vncproxy") {
-			t.Errorf("%s: %v", kind, console)
-		}
-		if exit := c.exit(console["upid"]); exit != "connection timed out" {
-			t.Errorf("the task of %s ended with %q", kind, exit)
-		}
+		g.Expect(console).To(And(HaveKeyWithValue("port", 5900.0), HaveKeyWithValue("ticket", HavePrefix("PVEVNC:root@pam:"))), kind)
+		g.Expect(console["cert"] != nil).To(Equal(kind == "vncproxy"))
+		g.Expect(c.exit(console["upid"])).To(Equal("connection timed out"), "the task of %s ended", kind)
 	}
 	c.refused(500, "unable to find serial interface 'serial0'", "POST", "/nodes/pve1/qemu/101/termproxy", "serial", "serial0")
 	c.as(pvesim.DefaultTokenID+"="+pvesim.DefaultTokenSecret).
@@ -72,7 +62,7 @@ func testConsole(t *testing.T) {
 func TestAgentExecAndMonitor(t *testing.T) {
 	t.Parallel()
 	for version, privilege := range map[string]string{"8.4": "VM.Monitor", "9.2": "VM.GuestAgent.Unrestricted"} {
-		runSimulated(t, version, func(t *testing.T) {
+		runSimulated(t, version, func(t *testing.T, g *WithT) {
 			s := pvesim.DefaultScenario(1)
 			s.Version = version
 			s.Guests[1].Config["agent"] = "1"
@@ -81,15 +71,10 @@ func TestAgentExecAndMonitor(t *testing.T) {
 			const vm = "/nodes/pve1/qemu/101"
 			limited.refused(403, "Permission check failed (/vms/101, "+privilege+")", "POST", vm+"/agent/exec", "command", "true")
 			c.refused(500, "QEMU guest agent is not running", "POST", vm+"/agent/exec", "command", "true")
-			if got := c.ok("POST", vm+"/monitor", "command", "info status"); got != "VM status: running" {
-				t.Errorf("monitor: %v", got)
-			}
-			if got := c.ok("POST", vm+"/monitor", "command", "nope"); got != "unknown command: 'nope'" {
-				t.Errorf("monitor: %v", got)
-			}
-			if a := limited.do("POST", vm+"/monitor", "command", "info version"); (a.Status == 200) != (version == "9.2") {
-				t.Errorf("monitor with a limited token: %d %s", a.Status, a.Raw)
-			}
+			g.Expect(c.ok("POST", vm+"/monitor", "command", "info status")).To(Equal("VM status: running"))
+			g.Expect(c.ok("POST", vm+"/monitor", "command", "nope")).To(Equal("unknown command: 'nope'"))
+			a := limited.do("POST", vm+"/monitor", "command", "info version")
+			g.Expect(a.Status == 200).To(Equal(version == "9.2"), "monitor with a limited token: %d %s", a.Status, a.Raw)
 			limited.refused(403, map[string]string{
 				"8.4": "Permission check failed (/vms/101, VM.Monitor)", "9.2": "Permission check failed (/, Sys.Modify)",
 			}[version], "POST", vm+"/monitor", "command", "quit")

@@ -6,12 +6,12 @@ package pvesim_test
 import (
 	"context"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -51,26 +51,19 @@ func (d *diskGuests) Boot(ctx context.Context, m *pvesim.Machine) {
 	}
 }
 
-func TestDisks(t *testing.T) {
-	images := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("image")) }))
-	t.Cleanup(images.Close)
-	simulated(t, func(t *testing.T) { testDisks(t, images.URL) })
-}
+func TestDisks(t *testing.T) { simulated(t, testDisks) }
 
-func testDisks(t *testing.T, image string) {
-	t.Helper()
+func testDisks(t *testing.T, g *WithT) {
 	dir, guests := t.TempDir(), &diskGuests{content: make(chan string, 10), updated: make(chan *pvesim.Machine, 10)}
-	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: guests, Dir: dir})
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: guests, Dir: dir, Web: image("image")})
 	<-guests.content // of the running VM of the scenario
 	boot := func(vmid int, want string) {
 		t.Helper()
 		c.task("POST", fmt.Sprintf("/nodes/pve1/qemu/%d/status/start", vmid))
-		if got := <-guests.content; got != want {
-			t.Errorf("VM %d: got %q, want %q", vmid, got, want)
-		}
+		g.Expect(<-guests.content).To(Equal(want), "VM %d", vmid)
 		c.task("POST", fmt.Sprintf("/nodes/pve1/qemu/%d/status/stop", vmid))
 	}
-	c.task("POST", "/nodes/pve1/storage/local/download-url", "content", "import", "filename", "a.raw", "url", image)
+	g.Expect(c.exit(c.download())).To(Equal("OK"))
 	c.task("POST", "/nodes/pve1/qemu", "vmid", "300", "scsi0", "local-lvm:0,import-from=local:import/a.raw", "scsi1", "local-lvm:1")
 	boot(300, "scsi0=image+300 scsi1=+300")
 	boot(300, "scsi0=image+300+300 scsi1=+300+300")
@@ -87,36 +80,22 @@ func testDisks(t *testing.T, image string) {
 	boot(301, "scsi0=image+300+300+301+301 scsi1=+300+300+301+301")
 	c.task("DELETE", "/nodes/pve1/qemu/301")
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries { // the image and the disk of the running VM
-		if !strings.HasPrefix(e.Name(), "image-") && !strings.HasPrefix(e.Name(), "vm-101-") {
-			t.Errorf("%s was not removed", e.Name())
-		}
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(entries).To(HaveEach(HaveField("Name()", Or(HavePrefix("image-"), HavePrefix("vm-101-")))), "the image and the disk of the running VM")
 }
 
 func TestMachineUpdated(t *testing.T) { simulated(t, testMachineUpdated) }
 
-func testMachineUpdated(t *testing.T) {
+func testMachineUpdated(t *testing.T, g *WithT) {
 	guests := &diskGuests{content: make(chan string, 10), updated: make(chan *pvesim.Machine, 10)}
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: guests, Dir: t.TempDir()})
 	<-guests.content
 	c.task("POST", "/nodes/pve1/qemu/101/status/suspend")
-	if m := <-guests.updated; !m.Paused() {
-		t.Error("not paused after suspend")
-	}
+	g.Expect((<-guests.updated).Paused()).To(BeTrue(), "not paused after suspend")
 	c.task("POST", "/nodes/pve1/qemu/101/status/resume")
-	if m := <-guests.updated; m.Paused() {
-		t.Error("paused after resume")
-	}
+	g.Expect((<-guests.updated).Paused()).To(BeFalse(), "paused after resume")
 	c.task("PUT", "/nodes/pve1/qemu/101/resize", "disk", "scsi0", "size", "30G")
-	if disks := (<-guests.updated).Disks(); disks[0].Bytes != 30<<30 {
-		t.Errorf("disks after resize: %+v", disks)
-	}
+	g.Expect((<-guests.updated).Disks()[0].Bytes).To(BeEquivalentTo(30<<30), "disks after resize")
 	c.ok("PUT", "/nodes/pve1/qemu/101/config", "description", "changed")
-	if options := (<-guests.updated).Options(); options["description"] != "changed" {
-		t.Errorf("options: %v", options)
-	}
+	g.Expect((<-guests.updated).Options()["description"]).To(Equal("changed"))
 }

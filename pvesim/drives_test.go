@@ -7,13 +7,15 @@ import (
 	"net/http"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 // A CD drive can be on SCSI. Its medium can be ejected without hotplug of disks.
 func TestSCSIDrive(t *testing.T) { simulated(t, testSCSIDrive) }
 
-func testSCSIDrive(t *testing.T) {
+func testSCSIDrive(t *testing.T, g *WithT) {
 	w := &recordingGuest{}
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: w})
 	c.exit(c.uploadISO("a.iso", []byte("iso")).Data)
@@ -25,13 +27,9 @@ func testSCSIDrive(t *testing.T) {
 		t.Fatalf("CD drives: %v", cds)
 	}
 	c.ok("PUT", "/nodes/pve1/qemu/300/config", "scsi30", "none,media=cdrom")
-	if cds := boots[0].CDROMs(); len(cds) != 0 {
-		t.Errorf("after eject: %v", cds)
-	}
+	g.Expect(boots[0].CDROMs()).To(BeEmpty(), "after eject")
 	for _, entry := range c.ok("GET", "/nodes/pve1/qemu/300/pending").([]any) {
-		if row := entry.(map[string]any); row["pending"] != nil {
-			t.Errorf("pending: %v", row)
-		}
+		g.Expect(entry.(map[string]any)["pending"]).To(BeNil())
 	}
 }
 
@@ -39,7 +37,7 @@ func testSCSIDrive(t *testing.T) {
 // volumes can be replaced.
 func TestRemoveDriveOfProtectedVM(t *testing.T) { simulated(t, testRemoveDriveOfProtectedVM) }
 
-func testRemoveDriveOfProtectedVM(t *testing.T) {
+func testRemoveDriveOfProtectedVM(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 	c.ok("PUT", "/nodes/pve1/qemu/300/config", "protection", "1")

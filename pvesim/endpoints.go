@@ -48,6 +48,7 @@ func (s *Simulator) listen(ctx context.Context, host, address string) (*endpoint
 	return &endpoint{
 		listener: &wire.Listener{Listener: l, Config: &tls.Config{
 			Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+			CurvePreferences: []tls.CurveID{tls.X25519, tls.CurveP256}, // as OpenSSL 3.0: post-quantum key exchange costs CPU time
 		}},
 		server: &http.Server{
 			Handler: handler, IdleTimeout: s.options.StallTimeout, ReadHeaderTimeout: 30 * time.Second, ConnContext: wire.ConnContext,
@@ -59,7 +60,7 @@ func (s *Simulator) listen(ctx context.Context, host, address string) (*endpoint
 
 func (s *Simulator) listener(ctx context.Context, address string) (net.Listener, error) {
 	if s.options.InMemory {
-		return s.memory.listen(), nil
+		return s.memory.Listen(), nil
 	}
 	return (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 }

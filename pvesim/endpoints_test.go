@@ -5,12 +5,13 @@ package pvesim_test
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -41,44 +42,30 @@ func vmids(rows any) (out []string) {
 
 func TestPartition(t *testing.T) { simulated(t, testPartition) }
 
-func testPartition(t *testing.T) {
+func testPartition(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(3), pvesim.Options{})
 	minority, majority := c.at("pve1"), c.at("pve2")
-	if err := c.sim.Partition("pve1"); err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(c.sim.Partition("pve1")).To(Succeed())
 
 	rows := minority.ok("GET", "/cluster/resources")
-	if got := vmids(rows); !slices.Equal(got, []string{"101", "9000"}) {
-		t.Errorf("the minority lists guests %v, want those of pve1", got)
-	}
+	g.Expect(vmids(rows)).To(Equal([]string{"101", "9000"}), "the minority lists guests")
 	for _, host := range []string{"pve1", "pve2", "pve3"} {
-		if r := row(rows, "id", "node/"+host); r["status"] != "unknown" || r["maxcpu"] != nil || r["level"] != nil {
-			t.Errorf("the minority shows host %v", r)
-		}
+		g.Expect(row(rows, "id", "node/"+host)).To(fields("status", "unknown", "maxcpu", nil, "level", nil), "the minority shows host")
 	}
 	for _, r := range minority.ok("GET", "/nodes").([]any) {
-		if h := r.(map[string]any); h["status"] != "unknown" || h["mem"] != nil || h["level"] != nil {
-			t.Errorf("the minority shows host %v", h)
-		}
+		g.Expect(r).To(fields("status", "unknown", "mem", nil, "level", nil), "the minority shows host")
 	}
-	if got := row(minority.ok("GET", "/cluster/status"), "type", "cluster")["quorate"]; got != float64(0) {
-		t.Errorf("quorate is %v in the minority", got)
-	}
+	g.Expect(row(minority.ok("GET", "/cluster/status"), "type", "cluster")["quorate"]).To(Equal(float64(0)))
 	minority.refused(500, "cluster not ready - no quorum?", "POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 	minority.refused(595, "No route to host", "GET", "/nodes/pve2/qemu/102/config")
 
 	rows = majority.ok("GET", "/cluster/resources")
-	if got := vmids(rows); len(got) != 6 {
-		t.Errorf("the majority lists guests %v, want all", got)
+	g.Expect(vmids(rows)).To(HaveLen(6), "the majority lists guests")
+	for id, status := range map[string]string{"node/pve1": "offline", "node/pve3": "online", "qemu/101": "unknown"} {
+		g.Expect(row(rows, "id", id)["status"]).To(Equal(status), id)
 	}
-	if row(rows, "id", "node/pve1")["status"] != "offline" || row(rows, "id", "node/pve3")["status"] != "online" || row(rows, "id", "qemu/101")["status"] != "unknown" {
-		t.Errorf("the majority shows %v", rows)
-	}
-	status := majority.ok("GET", "/cluster/status")
-	if row(status, "type", "cluster")["quorate"] != float64(1) || row(status, "name", "pve1")["online"] != float64(0) || row(status, "name", "pve2")["local"] != float64(1) {
-		t.Errorf("the majority's status: %v", status)
-	}
+	g.Expect(majority.ok("GET", "/cluster/status")).
+		To(ContainElements(fields("type", "cluster", "quorate", 1.0), fields("name", "pve1", "online", 0.0), fields("name", "pve2", "local", 1.0)))
 	majority.refused(595, "No route to host", "GET", "/nodes/pve1/qemu/101/config")
 	majority.task("POST", "/nodes/pve2/qemu/9001/clone", "newid", "301")
 
@@ -87,73 +74,44 @@ func testPartition(t *testing.T) {
 	for range 2 {
 		quorate = append(quorate, row(minority.ok("GET", "/cluster/status"), "type", "cluster")["quorate"])
 	}
-	if !slices.Equal(quorate, []any{"0", float64(1)}) {
-		t.Errorf("quorate is %v after the partition, want it late", quorate)
-	}
-	if got := vmids(minority.ok("GET", "/cluster/resources")); len(got) != 7 {
-		t.Errorf("guests %v are listed after the partition, want all", got)
-	}
+	g.Expect(quorate).To(Equal([]any{"0", float64(1)}))
+	g.Expect(vmids(minority.ok("GET", "/cluster/resources"))).To(HaveLen(7))
 	minority.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
-	if err := c.sim.Partition("nosuch"); err == nil {
-		t.Error("a partition of an unknown host was accepted")
-	}
+	g.Expect(c.sim.Partition("nosuch")).To(HaveOccurred(), "a partition of an unknown host was accepted")
 }
 
 func TestHang(t *testing.T) { simulated(t, testHang) }
 
-func testHang(t *testing.T) {
+func testHang(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{AdminListen: "127.0.0.1:0"})
 	hanging, other := c.at("pve1"), c.at("pve2")
-	if status, text := admin(t, c.sim, "POST", "/hosts/pve1/hang", ""); status != 200 {
-		t.Fatal(text)
-	}
+	c.admin(200, "POST", "/hosts/pve1/hang", "")
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, "POST", hanging.url+"/nodes/pve1/qemu/9000/clone", strings.NewReader("newid=300"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := hanging.try(req); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the request ended with %v, want a timeout", err)
-	}
-	if got := vmids(other.ok("GET", "/cluster/resources")); slices.Contains(got, "300") {
-		t.Error("the request took effect")
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(hanging.try(req)).Error().To(MatchError(context.DeadlineExceeded), "the request ended")
+	g.Expect(vmids(other.ok("GET", "/cluster/resources"))).NotTo(ContainElement("300"), "the request took effect")
 	other.ok("GET", "/nodes/pve1/status") // other hosts reach it
-	admin(t, c.sim, "DELETE", "/hosts/pve1/hang", "")
+	c.admin(200, "DELETE", "/hosts/pve1/hang", "")
 	hanging.ok("GET", "/version")
-	if status, _ := admin(t, c.sim, "POST", "/hosts/nosuch/hang", ""); status != 400 {
-		t.Errorf("unknown host: status %d", status)
-	}
+	c.admin(400, "POST", "/hosts/nosuch/hang", "")
 }
 
 func TestHostEndpointOfHostThatIsDown(t *testing.T) { simulated(t, testHostEndpointOfHostThatIsDown) }
 
-func testHostEndpointOfHostThatIsDown(t *testing.T) {
+func testHostEndpointOfHostThatIsDown(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{AdminListen: "127.0.0.1:0"})
 	first := c.at("pve1")
 	first.ok("GET", "/version")
-	if err := c.sim.HostDown("pve1", "refused"); err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(c.sim.HostDown("pve1", "refused")).To(Succeed())
 	req, err := http.NewRequest("GET", first.url+"/version", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if a, err := first.try(req); err == nil {
-		t.Errorf("a host that is down responded with %d", a.Status)
-	}
-	status, text := admin(t, c.sim, "GET", "/hosts/pve2/url", "")
-	if want := c.at("pve2").url; status != 200 || !strings.Contains(text, want) {
-		t.Errorf("the URL of pve2: %d %s, want %s", status, text, want)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(first.try(req)).Error().To(HaveOccurred())
+	g.Expect(c.admin(200, "GET", "/hosts/pve2/url", "")).To(ContainSubstring(c.at("pve2").url))
 	for path, body := range map[string]string{"/partition": "", "/hosts/nosuch/hang": ""} {
-		if status, _ := admin(t, c.sim, "POST", path, body); status != 400 {
-			t.Errorf("POST %s: status %d", path, status)
-		}
+		c.admin(400, "POST", path, body)
 	}
-	if status, text := admin(t, c.sim, "POST", "/partition", "hosts=pve1"); status != 200 {
-		t.Error(text)
-	}
-	admin(t, c.sim, "DELETE", "/partition", "")
+	c.admin(200, "POST", "/partition", "hosts=pve1")
+	c.admin(200, "DELETE", "/partition", "")
 }

@@ -6,12 +6,14 @@ package pvesim_test
 import (
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 func TestPermissionsOfGroups(t *testing.T) { simulated(t, testPermissionsOfGroups) }
 
-func testPermissionsOfGroups(t *testing.T) {
+func testPermissionsOfGroups(t *testing.T, g *WithT) {
 	s := pvesim.DefaultScenario(1)
 	s.Users[1].Tokens = []pvesim.Token{{ID: "admin", Secret: "s"}}
 	s.Users = append(s.Users, pvesim.User{ID: "ann@pve", Tokens: []pvesim.Token{{ID: "t", Secret: "s"}}})
@@ -27,7 +29,7 @@ func testPermissionsOfGroups(t *testing.T) {
 	root.ok("PUT", "/access/acl", "path", "/vms", "roles", "NoAccess", "users", "ann@pve")
 	ann.refused(403, "Permission check failed (/vms/101, VM.Audit)", "GET", "/nodes/pve1/qemu/101/config")
 	root.ok("PUT", "/access/acl", "path", "/vms", "roles", "NoAccess", "users", "ann@pve", "delete", "1")
-	if m := root.ok("GET", "/access/groups/ops").(map[string]any)["members"].([]any); len(m) != 1 || m[0] != "ann@pve" {
+	if m := root.object("/access/groups/ops")["members"].([]any); len(m) != 1 || m[0] != "ann@pve" {
 		t.Errorf("members: %v", m)
 	}
 	root.ok("DELETE", "/access/groups/ops")
@@ -36,7 +38,7 @@ func testPermissionsOfGroups(t *testing.T) {
 
 func TestNoAccess(t *testing.T) { simulated(t, testNoAccess) }
 
-func testNoAccess(t *testing.T) {
+func testNoAccess(t *testing.T, g *WithT) {
 	s := pvesim.DefaultScenario(1)
 	s.Pools = []pvesim.Pool{{ID: "team", VMs: []int{101}}}
 	s.Users[1].Tokens = []pvesim.Token{{ID: "admin", Secret: "s"}}
@@ -45,13 +47,13 @@ func testNoAccess(t *testing.T) {
 	ann := root.as("ann@pve!t=s")
 	root.ok("PUT", "/access/acl", "path", "/", "roles", "PVEAuditor", "users", "ann@pve")
 	root.ok("PUT", "/access/acl", "path", "/sdn/zones/localnetwork", "roles", "NoAccess", "users", "ann@pve")
-	listed := ann.ok("GET", "/access/permissions").(map[string]any)
+	listed := ann.object("/access/permissions")
 	for path, want := range map[string]bool{"/sdn": true, "/sdn/zones": true, "/sdn/zones/localnetwork": false} {
 		if _, ok := listed[path]; ok != want {
 			t.Errorf("%s is listed: %t", path, ok)
 		}
 	}
-	one := ann.ok("GET", "/access/permissions", "path", "/sdn/zones/localnetwork/vmbr0").(map[string]any)
+	one := ann.object("/access/permissions", "path", "/sdn/zones/localnetwork/vmbr0")
 	if on, ok := one["/sdn/zones/localnetwork/vmbr0"].(map[string]any); !ok || len(on) > 0 {
 		t.Errorf("found %v, want the path without privileges", one)
 	}
@@ -67,7 +69,7 @@ func testNoAccess(t *testing.T) {
 
 func TestStoredObjects(t *testing.T) { simulated(t, testStoredObjects) }
 
-func testStoredObjects(t *testing.T) {
+func testStoredObjects(t *testing.T, g *WithT) {
 	for version, objects := range map[string][][3]string{
 		"8.4": {{"/cluster/ha/groups", "group", "nodes=pve1"}},
 		"9.2": {{"/cluster/ha/rules", "rule", "type=node-affinity&resources=vm:101&nodes=pve1"}},
@@ -80,16 +82,10 @@ func testStoredObjects(t *testing.T) {
 		c.ok("POST", "/cluster/ha/resources", "sid", "vm:101", "state", "ignored")
 		for _, o := range objects {
 			c.ok("POST", o[0], append([]string{o[1], "thing1"}, pairs(o[2])...)...)
-			if got := c.ok("GET", o[0]+"/thing1").(map[string]any); got[o[1]] != "thing1" {
-				t.Errorf("%s: %v", o[0], got)
-			}
-			if l := c.ok("GET", o[0]).([]any); len(l) != 1 {
-				t.Errorf("%s lists %v", o[0], l)
-			}
+			g.Expect(c.object(o[0] + "/thing1")[o[1]]).To(Equal("thing1"), o[0])
+			g.Expect(c.ok("GET", o[0])).To(HaveLen(1), o[0])
 			c.ok("DELETE", o[0]+"/thing1")
-			if l := c.ok("GET", o[0]).([]any); len(l) != 0 {
-				t.Errorf("%s still lists %v", o[0], l)
-			}
+			g.Expect(c.ok("GET", o[0])).To(BeEmpty(), o[0])
 		}
 		if version == "9.2" {
 			c.refused(500, "cannot create group: ha groups have been migrated to rules", "POST", "/cluster/ha/groups", "group", "gg", "nodes", "pve1")

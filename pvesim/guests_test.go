@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -56,13 +58,11 @@ func (w *recordingGuest) seen() (boots []*pvesim.Machine, live int) {
 
 func TestGuestHardware(t *testing.T) { simulated(t, testGuestHardware) }
 
-func testGuestHardware(t *testing.T) {
+func testGuestHardware(t *testing.T, g *WithT) {
 	w := &recordingGuest{}
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: w})
 	iso := bytes.Repeat([]byte("iso"), 1000)
-	if exit := c.exit(c.uploadISO("seed 1.iso", iso).Data); exit != "OK" {
-		t.Fatalf("upload: %s", exit)
-	}
+	g.Expect(c.exit(c.uploadISO("seed 1.iso", iso).Data)).To(Equal("OK"))
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", "worker")
 	serial := base64.StdEncoding.EncodeToString([]byte("h=worker;i=300"))
 	c.ok("PUT", "/nodes/pve1/qemu/300/config", "cores", "4", "memory", "4096", "ide2", "local:iso/seed_1.iso,media=cdrom",
@@ -70,30 +70,20 @@ func testGuestHardware(t *testing.T) {
 	c.task("PUT", "/nodes/pve1/qemu/300/resize", "disk", "scsi0", "size", "30G")
 	c.task("POST", "/nodes/pve1/qemu/300/status/start")
 	boots, _ := w.seen()
-	if len(boots) != 1 {
-		t.Fatalf("%d boots", len(boots))
-	}
+	g.Expect(boots).To(HaveLen(1))
 	m := boots[0]
-	if m.Name != "worker" || m.Cores != 4 || m.MemoryBytes != 4<<30 || m.DiskBytes != 30<<30 || m.UUID != "6f2a1c7e-0e5e-4d3a-9e57-0d2d9a2b6e11" ||
-		m.SMBIOS["serial"] != "h=worker;i=300" || m.Cluster != "" || m.Host != "pve1" {
-		t.Errorf("hardware: %+v", m)
-	}
-	if len(m.NICs) != 1 || m.NICs[0].Bridge != "vmbr0" || m.NICs[0].VLAN != 7 || m.NICs[0].MAC == "" {
-		t.Errorf("NICs: %+v", m.NICs)
-	}
-	if cds := m.CDROMs(); len(cds) != 1 || cds[0].Slot != "ide2" || !bytes.Equal(cds[0].Image, iso) {
-		t.Errorf("CD drives: %v", cds)
-	}
+	g.Expect([]any{m.Name, m.Cores, m.MemoryBytes, m.DiskBytes, m.UUID, m.SMBIOS["serial"], m.Cluster, m.Host}).
+		To(Equal([]any{"worker", 4, int64(4 << 30), int64(30 << 30), "6f2a1c7e-0e5e-4d3a-9e57-0d2d9a2b6e11", "h=worker;i=300", "", "pve1"}))
+	g.Expect(m.NICs).To(ConsistOf(And(HaveField("Bridge", "vmbr0"), HaveField("VLAN", 7), HaveField("MAC", Not(BeEmpty())))))
+	g.Expect(m.CDROMs()).To(ConsistOf(And(HaveField("Slot", "ide2"), HaveField("Image", iso))))
 	// A medium can be ejected while the VM runs, and an ISO can be deleted while it is inserted.
 	c.ok("PUT", "/nodes/pve1/qemu/300/config", "ide2", "none,media=cdrom")
-	if cds := m.CDROMs(); len(cds) != 0 {
-		t.Errorf("after eject: %v", cds)
-	}
+	g.Expect(m.CDROMs()).To(BeEmpty(), "after eject")
 }
 
 func TestGuestArchitecture(t *testing.T) { simulated(t, testGuestArchitecture) }
 
-func testGuestArchitecture(t *testing.T) {
+func testGuestArchitecture(t *testing.T, g *WithT) {
 	scenario := pvesim.DefaultScenario(2)
 	scenario.Hosts[1].Arch = "aarch64"
 	w := &recordingGuest{}
@@ -103,32 +93,26 @@ func testGuestArchitecture(t *testing.T) {
 		c.task("POST", strings.TrimSuffix(clone, path.Base(clone))+vmid+"/status/start")
 	}
 	boots, _ := w.seen()
-	if len(boots) != 2 {
-		t.Fatalf("%d boots", len(boots))
-	}
+	g.Expect(boots).To(HaveLen(2))
 	for _, m := range boots {
-		if want := map[int]string{300: "x86_64", 301: "aarch64"}[m.VMID]; m.Arch != want {
-			t.Errorf("the architecture of VM %d on %s is %q, want %q", m.VMID, m.Host, m.Arch, want)
-		}
+		g.Expect(m.Arch).To(Equal(map[int]string{300: "x86_64", 301: "aarch64"}[m.VMID]), "the architecture of VM %d on %s", m.VMID, m.Host)
 	}
 }
 
 func TestStartWithDeletedISO(t *testing.T) { simulated(t, testStartWithDeletedISO) }
 
-func testStartWithDeletedISO(t *testing.T) {
+func testStartWithDeletedISO(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.exit(c.uploadISO("seed.iso", []byte("x")).Data)
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 	c.ok("PUT", "/nodes/pve1/qemu/300/config", "ide2", "local:iso/seed.iso,media=cdrom")
 	c.task("DELETE", "/nodes/pve1/storage/local/content/local:iso/seed.iso")
-	if exit := c.exit(c.ok("POST", "/nodes/pve1/qemu/300/status/start")); exit != "volume 'local:iso/seed.iso' does not exist" {
-		t.Errorf("start ended with %q", exit)
-	}
+	g.Expect(c.ends("POST", "/nodes/pve1/qemu/300/status/start")).To(Equal("volume 'local:iso/seed.iso' does not exist"), "start ended")
 }
 
 func TestRebootResetStop(t *testing.T) { simulated(t, testRebootResetStop) }
 
-func testRebootResetStop(t *testing.T) {
+func testRebootResetStop(t *testing.T, g *WithT) {
 	w := &recordingGuest{}
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: w})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
@@ -144,24 +128,18 @@ func testRebootResetStop(t *testing.T) {
 	for _, b := range boots {
 		ids[b.BootID] = true
 	}
-	if len(ids) != 3 {
-		t.Errorf("boot IDs are not unique: %v", ids)
-	}
-	if data, _ := boots[0].Disk.Read("boots"); string(data) != "xxx" {
-		t.Errorf("disk contains %q", data)
-	}
+	g.Expect(ids).To(HaveLen(3), "boot IDs are not unique")
+	g.Expect(first(boots[0].Disk.Read("boots"))).To(BeEquivalentTo("xxx"))
 	// A clone of the VM copies the content of its disk; a new clone of the template does not have it.
 	c.task("POST", "/nodes/pve1/qemu/300/clone", "newid", "301")
 	c.task("POST", "/nodes/pve1/qemu/301/status/start")
 	boots, _ = w.seen()
-	if data, _ := boots[len(boots)-1].Disk.Read("boots"); string(data) != "xxxx" {
-		t.Errorf("clone's disk contains %q", data)
-	}
+	g.Expect(first(boots[len(boots)-1].Disk.Read("boots"))).To(BeEquivalentTo("xxxx"))
 }
 
 func TestCloudInitDrive(t *testing.T) { simulated(t, testCloudInitDrive) }
 
-func testCloudInitDrive(t *testing.T) {
+func testCloudInitDrive(t *testing.T, g *WithT) {
 	w := &recordingGuest{}
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: w})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", "worker")
@@ -169,48 +147,38 @@ func testCloudInitDrive(t *testing.T) {
 	c.task("POST", "/nodes/pve1/qemu/300/status/start")
 	boots, _ := w.seen()
 	cds := boots[0].CDROMs()
-	if len(cds) != 1 || cds[0].Volid != "local-lvm:vm-300-cloudinit" {
-		t.Fatalf("CD drives: %v", cds)
-	}
+	g.Expect(cds).To(HaveLen(1))
+	g.Expect(cds[0].Volid).To(Equal("local-lvm:vm-300-cloudinit"))
 	for _, text := range []string{"CIDATA", "hostname: worker", "user: ubuntu", "address: '10.0.0.5'", "instance-id: "} {
-		if !bytes.Contains(cds[0].Image, []byte(text)) && !bytes.Contains(bytes.ToUpper(cds[0].Image), []byte(strings.ToUpper(text))) {
-			t.Errorf("ISO does not contain %q", text)
-		}
+		g.Expect(strings.ToUpper(string(cds[0].Image))).To(ContainSubstring(strings.ToUpper(text)))
 	}
 }
 
 func TestCloudInitSnippets(t *testing.T) { simulated(t, testCloudInitSnippets) }
 
-func testCloudInitSnippets(t *testing.T) {
+func testCloudInitSnippets(t *testing.T, g *WithT) {
 	w := &recordingGuest{}
 	s := pvesim.DefaultScenario(1)
 	s.Files = []pvesim.File{{Storage: "local", Name: "snippets/vendor.yaml", Text: "#cloud-config\nvendor: yes\n"}}
 	c := startSim(t, s, pvesim.Options{Guests: w})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", "worker")
 	c.ok("PUT", "/nodes/pve1/qemu/300/config", "cicustom", "vendor=local:snippets/vendor.yaml,network=local:snippets/network.yaml", "ciuser", "ubuntu")
-	if exit := c.exit(c.ok("POST", "/nodes/pve1/qemu/300/status/start")); exit != "volume 'local:snippets/network.yaml' does not exist" {
-		t.Errorf("start ended with %q", exit)
-	}
+	g.Expect(c.ends("POST", "/nodes/pve1/qemu/300/status/start")).To(Equal("volume 'local:snippets/network.yaml' does not exist"), "start ended")
 	c.sim.PutFile(pvesim.File{Storage: "local", Host: "pve1", Name: "snippets/network.yaml", Text: "version: 2\nmine: yes\n"})
-	if row(c.ok("GET", "/nodes/pve1/storage/local/content", "content", "snippets"), "volid", "local:snippets/network.yaml") == nil {
-		t.Error("file is not listed")
-	}
+	g.Expect(row(c.ok("GET", "/nodes/pve1/storage/local/content", "content", "snippets"), "volid", "local:snippets/network.yaml")).NotTo(BeNil(),
+		"file is not listed")
 	c.task("POST", "/nodes/pve1/qemu/300/status/start")
 	boots, _ := w.seen()
 	image := boots[0].CDROMs()[0].Image
 	for text, want := range map[string]bool{"vendor: yes": true, "mine: yes": true, "user: ubuntu": true, "type: nameserver": false} {
-		if bytes.Contains(image, []byte(text)) != want {
-			t.Errorf("ISO contains %q: %t, want %t", text, !want, want)
-		}
+		g.Expect(bytes.Contains(image, []byte(text))).To(Equal(want), "ISO contains %q: %t", text, !want)
 	}
-	if dump := c.ok("GET", "/nodes/pve1/qemu/300/cloudinit/dump", "type", "network").(string); strings.Contains(dump, "mine") {
-		t.Errorf("dump contains snippets: %s", dump)
-	}
+	g.Expect(c.ok("GET", "/nodes/pve1/qemu/300/cloudinit/dump", "type", "network").(string)).NotTo(ContainSubstring("mine"), "dump contains snippets")
 }
 
 func TestFirmwareFiles(t *testing.T) { simulated(t, testFirmwareFiles) }
 
-func testFirmwareFiles(t *testing.T) {
+func testFirmwareFiles(t *testing.T, g *WithT) {
 	w := &recordingGuest{}
 	s := pvesim.DefaultScenario(1)
 	s.Files = []pvesim.File{{Storage: "local", Name: "iso/a.iso", Text: `{"ignition":{}}`}}
@@ -224,19 +192,15 @@ func testFirmwareFiles(t *testing.T) {
 	c.refused(500, "only root can set 'args' config", "PUT", "/nodes/pve1/qemu/300/config", "args", "-foo")
 	c.task("POST", "/nodes/pve1/qemu/300/status/start")
 	boots, _ := w.seen()
-	if got := boots[0].Firmware; string(got["opt/a"]) != `{"ignition":{}}` || string(got["opt/b"]) != "x,y" || len(got) != 2 {
-		t.Errorf("firmware contains %q", got)
-	}
+	g.Expect(boots[0].Firmware).To(Equal(map[string][]byte{"opt/a": []byte(`{"ignition":{}}`), "opt/b": []byte("x,y")}))
 	c.task("POST", "/nodes/pve1/qemu/300/status/stop")
 	c.task("DELETE", "/nodes/pve1/storage/local/content/local:iso/a.iso")
-	if exit := c.exit(c.ok("POST", "/nodes/pve1/qemu/300/status/start")); exit != "start failed: QEMU exited with code 1" {
-		t.Errorf("start without the file ended with %q", exit)
-	}
+	g.Expect(c.ends("POST", "/nodes/pve1/qemu/300/status/start")).To(Equal("start failed: QEMU exited with code 1"), "start without the file ended")
 }
 
 func TestAgent(t *testing.T) { simulated(t, testAgent) }
 
-func testAgent(t *testing.T) {
+func testAgent(t *testing.T, g *WithT) {
 	w := &recordingGuest{agent: &pvesim.Agent{Hostname: "worker", Interfaces: []pvesim.AgentInterface{{Name: "eth0", MAC: "BC:24:11:00:00:01", Addresses: []string{"10.0.0.5/24"}}}}}
 	s := pvesim.DefaultScenario(1)
 	s.Version = "9.2"
@@ -246,24 +210,20 @@ func testAgent(t *testing.T) {
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 	c.refused(500, "VM 300 is not running", "GET", "/nodes/pve1/qemu/300/agent/network-get-interfaces")
 	c.task("POST", "/nodes/pve1/qemu/300/status/start")
-	result := c.ok("GET", "/nodes/pve1/qemu/300/agent/network-get-interfaces").(map[string]any)["result"]
-	nic := row(result, "name", "eth0")
-	if nic == nil || row(nic["ip-addresses"], "ip-address", "10.0.0.5") == nil || nic["hardware-address"] != "bc:24:11:00:00:01" {
-		t.Errorf("interfaces: %v", result)
-	}
+	result := c.object("/nodes/pve1/qemu/300/agent/network-get-interfaces")["result"]
+	g.Expect(result).To(ContainElement(And(fields("name", "eth0", "hardware-address", "bc:24:11:00:00:01"),
+		HaveKeyWithValue("ip-addresses", ContainElement(HaveKeyWithValue("ip-address", "10.0.0.5"))))))
 	boots, _ := w.seen()
 	boots[0].SetAgent(nil)
 	start := time.Now()
 	c.refused(500, "QEMU guest agent is not running", "POST", "/nodes/pve1/qemu/300/agent/ping")
-	if took := time.Since(start); took < 3*time.Second {
-		t.Errorf("ping responded after %v, want it to block for three seconds", took)
-	}
+	g.Expect(time.Since(start)).To(BeNumerically(">=", 3*time.Second), "want it to block for three seconds")
 }
 
 func TestAgentFileRead(t *testing.T) {
 	t.Parallel()
 	for version, privilege := range map[string]string{"8.4": "VM.Monitor", "9.2": "VM.GuestAgent.FileRead"} {
-		runSimulated(t, version, func(t *testing.T) {
+		runSimulated(t, version, func(t *testing.T, g *WithT) {
 			files := map[string]string{"/run/cloud-init/status.json": `{"v1": {"stage": "init"}}`}
 			w := &recordingGuest{agent: &pvesim.Agent{ReadFile: func(_ context.Context, name string) ([]byte, error) {
 				if content, ok := files[name]; ok {
@@ -279,16 +239,17 @@ func TestAgentFileRead(t *testing.T) {
 			c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 			c.task("POST", "/nodes/pve1/qemu/300/status/start")
 			const path = "/nodes/pve1/qemu/300/agent/file-read?file="
-			got := c.ok("GET", path+"/run/cloud-init/status.json").(map[string]any)
-			if got["content"] != files["/run/cloud-init/status.json"] || len(got) != 1 {
-				t.Errorf("read %v", got)
-			}
+			got := c.object(path + "/run/cloud-init/status.json")
+			g.Expect(got["content"]).To(Equal(files["/run/cloud-init/status.json"]))
+			g.Expect(got).To(HaveLen(1))
 			c.refused(500, "Agent error: failed to open file '/etc/x' (mode: 'r'): No such file or directory", "GET", path+"/etc/x")
 			c.refused(403, "Permission check failed (/vms/101, "+map[string]string{"8.4": "VM.Monitor", "9.2": "VM.GuestAgent.FileRead|VM.GuestAgent.Unrestricted"}[version]+")",
 				"GET", "/nodes/pve1/qemu/101/agent/file-read?file=/etc/x")
 			part := c.do("GET", path+"/run/cloud-init/status.json&offset=2&count=2&decode=0")
-			if version == "8.4" && part.Status != 400 || version == "9.2" && (part.Status != 200 || !strings.Contains(part.Raw, `"djE="`) || !strings.Contains(part.Raw, `"truncated":1`)) {
-				t.Errorf("part: %d %s", part.Status, part.Raw)
+			if version == "8.4" {
+				g.Expect(part.Status).To(Equal(400))
+			} else {
+				g.Expect(part.Raw).To(And(ContainSubstring(`"djE="`), ContainSubstring(`"truncated":1`)))
 			}
 		})
 	}
@@ -296,45 +257,32 @@ func TestAgentFileRead(t *testing.T) {
 
 func TestShutdownUnresponsiveGuest(t *testing.T) { simulated(t, testShutdownUnresponsiveGuest) }
 
-func testShutdownUnresponsiveGuest(t *testing.T) {
+func testShutdownUnresponsiveGuest(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: pvesim.UnresponsiveGuests{}})
-	if exit := c.exit(c.ok("POST", "/nodes/pve1/qemu/101/status/shutdown", "timeout", "5")); exit != "VM quit/powerdown failed - got timeout" {
-		t.Errorf("shutdown ended with %q", exit)
-	}
+	g.Expect(c.ends("POST", "/nodes/pve1/qemu/101/status/shutdown", "timeout", "5")).To(Equal("VM quit/powerdown failed - got timeout"), "shutdown ended")
 	c.task("POST", "/nodes/pve1/qemu/101/status/shutdown", "timeout", "5", "forceStop", "1")
-	if s := c.ok("GET", "/nodes/pve1/qemu/101/status/current").(map[string]any)["status"]; s != "stopped" {
-		t.Errorf("VM is %v", s)
-	}
+	g.Expect(c.object("/nodes/pve1/qemu/101/status/current")["status"]).To(Equal("stopped"))
 }
 
 func TestPendingChanges(t *testing.T) { simulated(t, testPendingChanges) }
 
-func testPendingChanges(t *testing.T) {
+func testPendingChanges(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.ok("PUT", "/nodes/pve1/qemu/101/config", "memory", "8192", "description", "now")
-	current := c.ok("GET", "/nodes/pve1/qemu/101/config", "current", "1").(map[string]any)
-	merged := c.config("pve1", 101)
-	if current["memory"] != "4096" || merged["memory"] != "8192" || current["description"] != "now" {
-		t.Errorf("current %v, merged %v", current, merged)
-	}
-	if p := row(c.ok("GET", "/nodes/pve1/qemu/101/pending"), "key", "memory"); p["pending"] != "8192" || p["value"] != "4096" {
-		t.Errorf("pending: %v", p)
-	}
+	g.Expect(c.object("/nodes/pve1/qemu/101/config", "current", "1")).To(fields("memory", "4096", "description", "now"))
+	g.Expect(c.config("pve1", 101)["memory"]).To(Equal("8192"))
+	g.Expect(row(c.ok("GET", "/nodes/pve1/qemu/101/pending"), "key", "memory")).To(fields("pending", "8192", "value", "4096"), "pending")
 	c.task("POST", "/nodes/pve1/qemu/101/status/stop")
-	if got := c.ok("GET", "/nodes/pve1/qemu/101/config", "current", "1").(map[string]any)["memory"]; got != "8192" {
-		t.Errorf("after stop: %v", got)
-	}
+	g.Expect(c.object("/nodes/pve1/qemu/101/config", "current", "1")["memory"]).To(Equal("8192"), "after stop")
 }
 
 func TestResourcesLag(t *testing.T) { simulated(t, testResourcesLag) }
 
-func testResourcesLag(t *testing.T) {
+func testResourcesLag(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", "worker")
 	fresh := row(c.ok("GET", "/cluster/resources", "type", "vm"), "vmid", 300)
-	if fresh == nil {
-		t.Fatal("new VM is not listed")
-	}
+	g.Expect(fresh).NotTo(BeNil(), "new VM is not listed")
 	if fresh["name"] == nil && fresh["status"] != "unknown" {
 		t.Errorf("status of a row without usage must be unknown: %v", fresh)
 	}

@@ -4,8 +4,9 @@
 package pvesim_test
 
 import (
-	"slices"
 	"testing"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -24,7 +25,7 @@ func asRootOf(t *testing.T, release string) *client {
 
 func TestHARules(t *testing.T) { simulated(t, testHARules) }
 
-func testHARules(t *testing.T) {
+func testHARules(t *testing.T, g *WithT) {
 	c := asRootOf(t, "9.2")
 	const rules, rule = "/cluster/ha/rules", "/cluster/ha/rules/apart"
 	c.ok("POST", "/cluster/ha/resources", "sid", "vm:300", "state", "ignored", "auto-rebalance", "0", "failback", "0")
@@ -38,15 +39,13 @@ func testHARules(t *testing.T) {
 	c.refused(500, "cannot use non-existant node(s) pve9.", "POST", rules, "rule", "on", "type", "node-affinity", "resources", "vm:300", "nodes", "pve9:2") //nolint:misspell // the spelling of Proxmox
 	c.ok("POST", rules, append(negative, "vm:300,vm:301")...)
 	c.ok("POST", "/cluster/ha/resources", "sid", "vm:302")
-	digest := c.ok("GET", rule).(map[string]any)["digest"].(string)
+	digest := c.object(rule)["digest"].(string)
 	c.refused(400, "Rule 'apart' is invalid.", "PUT", rule, "type", "resource-affinity", "resources", "vm:300,vm:301,vm:302", "digest", digest)
 	c.ok("PUT", rule, "type", "resource-affinity", "resources", "vm:300,vm:302", "digest", digest)
 	c.refused(500, "detected modified configuration - file changed by other user? Try again.", "PUT", rule, "type", "resource-affinity", "resources", "vm:300,vm:301", "digest", digest)
 	want := func(when string, resources ...string) {
 		t.Helper()
-		if got := c.sim.HARules()["apart"]; !slices.Equal(got, resources) {
-			t.Errorf("%s: rule has %v, want %v", when, got, resources)
-		}
+		g.Expect(c.sim.HARules()["apart"]).To(Equal(resources), "%s: rule", when)
 	}
 	want("written", "vm:300", "vm:302")
 	c.ok("DELETE", "/cluster/ha/resources/vm:302")
@@ -58,26 +57,20 @@ func testHARules(t *testing.T) {
 	c.ok("PUT", rule, "type", "resource-affinity", "resources", "vm:301,vm:302")
 	c.ok("DELETE", "/cluster/ha/resources/vm:301")
 	c.ok("DELETE", "/cluster/ha/resources/vm:302")
-	if got := c.sim.HARules(); len(got) > 0 {
-		t.Errorf("rule without resources: %v", got)
-	}
-	if got := c.sim.HAResources(); len(got) > 0 {
-		t.Errorf("resources: %v", got)
-	}
+	g.Expect(len(c.sim.HARules())).To(BeNumerically("<=", 0), "rule without resources")
+	g.Expect(len(c.sim.HAResources())).To(BeNumerically("<=", 0))
 	c.refused(500, "cannot delete service 'vm:301', not HA managed!", "DELETE", "/cluster/ha/resources/vm:301")
 }
 
 // TestHASeparated migrates a VM in HA to the host of one that a rule keeps apart from it.
 func TestHASeparated(t *testing.T) { simulated(t, testHASeparated) }
 
-func testHASeparated(t *testing.T) {
+func testHASeparated(t *testing.T, g *WithT) {
 	c := asRootOf(t, "9.2")
 	for _, sid := range []string{"vm:300", "vm:301"} {
 		c.ok("POST", "/cluster/ha/resources", "sid", sid, "state", "stopped")
 	}
-	if err := c.sim.MigrateGuest(301, "pve2"); err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(c.sim.MigrateGuest(301, "pve2")).To(Succeed())
 	c.ok("POST", "/cluster/ha/rules", "rule", "apart", "type", "resource-affinity", "affinity", "negative", "resources", "vm:300,vm:301")
 	c.refused(500, "cannot migrate resource 'vm:300' to node 'pve2': resource 'vm:301' on target node in negative affinity",
 		"POST", "/nodes/pve1/qemu/300/migrate", "target", "pve2")
@@ -85,13 +78,13 @@ func testHASeparated(t *testing.T) {
 
 func TestHAGroups(t *testing.T) { simulated(t, testHAGroups) }
 
-func testHAGroups(t *testing.T) {
+func testHAGroups(t *testing.T, g *WithT) {
 	c := asRootOf(t, "8.4")
 	c.refused(500, "HA group 'rack1' does not exist", "POST", "/cluster/ha/resources", "sid", "vm:300", "group", "rack1")
 	c.ok("POST", "/cluster/ha/groups", "group", "rack1", "nodes", "pve1:2,pve2")
 	c.ok("POST", "/cluster/ha/resources", "sid", "vm:300", "group", "rack1", "state", "stopped")
 	c.ok("PUT", "/cluster/ha/resources/vm:300", "max_relocate", "0", "delete", "group")
-	resource := c.ok("GET", "/cluster/ha/resources/vm:300").(map[string]any)
+	resource := c.object("/cluster/ha/resources/vm:300")
 	if _, has := resource["group"]; has || resource["max_relocate"] != "0" {
 		t.Errorf("resource is %v", resource)
 	}

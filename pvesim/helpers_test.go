@@ -21,6 +21,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/types"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -46,14 +49,14 @@ type response struct {
 
 // simulated runs a parallel test with a fake clock: time passes only while the test and the simulator wait. So neither
 // durations nor the order of events depend on the load of the machine, and waiting takes no real time.
-func simulated(t *testing.T, test func(t *testing.T)) {
+func simulated(t *testing.T, test func(t *testing.T, g *WithT)) {
 	t.Helper()
 	t.Parallel()
-	synctest.Test(t, test)
+	synctest.Test(t, func(t *testing.T) { test(t, NewWithT(t)) })
 }
 
 // runSimulated runs a subtest with a fake clock.
-func runSimulated(t *testing.T, name string, test func(t *testing.T)) {
+func runSimulated(t *testing.T, name string, test func(t *testing.T, g *WithT)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) { simulated(t, test) })
 }
@@ -61,14 +64,11 @@ func runSimulated(t *testing.T, name string, test func(t *testing.T)) {
 // startSim starts a simulator in memory until the test ends.
 func startSim(t *testing.T, s *pvesim.Scenario, o pvesim.Options) *client {
 	t.Helper()
+	g := NewWithT(t)
 	o.InMemory = true
 	sim, err := pvesim.New(s, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := sim.Start(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(sim.Start(context.Background())).To(Succeed())
 	c := &client{t: t, sim: sim, url: sim.URL(), http: httpClient(sim), token: pvesim.DefaultTokenID + "=" + pvesim.DefaultTokenSecret}
 	c.http.Transport.(*http.Transport).DialContext = sim.DialContext
 	t.Cleanup(func() {
@@ -203,20 +203,32 @@ func (c *client) exit(upid any) string {
 	}
 	deadline := time.Now().Add(10 * time.Minute)
 	for time.Now().Before(deadline) {
-		status := c.ok("GET", "/nodes/"+parts[1]+"/tasks/"+url.PathEscape(id)+"/status").(map[string]any)
+		status := c.object("/nodes/" + parts[1] + "/tasks/" + url.PathEscape(id) + "/status")
 		if status["status"] == "stopped" {
 			return status["exitstatus"].(string)
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
 	}
 	c.t.Fatalf("task %s did not end", id)
 	return ""
 }
 
+// object returns the data of a GET request.
+func (c *client) object(path string, params ...string) map[string]any {
+	c.t.Helper()
+	return c.ok("GET", path, params...).(map[string]any)
+}
+
+// ends sends a request that starts a task and returns the task's exit status.
+func (c *client) ends(method, path string, params ...string) string {
+	c.t.Helper()
+	return c.exit(c.ok(method, path, params...))
+}
+
 // task sends a request that starts a task and expects it to succeed.
 func (c *client) task(method, path string, params ...string) {
 	c.t.Helper()
-	if exit := c.exit(c.ok(method, path, params...)); exit != "OK" {
+	if exit := c.ends(method, path, params...); exit != "OK" {
 		c.t.Fatalf("%s %s: task ended with %q", method, path, exit)
 	}
 }
@@ -234,7 +246,7 @@ func (c *client) log(upid any) []string {
 
 func (c *client) config(host string, vmid int) map[string]any {
 	c.t.Helper()
-	return c.ok("GET", fmt.Sprintf("/nodes/%s/qemu/%d/config", host, vmid)).(map[string]any)
+	return c.object(fmt.Sprintf("/nodes/%s/qemu/%d/config", host, vmid))
 }
 
 // uploadISO sends an ISO image as multipart form to storage local of pve1.
@@ -270,9 +282,24 @@ func eventually(t *testing.T, what string, cond func() bool) {
 		if cond() {
 			return
 		}
-		time.Sleep(2 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
 	}
 	t.Fatalf("timed out waiting for %s", what)
+}
+
+// fields matches an object with these values, given as key, value, ...; the value nil also if there is no such field.
+func fields(pairs ...any) types.GomegaMatcher {
+	want := map[string]any{}
+	for i := 0; i < len(pairs); i += 2 {
+		want[pairs[i].(string)] = pairs[i+1]
+	}
+	return WithTransform(func(object map[string]any) map[string]any {
+		found := map[string]any{}
+		for key := range want {
+			found[key] = object[key]
+		}
+		return found
+	}, Equal(want))
 }
 
 // row returns the object in a list with this value of a field; nil if there is none.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	proxmox "github.com/luthermonson/go-proxmox"
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -18,7 +19,7 @@ import (
 func TestLifecycleWithGoProxmox(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"8.4", "9.2"} {
-		runSimulated(t, version, func(t *testing.T) {
+		runSimulated(t, version, func(t *testing.T, _ *WithT) {
 			s := pvesim.DefaultScenario(2)
 			s.Version = version
 			sim := startSim(t, s, pvesim.Options{})
@@ -30,20 +31,17 @@ func TestLifecycleWithGoProxmox(t *testing.T) {
 
 func runLifecycle(t *testing.T, c *proxmox.Client) {
 	t.Helper()
+	g := NewWithT(t)
 	ctx := context.Background()
 	must := func(what string, err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
+		g.Expect(err).NotTo(HaveOccurred(), "%v", what)
 	}
 	wait := func(what string, task *proxmox.Task, err error) {
 		t.Helper()
 		must(what, err)
 		must(what, task.Wait(ctx, 5*time.Millisecond, 20*time.Second))
-		if task.IsFailed {
-			t.Fatalf("%s: %s", what, task.ExitStatus)
-		}
+		g.Expect(task.IsFailed).To(BeFalse(), "%s: %s", what, task.ExitStatus)
 	}
 	node, err := c.Node(ctx, "pve1")
 	must("reading the host", err)
@@ -75,39 +73,30 @@ func runLifecycle(t *testing.T, c *proxmox.Client) {
 	wait("stopping", task, err)
 	task, err = vm.Delete(ctx, &proxmox.VirtualMachineDeleteOptions{Purge: true})
 	wait("destroying", task, err)
-	if _, err := node.VirtualMachine(ctx, id); err == nil {
-		t.Error("destroyed VM still exists")
-	}
+	g.Expect(node.VirtualMachine(ctx, id)).Error().To(HaveOccurred(), "destroyed VM still exists")
 }
 
 func TestLifecycle(t *testing.T) { simulated(t, testLifecycle) }
 
-func testLifecycle(t *testing.T) {
+func testLifecycle(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "500", "name", "worker", "description", "ours")
 	conf := c.config("pve1", 500)
 	template := c.config("pve1", 9000)
 	for _, same := range []string{"cores", "memory", "scsihw", "agent"} {
-		if conf[same] != template[same] {
-			t.Errorf("%s: got %v, want %v as in the template", same, conf[same], template[same])
-		}
+		g.Expect(conf[same]).To(Equal(template[same]))
 	}
 	for _, fresh := range []string{"net0", "smbios1", "scsi0", "ide2"} {
-		if conf[fresh] == nil || conf[fresh] == template[fresh] {
-			t.Errorf("%s: got %v, the value of the template", fresh, conf[fresh])
-		}
+		g.Expect(conf[fresh]).NotTo(BeNil())
+		g.Expect(conf[fresh]).NotTo(Equal(template[fresh]))
 	}
-	if conf["scsi0"] != "local-lvm:vm-500-disk-0,size=3G" || conf["memory"] != "2048" || conf["cores"] != float64(2) {
-		t.Errorf("unexpected config %v", conf)
-	}
+	g.Expect(conf).To(fields("scsi0", "local-lvm:vm-500-disk-0,size=3G", "memory", "2048", "cores", float64(2)), "unexpected config")
 	c.task("POST", "/nodes/pve1/qemu/500/status/start")
 	c.refused(500, "VM 500 is running - destroy failed", "DELETE", "/nodes/pve1/qemu/500")
 	c.task("POST", "/nodes/pve1/qemu/500/status/shutdown")
 	c.task("DELETE", "/nodes/pve1/qemu/500", "purge", "1")
 	c.refused(500, "Configuration file 'nodes/pve1/qemu-server/500.conf' does not exist", "GET", "/nodes/pve1/qemu/500/config")
 	for _, v := range c.ok("GET", "/nodes/pve1/storage/local-lvm/content").([]any) {
-		if volid := v.(map[string]any)["volid"].(string); strings.Contains(volid, "-500-") {
-			t.Errorf("leaked volume %s", volid)
-		}
+		g.Expect(v.(map[string]any)["volid"].(string)).NotTo(ContainSubstring("-500-"), "leaked volume")
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -40,7 +42,7 @@ func (c *client) lastTask(typ string) map[string]any {
 
 func TestClientGone(t *testing.T) { simulated(t, testClientGone) }
 
-func testClientGone(t *testing.T) {
+func testClientGone(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.fault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", Delay: pvesim.Duration(5 * time.Second)})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -50,15 +52,14 @@ func testClientGone(t *testing.T) {
 		}
 		cancel()
 	}()
-	if _, err := c.try(c.request("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300").WithContext(ctx)); err == nil {
-		t.Fatal("got a response although the client disconnected")
-	}
+	g.Expect(c.try(c.request("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300").WithContext(ctx))).Error().To(HaveOccurred(),
+		"got a response although the client disconnected")
 	eventually(t, "the clone of a client that disconnected", func() bool { return c.do("GET", "/nodes/pve1/qemu/300/config").Status == 200 })
 }
 
 func TestFaultInARow(t *testing.T) { simulated(t, testFaultInARow) }
 
-func testFaultInARow(t *testing.T) {
+func testFaultInARow(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Seed: 5})
 	c.fault(pvesim.Fault{Path: "/version", Probability: 0.2, InARow: 3, Status: 596})
 	pattern := ""
@@ -66,18 +67,14 @@ func testFaultInARow(t *testing.T) {
 		pattern += map[bool]string{true: "x", false: "."}[c.do("GET", "/version").Status == 596]
 	}
 	for _, series := range strings.FieldsFunc(strings.Trim(pattern, "x"), func(r rune) bool { return r == '.' }) {
-		if len(series)%3 != 0 {
-			t.Fatalf("got hits %s, want series of three", pattern)
-		}
+		g.Expect(len(series)%3).To(BeZero(), "got hits %s, want series of three", pattern)
 	}
-	if !strings.Contains(pattern, "xxx") {
-		t.Errorf("got hits %s, want some", pattern)
-	}
+	g.Expect(pattern).To(ContainSubstring("xxx"))
 }
 
 func TestFaultAfterCall(t *testing.T) { simulated(t, testFaultAfterCall) }
 
-func testFaultAfterCall(t *testing.T) {
+func testFaultAfterCall(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.fault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", Status: 596, AfterCall: true})
 	c.refused(596, "Connection timed out", "POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
@@ -86,66 +83,51 @@ func testFaultAfterCall(t *testing.T) {
 
 func TestFaultFailAfter(t *testing.T) { simulated(t, testFaultFailAfter) }
 
-func testFaultFailAfter(t *testing.T) {
+func testFaultFailAfter(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.fault(pvesim.Fault{Task: "imgdel", FailAfter: "unable to open file - No such file or directory"})
 	if exit := c.exit(c.uploadISO("a.iso", []byte("iso")).Data); exit != "OK" {
 		t.Fatal(exit)
 	}
-	if exit := c.exit(c.ok("DELETE", "/nodes/pve1/storage/local/content/local:iso/a.iso")); exit != "unable to open file - No such file or directory" {
-		t.Errorf("the task ended with %q", exit)
-	}
-	if row(c.ok("GET", "/nodes/pve1/storage/local/content"), "volid", "local:iso/a.iso") != nil {
-		t.Error("the volume exists")
-	}
+	g.Expect(c.ends("DELETE", "/nodes/pve1/storage/local/content/local:iso/a.iso")).To(Equal("unable to open file - No such file or directory"),
+		"the task ended")
+	g.Expect(row(c.ok("GET", "/nodes/pve1/storage/local/content"), "volid", "local:iso/a.iso")).To(BeNil(), "the volume exists")
 }
 
 func TestFaultCutUpload(t *testing.T) { simulated(t, testFaultCutUpload) }
 
-func testFaultCutUpload(t *testing.T) {
+func testFaultCutUpload(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.fault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/storage/{storage}/upload", CutUpload: true})
-	if _, err := c.try(c.uploadRequest("pve1", "local", "iso", "a.iso", []byte("iso"))); err == nil {
-		t.Fatal("got a response on a connection that was cut")
-	}
+	g.Expect(c.try(c.uploadRequest("pve1", "local", "iso", "a.iso", []byte("iso")))).Error().To(HaveOccurred(), "got a response on a connection that was cut")
 	eventually(t, "the task of the upload", func() bool { return c.lastTask("imgcopy") != nil })
-	if exit := c.exit(c.lastTask("imgcopy")["upid"]); !strings.HasPrefix(exit, "failed to stat '/var/tmp/pveupload-") {
-		t.Errorf("the task ended with %q", exit)
-	}
-	if row(c.ok("GET", "/nodes/pve1/storage/local/content"), "volid", "local:iso/a.iso") != nil {
-		t.Error("the volume exists")
-	}
+	g.Expect(c.exit(c.lastTask("imgcopy")["upid"])).To(HavePrefix("failed to stat '/var/tmp/pveupload-"), "the task ended")
+	g.Expect(row(c.ok("GET", "/nodes/pve1/storage/local/content"), "volid", "local:iso/a.iso")).To(BeNil(), "the volume exists")
 }
 
 // TestUploadStall checks that the server closes the connection of a client that stalls in the middle of its upload.
 func TestUploadStall(t *testing.T) { simulated(t, testUploadStall) }
 
-func testUploadStall(t *testing.T) {
+func testUploadStall(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	conn := c.dialTLS()
 	var b bytes.Buffer
 	req := c.uploadRequest("pve1", "local", "iso", "a.iso", bytes.Repeat([]byte("iso"), 1000))
 	req.Header.Set("Authorization", "PVEAPIToken="+c.token)
-	if err := req.Write(&b); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.Write(b.Bytes()[:b.Len()/2]); err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(req.Write(&b)).To(Succeed())
+	g.Expect(conn.Write(b.Bytes()[:b.Len()/2])).Error().NotTo(HaveOccurred())
 	start := time.Now()
 	got, err := io.ReadAll(conn)
-	if took := time.Since(start); len(got) > 0 || err != nil || took != 5*time.Second {
-		t.Errorf("got %q, %v after %v, want a closed connection without a response after five seconds", got, err, took)
-	}
-	if c.lastTask("imgcopy") != nil {
-		t.Error("the upload started a task")
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(got).To(BeEmpty())
+	g.Expect(time.Since(start)).To(Equal(5 * time.Second))
+	g.Expect(c.lastTask("imgcopy")).To(BeNil(), "the upload started a task")
 }
 
 // TestConfigDuringClone reads and writes the config of a linked clone until its task ends.
 func TestConfigDuringClone(t *testing.T) { simulated(t, testConfigDuringClone) }
 
-func testConfigDuringClone(t *testing.T) {
+func testConfigDuringClone(t *testing.T, g *WithT) {
 	s := pvesim.DefaultScenario(1)
 	s.Version = "9.2"
 	c := startSim(t, s, pvesim.Options{})
@@ -157,33 +139,28 @@ func testConfigDuringClone(t *testing.T) {
 		config, _ = c.do("GET", "/nodes/pve1/qemu/300/config").Data.(map[string]any)
 		return config != nil
 	})
-	if len(config) != 3 || config["lock"] != "clone" || config["description"] != " qmclone temporary file" {
-		t.Errorf("config at first: %v", config)
-	}
+	g.Expect(config).To(And(HaveLen(3), fields("lock", "clone", "description", " qmclone temporary file")))
 	c.refused(500, "VM is locked (clone)", "PUT", "/nodes/pve1/qemu/300/config", "cores", "2")
-	if exit := c.exit(upid); exit != "OK" {
-		t.Fatal(exit)
-	}
+	exit := c.exit(upid)
+	g.Expect(exit).To(Equal("OK"), "%v", exit)
 	c.ok("PUT", "/nodes/pve1/qemu/300/config", "cores", "2")
 }
 
 // TestDestroyDuringStart destroys a VM that is not running yet when the request is checked.
 func TestDestroyDuringStart(t *testing.T) { simulated(t, testDestroyDuringStart) }
 
-func testDestroyDuringStart(t *testing.T) {
+func testDestroyDuringStart(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 	c.ok("POST", "/nodes/pve1/qemu/300/status/start")
-	if exit := c.exit(c.ok("DELETE", "/nodes/pve1/qemu/300")); exit != "VM 300 is running - destroy failed" {
-		t.Errorf("the task ended with %q", exit)
-	}
+	g.Expect(c.ends("DELETE", "/nodes/pve1/qemu/300")).To(Equal("VM 300 is running - destroy failed"), "the task ended")
 	c.refused(500, "VM 300 is running - destroy failed", "DELETE", "/nodes/pve1/qemu/300")
 }
 
 // TestStopDurations checks that stops take either 0.6 or 1.65 seconds, as the seed determines.
 func TestStopDurations(t *testing.T) { simulated(t, testStopDurations) }
 
-func testStopDurations(t *testing.T) {
+func testStopDurations(t *testing.T, g *WithT) {
 	pattern := func(seed uint64) (out string) {
 		c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Seed: seed})
 		c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
@@ -195,10 +172,7 @@ func testStopDurations(t *testing.T) {
 		}
 		return out
 	}
-	a, b := pattern(1), pattern(1)
-	if a != b || !strings.Contains(a, "L") || !strings.Contains(a, "s") {
-		t.Errorf("got stops %s and %s, want the same short and long ones", a, b)
-	}
+	g.Expect(pattern(1)).To(And(Equal(pattern(1)), ContainSubstring("L"), ContainSubstring("s")))
 }
 
 func TestNetHotUnplug(t *testing.T) {
@@ -212,55 +186,45 @@ func TestNetHotUnplug(t *testing.T) {
 		"guest_that_ignores_ACPI_same_card": {pvesim.UnresponsiveGuests{}, "virtio=BC:24:11:00:00:01,bridge=vmbr0,tag=7", 200},
 		"cooperative_guest":                 {pvesim.CooperativeGuests{}, "virtio=BC:24:11:00:00:99,bridge=vmbr0", 200},
 	} {
-		runSimulated(t, name, func(t *testing.T) {
+		runSimulated(t, name, func(t *testing.T, g *WithT) {
 			c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Guests: test.guests})
 			c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 			c.ok("PUT", "/nodes/pve1/qemu/300/config", "net0", "virtio=BC:24:11:00:00:01,bridge=vmbr0")
 			c.task("POST", "/nodes/pve1/qemu/300/status/start")
 			a := c.do("PUT", "/nodes/pve1/qemu/300/config", "net0", test.net, "cores", "3")
-			if a.Status != test.want {
-				t.Fatalf("got %d %s %v", a.Status, a.Reason, a.Errors)
-			}
-			if want := "hotplug problem - error on hot-unplugging device 'net0'"; test.want == 400 && a.Errors["net0"] != want {
-				t.Errorf("got errors %v, want %s", a.Errors, want)
-			}
-			applied := c.ok("GET", "/nodes/pve1/qemu/300/config", "current", "1").(map[string]any)["net0"] == test.net
-			if applied != (test.want == 200) || c.config("pve1", 300)["net0"] != test.net {
-				t.Errorf("applied: %v", applied)
-			}
+			g.Expect(a.Status).To(Equal(test.want), "got %d %s %v", a.Status, a.Reason, a.Errors)
+			g.Expect(a.Errors["net0"]).To(Equal(map[int]string{400: "hotplug problem - error on hot-unplugging device 'net0'"}[test.want]))
+			g.Expect(c.object("/nodes/pve1/qemu/300/config", "current", "1")["net0"] == test.net).To(Equal(test.want == 200))
+			g.Expect(c.config("pve1", 300)["net0"]).To(Equal(test.net))
 		})
 	}
 }
 
 func TestSuspendToDisk(t *testing.T) { simulated(t, testSuspendToDisk) }
 
-func testSuspendToDisk(t *testing.T) {
+func testSuspendToDisk(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	const vm = "/nodes/pve1/qemu/101"
 	for _, wake := range []string{"start", "resume"} {
 		c.task("POST", vm+"/status/suspend", "todisk", "1")
-		status := c.ok("GET", vm+"/status/current").(map[string]any)
+		status := c.object(vm + "/status/current")
 		if c.lastTask("qmsuspend") == nil || status["status"] != "stopped" || status["lock"] != "suspended" {
 			t.Fatalf("after suspend: %v", status)
 		}
 		c.refused(500, "VM is locked (suspended)", "PUT", vm+"/config", "cores", "2")
 		c.task("POST", vm+"/status/"+wake)
-		status = c.ok("GET", vm+"/status/current").(map[string]any)
-		if status["status"] != "running" || status["lock"] != nil {
-			t.Errorf("after %s: %v", wake, status)
-		}
+		status = c.object(vm + "/status/current")
+		g.Expect(status).To(fields("status", "running", "lock", nil), "after %s", wake)
 	}
 }
 
 // TestLoadFaults checks that the same seed hits the same calls, and that each kind of rule can hit.
 func TestLoadFaults(t *testing.T) { simulated(t, testLoadFaults) }
 
-func testLoadFaults(t *testing.T) {
+func testLoadFaults(t *testing.T, g *WithT) {
 	run := func() (pattern string) {
 		c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{Seed: 7})
-		if err := c.sim.AddFaults(pvesim.LoadFaults()); err != nil {
-			t.Fatal(err)
-		}
+		g.Expect(c.sim.AddFaults(pvesim.LoadFaults())).To(Succeed())
 		for range 300 {
 			a, err := c.try(c.request("POST", "/nodes/pve1/qemu/9999/status/stop"))
 			pattern += fmt.Sprintf("%d %v ", a.Status, err != nil)
@@ -268,12 +232,8 @@ func testLoadFaults(t *testing.T) {
 		return pattern
 	}
 	a, b := run(), run()
-	if a != b {
-		t.Errorf("got different hits with the same seed:\n%s\n%s", a, b)
-	}
+	g.Expect(a).To(Equal(b), "got different hits with the same seed:\n")
 	for _, want := range []string{"200 false", "500 false", "596 false", "0 true"} {
-		if !strings.Contains(a, want) {
-			t.Errorf("got no %q in %s", want, a)
-		}
+		g.Expect(a).To(ContainSubstring(want))
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -27,31 +29,27 @@ func dirScenario(version string) *pvesim.Scenario {
 
 func TestCloneInParallel(t *testing.T) { simulated(t, testCloneInParallel) }
 
-func testCloneInParallel(t *testing.T) {
+func testCloneInParallel(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	exits := make([]string, 8)
 	var wg sync.WaitGroup
 	for i := range exits {
 		wg.Go(func() {
-			exits[i] = c.exit(c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", fmt.Sprint(300+i), "full", "0"))
+			exits[i] = c.ends("POST", "/nodes/pve1/qemu/9000/clone", "newid", fmt.Sprint(300+i), "full", "0")
 		})
 	}
 	wg.Wait()
 	for i, e := range exits {
-		if e != "OK" {
-			t.Errorf("clone %d: %s", 300+i, e)
-		}
+		g.Expect(e).To(Equal("OK"), "clone %d", 300+i)
 	}
 }
 
 func TestCloneToSameVMID(t *testing.T) { simulated(t, testCloneToSameVMID) }
 
-func testCloneToSameVMID(t *testing.T) {
+func testCloneToSameVMID(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	// The delay ensures that both calls arrive before the first task starts.
-	if _, err := c.sim.AddFault(pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(15 * time.Second)}); err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(c.sim.AddFault(pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(15 * time.Second)})).Error().NotTo(HaveOccurred())
 	responses := make([]response, 2)
 	var wg sync.WaitGroup
 	for i := range responses {
@@ -62,9 +60,7 @@ func testCloneToSameVMID(t *testing.T) {
 	wg.Wait()
 	won := -1
 	for i, a := range responses {
-		if a.Status != http.StatusOK {
-			t.Fatalf("clone %d was rejected: %d %s", i, a.Status, a.Reason)
-		}
+		g.Expect(a.Status).To(Equal(http.StatusOK), "clone %d was rejected: %d %s", i, a.Status, a.Reason)
 		switch exit := c.exit(a.Data); exit {
 		case "OK":
 			won = i
@@ -73,17 +69,13 @@ func testCloneToSameVMID(t *testing.T) {
 			t.Errorf("clone %d ended with %q", i, exit)
 		}
 	}
-	if won < 0 {
-		t.Fatal("neither clone succeeded")
-	}
-	if got := c.config("pve1", 300)["name"]; got != fmt.Sprintf("vm-%d", won) {
-		t.Errorf("VM name is %v, but clone %d succeeded", got, won)
-	}
+	g.Expect(won).To(BeNumerically(">=", 0), "neither clone succeeded")
+	g.Expect(c.config("pve1", 300)["name"]).To(Equal(fmt.Sprintf("vm-%d", won)))
 }
 
 func TestCloneLock(t *testing.T) { simulated(t, testCloneLock) }
 
-func testCloneLock(t *testing.T) {
+func testCloneLock(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", "grown", "description", "mine", "full", "1")
 	states := map[string]map[string]any{}
@@ -104,21 +96,15 @@ func testCloneLock(t *testing.T) {
 		}
 		return false
 	})
-	if s := states["placeholder"]; s == nil || s["description"] != " qmclone temporary file" || s["name"] != nil {
-		t.Errorf("placeholder: %v", s)
-	}
-	if s := states["one drive"]; s == nil || s["description"] != "mine" || s["name"] != "grown" || s["lock"] != "clone" {
-		t.Errorf("after the first drive: %v", s)
-	}
-	if exit := c.exit(upid); exit != "OK" {
-		t.Errorf("clone ended with %s", exit)
-	}
+	g.Expect(states["placeholder"]).To(fields("description", " qmclone temporary file", "name", nil))
+	g.Expect(states["one drive"]).To(fields("description", "mine", "name", "grown", "lock", "clone"))
+	g.Expect(c.exit(upid)).To(Equal("OK"), "clone ended")
 }
 
 func TestConfigWriteDuringClone(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[string]int{"8.4": 200, "9.2": 500} {
-		runSimulated(t, version, func(t *testing.T) {
+		runSimulated(t, version, func(t *testing.T, _ *WithT) {
 			c := startSim(t, dirScenario(version), pvesim.Options{})
 			upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "full", "1")
 			eventually(t, "the config of the clone", func() bool { return c.do("GET", "/nodes/pve1/qemu/300/config").Status == 200 })
@@ -133,32 +119,24 @@ func TestConfigWriteDuringClone(t *testing.T) {
 
 func TestFileLockTimeout(t *testing.T) { simulated(t, testFileLockTimeout) }
 
-func testFileLockTimeout(t *testing.T) {
+func testFileLockTimeout(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 	release, err := c.sim.HoldVMLock(context.Background(), "pve1", 300)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	const text = "can't lock file '/var/lock/qemu-server/lock-300.conf' - got timeout"
 	c.refused(500, text, "PUT", "/nodes/pve1/qemu/300/config", "cores", "1")
 	upid := c.ok("POST", "/nodes/pve1/qemu/300/status/start")
-	if exit := c.exit(upid); exit != text {
-		t.Errorf("start ended with %q", exit)
-	}
-	if log := c.log(upid); log[0] != "trying to acquire lock..." {
-		t.Errorf("log does not mention the wait: %q", log)
-	}
+	g.Expect(c.exit(upid)).To(Equal(text), "start ended")
+	g.Expect(c.log(upid)[0]).To(Equal("trying to acquire lock..."), "log does not mention the wait")
 	destroy := c.ok("DELETE", "/nodes/pve1/qemu/300")
 	release()
-	if exit := c.exit(destroy); exit != "OK" {
-		t.Errorf("destroy ended with %q after the lock was released", exit)
-	}
+	g.Expect(c.exit(destroy)).To(Equal("OK"), "destroy ended")
 }
 
 func TestStorageLockStarvation(t *testing.T) { simulated(t, testStorageLockStarvation) }
 
-func testStorageLockStarvation(t *testing.T) {
+func testStorageLockStarvation(t *testing.T, g *WithT) {
 	s := pvesim.DefaultScenario(1)
 	s.Storages = append(s.Storages, pvesim.Storage{ID: "ceph", Type: "rbd", Content: []string{"images"}, Size: pvesim.TiB})
 	for i := range 14 {
@@ -166,16 +144,14 @@ func testStorageLockStarvation(t *testing.T) {
 	}
 	// A slow cluster: each allocation holds the lock for most of a second, and all waiters poll once a second.
 	s.Latency = map[string]string{"rbd": "ceph-slow"}
-	if _, err := pvesim.New(s, pvesim.Options{}); err == nil {
-		t.Fatal("unknown latency profile was accepted")
-	}
+	g.Expect(pvesim.New(s, pvesim.Options{})).Error().To(HaveOccurred(), "unknown latency profile was accepted")
 	s.Latency = nil
 	c := startSim(t, s, pvesim.Options{})
 	exits := make([]string, 14)
 	var wg sync.WaitGroup
 	for i := range exits {
 		wg.Go(func() {
-			exits[i] = c.exit(c.ok("POST", fmt.Sprintf("/nodes/pve1/qemu/%d/config", 300+i), "scsi0", "ceph:1", "scsi1", "ceph:1", "scsi2", "ceph:1"))
+			exits[i] = c.ends("POST", fmt.Sprintf("/nodes/pve1/qemu/%d/config", 300+i), "scsi0", "ceph:1", "scsi1", "ceph:1", "scsi2", "ceph:1")
 		})
 	}
 	wg.Wait()
@@ -190,14 +166,13 @@ func testStorageLockStarvation(t *testing.T) {
 			t.Errorf("allocation ended with %q", e)
 		}
 	}
-	if good == 0 || starved == 0 {
-		t.Errorf("%d allocations succeeded and %d timed out; want both with contention on a cluster-wide lock", good, starved)
-	}
+	g.Expect(good).NotTo(BeZero(), "want both with contention on a cluster-wide lock")
+	g.Expect(starved).NotTo(BeZero(), "want both with contention on a cluster-wide lock")
 }
 
 func TestDestroyLock(t *testing.T) { simulated(t, testDestroyLock) }
 
-func testDestroyLock(t *testing.T) {
+func testDestroyLock(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "description", "mine")
 	upid := c.ok("DELETE", "/nodes/pve1/qemu/300")
@@ -206,48 +181,31 @@ func testDestroyLock(t *testing.T) {
 		a := c.do("GET", "/nodes/pve1/qemu/300/config")
 		if conf, _ := a.Data.(map[string]any); conf != nil && conf["lock"] == "destroyed" {
 			seen = true
-			if conf["description"] != nil || conf["smbios1"] != nil {
-				t.Errorf("VM being destroyed still has its identity: %v", conf)
-			}
+			g.Expect(conf).To(fields("description", nil, "smbios1", nil), "VM being destroyed still has its identity")
 		}
 		return a.Status != 200
 	})
-	if !seen {
-		t.Error("lock: destroyed was never visible")
-	}
+	g.Expect(seen).To(BeTrue(), "lock: destroyed was never visible")
 	c.exit(upid)
 }
 
 func TestCloneHostDown(t *testing.T) { simulated(t, testCloneHostDown) }
 
-func testCloneHostDown(t *testing.T) {
+func testCloneHostDown(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{})
 	upid := c.ok("POST", "/nodes/pve2/qemu/9001/clone", "newid", "300", "full", "1")
 	eventually(t, "the clone to start", func() bool { return c.do("GET", "/nodes/pve2/qemu/300/config").Status == 200 })
-	if err := c.sim.HostDown("pve2", "refused"); err != nil {
-		t.Fatal(err)
-	}
-	a := c.refused(595, "Connection refused", "GET", "/nodes/pve2/qemu/300/config")
-	if a.Raw != "" {
-		t.Errorf("595 has a body: %q", a.Raw)
-	}
-	if err := c.sim.HostUp("pve2"); err != nil {
-		t.Fatal(err)
-	}
-	if lock := c.config("pve2", 300)["lock"]; lock != "clone" {
-		t.Errorf("lock: %v", lock)
-	}
-	if exit := c.exit(upid); exit != "unexpected status" {
-		t.Errorf("task of the offline host ended with %q", exit)
-	}
-	if exit := c.exit(c.ok("DELETE", "/nodes/pve2/qemu/300")); exit != "VM is locked (clone)" {
-		t.Errorf("destroy ended with %q", exit)
-	}
+	g.Expect(c.sim.HostDown("pve2", "refused")).To(Succeed())
+	g.Expect(c.refused(595, "Connection refused", "GET", "/nodes/pve2/qemu/300/config").Raw).To(BeEmpty())
+	g.Expect(c.sim.HostUp("pve2")).To(Succeed())
+	g.Expect(c.config("pve2", 300)["lock"]).To(Equal("clone"))
+	g.Expect(c.exit(upid)).To(Equal("unexpected status"), "task of the offline host ended")
+	g.Expect(c.ends("DELETE", "/nodes/pve2/qemu/300")).To(Equal("VM is locked (clone)"), "destroy ended")
 }
 
 func TestCloneStopped(t *testing.T) { simulated(t, testCloneStopped) }
 
-func testCloneStopped(t *testing.T) {
+func testCloneStopped(t *testing.T, g *WithT) {
 	s := pvesim.DefaultScenario(1)
 	s.Guests[0].Config["scsi0"] = "local-lvm:base-9000-disk-0,size=200G"
 	c := startSim(t, s, pvesim.Options{})
@@ -257,25 +215,18 @@ func testCloneStopped(t *testing.T) {
 			strings.Contains(fmt.Sprint(c.ok("GET", "/nodes/pve1/storage/local-lvm/content", "vmid", "300")), "vm-300-disk-0")
 	})
 	c.ok("DELETE", "/nodes/pve1/tasks/"+upid)
-	if exit := c.exit(upid); exit == "OK" {
-		t.Error("stopped task succeeded")
-	}
-	if a := c.do("GET", "/nodes/pve1/qemu/300/config"); a.Status == 200 {
-		t.Errorf("config still exists: %v", a.Data)
-	}
-	if left := c.ok("GET", "/nodes/pve1/storage/local-lvm/content", "vmid", "300").([]any); len(left) > 0 {
-		t.Errorf("leaked volumes: %v", left)
-	}
+	g.Expect(c.exit(upid)).NotTo(Equal("OK"), "stopped task succeeded")
+	a := c.do("GET", "/nodes/pve1/qemu/300/config")
+	g.Expect(a.Status).NotTo(BeEquivalentTo(200), "config still exists: %v", a.Data)
+	g.Expect(len(c.ok("GET", "/nodes/pve1/storage/local-lvm/content", "vmid", "300").([]any))).To(BeNumerically("<=", 0), "leaked volumes")
 }
 
 func TestWorkersBusy(t *testing.T) { simulated(t, testWorkersBusy) }
 
-func testWorkersBusy(t *testing.T) {
+func testWorkersBusy(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	release, err := c.sim.HoldVMLock(context.Background(), "pve1", 101)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	defer release()
 	var wg sync.WaitGroup
 	var busy atomic.Int32
@@ -293,9 +244,7 @@ func testWorkersBusy(t *testing.T) {
 		longest = max(longest, time.Since(start))
 	}
 	// The three calls block for ten simulated seconds; calls in between had to wait for most of that.
-	if longest < 5*time.Second {
-		t.Errorf("no protected call took longer than %v; want calls to wait for a worker", longest)
-	}
+	g.Expect(longest).To(BeNumerically(">=", 5*time.Second), "want calls to wait for a worker")
 	wg.Wait()
 }
 
@@ -303,7 +252,7 @@ func testWorkersBusy(t *testing.T) {
 // volumes are deleted.
 func TestClonePoolDeleted(t *testing.T) { simulated(t, testClonePoolDeleted) }
 
-func testClonePoolDeleted(t *testing.T) {
+func testClonePoolDeleted(t *testing.T, g *WithT) {
 	s := pvesim.DefaultScenario(2)
 	s.Storages = append(s.Storages, pvesim.Storage{ID: "nfs", Type: "nfs", Content: []string{"images"}, Size: pvesim.TiB})
 	s.Pools = []pvesim.Pool{{ID: "kube"}}
@@ -315,14 +264,9 @@ func testClonePoolDeleted(t *testing.T) {
 	upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "full", "1", "target", "pve2", "pool", "kube")
 	eventually(t, "the copy to start", func() bool { return c.do("GET", "/nodes/pve1/qemu/300/config").Status == 200 })
 	root.ok("DELETE", "/pools/kube")
-	if exit := c.exit(upid); !strings.HasPrefix(exit, "clone failed: can't add VM 300 to pool 'kube'") {
-		t.Fatalf("clone ended with %q", exit)
-	}
+	g.Expect(c.exit(upid)).To(HavePrefix("clone failed: can't add VM 300 to pool 'kube'"), "clone ended")
 	conf := c.config("pve2", 300)
-	if conf["lock"] != nil || conf["scsi0"] == nil {
-		t.Errorf("config on the target: %v", conf)
-	}
-	if exit := c.exit(c.ok("POST", "/nodes/pve2/qemu/300/status/start")); !strings.Contains(exit, "does not exist") {
-		t.Errorf("start of a VM without volumes ended with %s", exit)
-	}
+	g.Expect(conf["lock"]).To(BeNil(), "config on the target")
+	g.Expect(conf["scsi0"]).NotTo(BeNil(), "config on the target")
+	g.Expect(c.ends("POST", "/nodes/pve2/qemu/300/status/start")).To(ContainSubstring("does not exist"), "start of a VM without volumes ended")
 }

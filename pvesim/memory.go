@@ -16,15 +16,15 @@ import (
 // firstPort is the port of the first listener in memory.
 const firstPort = 8006
 
-// memoryNetwork connects clients to listeners without sockets. In a bubble of testing/synctest, its connections do not
-// keep the fake clock from advancing, unlike sockets.
-type memoryNetwork struct {
+// MemoryNetwork connects clients to listeners without sockets. In a bubble of testing/synctest, its connections do not
+// keep the fake clock from advancing, unlike sockets. The zero value is ready to use.
+type MemoryNetwork struct {
 	mu        sync.Mutex
 	listeners map[string]*memoryListener // by address
 }
 
-// listen opens a listener on the next port.
-func (n *memoryNetwork) listen() net.Listener {
+// Listen opens a listener on 127.0.0.1, on the next port. No socket listens there.
+func (n *MemoryNetwork) Listen() net.Listener {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.listeners == nil {
@@ -39,11 +39,11 @@ func (n *memoryNetwork) listen() net.Listener {
 	return l
 }
 
-// DialContext connects to an address of the simulator, for http.Transport. It needs Options.InMemory.
-func (s *Simulator) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	s.memory.mu.Lock()
-	l := s.memory.listeners[address]
-	s.memory.mu.Unlock()
+// DialContext connects to the address of a listener, for http.Transport. Without a listener, the connection is refused.
+func (n *MemoryNetwork) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	n.mu.Lock()
+	l := n.listeners[address]
+	n.mu.Unlock()
 	refused := &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
 	if l == nil {
 		return nil, refused
@@ -57,6 +57,11 @@ func (s *Simulator) DialContext(ctx context.Context, network, address string) (n
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// DialContext connects to an address of the simulator, for http.Transport. It needs Options.InMemory.
+func (s *Simulator) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	return s.memory.DialContext(ctx, network, address)
 }
 
 // memoryListener accepts connections of a memory network.
@@ -83,7 +88,7 @@ func (l *memoryListener) Close() error {
 	return nil
 }
 
-// Addr returns the address, 127.0.0.1 with a port that no socket listens on.
+// Addr returns the address.
 func (l *memoryListener) Addr() net.Addr { return l.address }
 
 // newMemoryPipe returns the two ends of a connection. Unlike those of net.Pipe, writes do not wait for the reader, as with

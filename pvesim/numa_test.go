@@ -7,6 +7,8 @@ import (
 	"maps"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -39,16 +41,13 @@ func TestStartNUMA(t *testing.T) {
 			"Memory size 512 is not a multiple of the requested hugepages size 1024",
 		},
 	} {
-		runSimulated(t, name, func(t *testing.T) {
+		runSimulated(t, name, func(t *testing.T, g *WithT) {
 			scenario := pvesim.DefaultScenario(1)
 			scenario.Hosts[0].NUMA = 2
 			options := map[string]string{"cores": "2", "memory": "1024"}
 			maps.Copy(options, test.options)
 			scenario.Guests = append(scenario.Guests, pvesim.Guest{VMID: 300, Host: "pve1", Name: "numa", Config: options})
-			c := startSim(t, scenario, pvesim.Options{})
-			if got := c.exit(c.ok("POST", "/nodes/pve1/qemu/300/status/start")); got != test.exit {
-				t.Errorf("start ended with %q, want %q", got, test.exit)
-			}
+			g.Expect(startSim(t, scenario, pvesim.Options{}).ends("POST", "/nodes/pve1/qemu/300/status/start")).To(Equal(test.exit), "start ended")
 		})
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -31,21 +33,15 @@ func (c *client) hostStatus(host string) any {
 
 func TestSleepAndWake(t *testing.T) { simulated(t, testSleepAndWake) }
 
-func testSleepAndWake(t *testing.T) {
+func testSleepAndWake(t *testing.T, g *WithT) {
 	c := asRoot(t, powerScenario())
 	eventually(t, "hosts have reported", func() bool { return c.hostStatus("pve2") == "online" })
 	began := time.Now()
-	if data := c.ok("POST", "/nodes/pve2/status", "command", "shutdown"); data != nil {
-		t.Errorf("response of the shutdown: %v", data)
-	}
+	g.Expect(c.ok("POST", "/nodes/pve2/status", "command", "shutdown")).To(BeNil(), "response of the shutdown")
 	// The packet is lost: the host is still up.
-	if mac := c.ok("POST", "/nodes/pve2/wakeonlan"); mac != "BC:24:11:AA:00:02" {
-		t.Errorf("the packet was sent to %v", mac)
-	}
+	g.Expect(c.ok("POST", "/nodes/pve2/wakeonlan")).To(Equal("BC:24:11:AA:00:02"), "the packet was sent")
 	eventually(t, "the host is off", func() bool { return c.hostStatus("pve2") == "offline" })
-	if took := time.Since(began); took < 32*time.Second {
-		t.Errorf("the shutdown took %v", took)
-	}
+	g.Expect(time.Since(began)).To(BeNumerically(">=", 32*time.Second), "the shutdown took")
 	resources, status := c.ok("GET", "/cluster/resources"), c.ok("GET", "/cluster/status")
 	if row(resources, "id", "qemu/102")["status"] == "running" || row(status, "name", "pve2")["online"] != 0.0 || row(status, "type", "cluster")["quorate"] != 1.0 {
 		t.Errorf("after the shutdown: %v %v", resources, status)
@@ -55,14 +51,10 @@ func testSleepAndWake(t *testing.T) {
 	c.ok("POST", "/nodes/pve2/wakeonlan")
 	c.ok("POST", "/nodes/pve2/wakeonlan")
 	time.Sleep(time.Minute)
-	if c.hostStatus("pve2") != "offline" {
-		t.Error("the host is up before it has booted")
-	}
+	g.Expect(c.hostStatus("pve2")).To(Equal("offline"), "the host is up before it has booted")
 	time.Sleep(62 * time.Second)
 	eventually(t, "the host is up", func() bool { return c.hostStatus("pve2") == "online" })
-	if row(c.ok("GET", "/cluster/resources"), "id", "qemu/102") == nil {
-		t.Error("the guest with onboot is gone")
-	}
+	g.Expect(row(c.ok("GET", "/cluster/resources"), "id", "qemu/102")).NotTo(BeNil(), "the guest with onboot is gone")
 	c.ok("POST", "/nodes/pve2/status", "command", "reboot")
 	eventually(t, "the host is off", func() bool { return c.hostStatus("pve2") == "offline" })
 	time.Sleep(2 * time.Minute)
@@ -71,42 +63,26 @@ func testSleepAndWake(t *testing.T) {
 
 func TestWakeErrors(t *testing.T) { simulated(t, testWakeErrors) }
 
-func testWakeErrors(t *testing.T) {
+func testWakeErrors(t *testing.T, g *WithT) {
 	c := startSim(t, powerScenario(), pvesim.Options{AdminListen: "127.0.0.1:0"})
 	c.refused(403, "Permission check failed (/nodes/pve2, Sys.PowerMgmt)", "POST", "/nodes/pve2/wakeonlan")
 	c.refused(403, "Permission check failed (/nodes/pve2, Sys.PowerMgmt)", "POST", "/nodes/pve2/status", "command", "shutdown")
-	if err := c.sim.SetRole(pvesim.Role{ID: "Karpenter", Privileges: []string{"Sys.PowerMgmt", "Sys.Audit"}}); err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(c.sim.SetRole(pvesim.Role{ID: "Karpenter", Privileges: []string{"Sys.PowerMgmt", "Sys.Audit"}})).To(Succeed())
 	c.at("pve2").refused(500, "'pve2' is local node, cannot wake my self!", "POST", "/nodes/pve2/wakeonlan")
 	c.at("pve2").refused(500, "No wake on LAN MAC address defined for 'pve1'!", "POST", "/nodes/pve1/wakeonlan")
 	c.refused(500, "no such cluster node 'nope'", "POST", "/nodes/nope/wakeonlan")
 	c.refused(400, "Parameter verification failed.", "POST", "/nodes/pve2/status", "command", "halt")
 
-	if status, text := admin(t, c.sim, "POST", "/hosts/pve3/boot-failure", ""); status != 200 {
-		t.Fatalf("%d %s", status, text)
-	}
-	if err := c.sim.HostDown("pve3", "noroute"); err != nil {
-		t.Fatal(err)
-	}
+	c.admin(200, "POST", "/hosts/pve3/boot-failure", "")
+	g.Expect(c.sim.HostDown("pve3", "noroute")).To(Succeed())
 	c.ok("POST", "/nodes/pve3/wakeonlan")
 	time.Sleep(time.Hour)
-	if c.hostStatus("pve3") != "offline" {
-		t.Error("the host booted")
-	}
-	if status, text := admin(t, c.sim, "DELETE", "/hosts/pve3/boot-failure", ""); status != 200 {
-		t.Fatalf("%d %s", status, text)
-	}
-	if mac := c.ok("POST", "/nodes/pve3/wakeonlan"); mac != "BC:24:11:AA:00:03" {
-		t.Errorf("the packet was sent to %v", mac)
-	}
+	g.Expect(c.hostStatus("pve3")).To(Equal("offline"), "the host booted")
+	c.admin(200, "DELETE", "/hosts/pve3/boot-failure", "")
+	g.Expect(c.ok("POST", "/nodes/pve3/wakeonlan")).To(Equal("BC:24:11:AA:00:03"), "the packet was sent")
 	time.Sleep(3 * time.Minute)
-	if c.hostStatus("pve3") != "online" {
-		t.Error("the host did not boot")
-	}
-	if err := c.sim.SetBootFails("nope", true); err == nil {
-		t.Error("unknown host: no error")
-	}
+	g.Expect(c.hostStatus("pve3")).To(Equal("online"), "the host did not boot")
+	g.Expect(c.sim.SetBootFails("nope", true)).To(HaveOccurred(), "unknown host: no error")
 }
 
 func TestVotes(t *testing.T) {
@@ -128,7 +104,7 @@ func TestVotes(t *testing.T) {
 		{"host_with_more_votes_down", 3, []int{3}, false, []string{"pve1"}, false},
 	}
 	for _, test := range tests {
-		runSimulated(t, test.name, func(t *testing.T) {
+		runSimulated(t, test.name, func(t *testing.T, g *WithT) {
 			s := pvesim.DefaultScenario(test.hosts)
 			s.Votes = &pvesim.Votes{QDevice: test.qdevice}
 			for i, votes := range test.votes {
@@ -136,28 +112,22 @@ func TestVotes(t *testing.T) {
 			}
 			c := asRoot(t, s)
 			for _, host := range test.down {
-				if err := c.sim.HostDown(host, "noroute"); err != nil {
-					t.Fatal(err)
-				}
+				g.Expect(c.sim.HostDown(host, "noroute")).To(Succeed())
 			}
 			want := 0.0
 			if test.quorate {
 				want = 1
 			}
-			if got := row(c.ok("GET", "/cluster/status"), "type", "cluster")["quorate"]; got != want {
-				t.Errorf("quorate: %v", got)
-			}
+			g.Expect(row(c.ok("GET", "/cluster/status"), "type", "cluster")["quorate"]).To(Equal(want))
 			qdevice, _ := c.ok("GET", "/cluster/config/qdevice").(map[string]any)
-			if (qdevice["State"] == "Connected") != test.qdevice {
-				t.Errorf("QDevice: %v", qdevice)
-			}
+			g.Expect(qdevice["State"] == "Connected").To(Equal(test.qdevice))
 		})
 	}
 }
 
 func TestJobsAndCeph(t *testing.T) { simulated(t, testJobsAndCeph) }
 
-func testJobsAndCeph(t *testing.T) {
+func testJobsAndCeph(t *testing.T, g *WithT) {
 	s := powerScenario()
 	s.Hosts[0].Ceph, s.Hosts[1].Ceph = []string{"mon", "mgr", "osd.0"}, []string{"mon", "osd.1"}
 	s.BackupJobs = []pvesim.BackupJob{
@@ -171,28 +141,20 @@ func testJobsAndCeph(t *testing.T) {
 	if job := row(backups, "id", "nightly"); job["next-run"] == nil || job["all"] != 1.0 {
 		t.Errorf("backup jobs: %v", backups)
 	}
-	if job := row(backups, "id", "off"); job["enabled"] != 0.0 || job["node"] != "pve2" || job["vmid"] != "102" {
-		t.Errorf("backup jobs: %v", backups)
-	}
-	if job := row(backups, "id", "pool"); job["pool"] != "prod" || job["all"] != nil {
-		t.Errorf("backup jobs: %v", backups)
-	}
-	if job := row(backups, "id", "rest"); job["exclude"] != "101,102" || job["all"] != 1.0 {
-		t.Errorf("backup jobs: %v", backups)
-	}
+	g.Expect(row(backups, "id", "off")).To(fields("enabled", 0.0, "node", "pve2", "vmid", "102"), "backup jobs")
+	g.Expect(row(backups, "id", "pool")).To(fields("pool", "prod", "all", nil), "backup jobs")
+	g.Expect(row(backups, "id", "rest")).To(fields("exclude", "101,102", "all", 1.0), "backup jobs")
 	if jobs := c.ok("GET", "/cluster/replication"); row(jobs, "guest", 101)["target"] != "pve3" {
 		t.Errorf("replication jobs: %v", jobs)
 	}
 	if jobs := c.ok("GET", "/nodes/pve1/replication"); row(jobs, "id", "101-0")["source"] != "pve1" {
 		t.Errorf("replication jobs of pve1: %v", jobs)
 	}
-	ceph := c.ok("GET", "/cluster/ceph/metadata").(map[string]any)
+	ceph := c.object("/cluster/ceph/metadata")
 	if mons, _ := ceph["mon"].(map[string]any); len(mons) != 2 || mons["pve2@pve2"].(map[string]any)["hostname"] != "pve2" {
 		t.Errorf("monitors: %v", ceph["mon"])
 	}
-	if row(ceph["osd"], "id", "1")["hostname"] != "pve2" {
-		t.Errorf("OSDs: %v", ceph["osd"])
-	}
+	g.Expect(row(ceph["osd"], "id", "1")["hostname"]).To(Equal("pve2"))
 	c.ok("GET", "/nodes/pve2/ceph/status")
 	c.refused(500, "binary not installed: /usr/bin/ceph-mon", "GET", "/nodes/pve3/ceph/status")
 	c.at("pve3").refused(500, "binary not installed: /usr/bin/ceph-mon", "GET", "/cluster/ceph/metadata")
@@ -211,8 +173,6 @@ func TestScenarioJobs(t *testing.T) {
 		{"", "guests: [{vmid: 100, host: a}]\nreplicationJobs: [{vmid: 100, target: b}]", `replicationJobs[0].target: there is no host "b"`},
 	} {
 		text := strings.Replace(strings.Replace(host, "%s", test.host, 1), "%s", test.rest, 1)
-		if _, err := pvesim.ReadScenario(strings.NewReader(text)); err == nil || !strings.HasSuffix(err.Error(), test.want) {
-			t.Errorf("%s %s: %v", test.host, test.rest, err)
-		}
+		NewWithT(t).Expect(pvesim.ReadScenario(strings.NewReader(text))).Error().To(MatchError(HaveSuffix(test.want)), "%s %s", test.host, test.rest)
 	}
 }

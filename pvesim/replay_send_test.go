@@ -13,7 +13,6 @@ import (
 
 // path replaces recorded task IDs. It keeps unknown IDs: they have no task in the recording either.
 func (r *replay) path(p string) string {
-	p = strings.ReplaceAll(p, url.QueryEscape(recordedFileServer), url.QueryEscape(r.files))
 	decoded, err := url.PathUnescape(p)
 	if err != nil {
 		return p
@@ -99,7 +98,7 @@ func (r *replay) awaitTask(rec record) {
 		if data, ok := a.Data.(map[string]any); err != nil || !ok || data["status"] == "stopped" {
 			return
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
 	}
 }
 

@@ -13,12 +13,13 @@ import (
 	"fmt"
 	"io"
 	"mime/multipart"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/textproto"
 	"net/url"
 	"strings"
-	"testing"
+	"syscall"
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -148,29 +149,31 @@ func (r *replay) learnSums() {
 	}
 }
 
-func recordedFiles(t *testing.T) *httptest.Server {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		name := strings.TrimPrefix(r.URL.Path, "/")
-		if recordedSizes[name] == 0 {
-			http.Error(w, "File not found", http.StatusNotFound)
-			return
-		}
-		typ := "application/octet-stream"
-		if strings.HasSuffix(name, ".iso") {
-			typ = "application/x-iso9660-image"
-		}
-		w.Header().Set("Content-Type", typ)
-		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(recordedFile(name)))
-	}))
-	t.Cleanup(s.Close)
-	return s
+// recordedFiles is the web server of the recording machine, and the only one.
+type recordedFiles struct{}
+
+func (recordedFiles) RoundTrip(r *http.Request) (*http.Response, error) {
+	switch {
+	case r.URL.Hostname() != "127.0.0.1":
+		return nil, &net.DNSError{Name: r.URL.Host, IsNotFound: true}
+	case r.URL.Port() != "18099":
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	}
+	name, w := strings.TrimPrefix(r.URL.Path, "/"), httptest.NewRecorder()
+	if recordedSizes[name] == 0 {
+		http.Error(w, "File not found", http.StatusNotFound)
+		return w.Result(), nil
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	if strings.HasSuffix(name, ".iso") {
+		w.Header().Set("Content-Type", "application/x-iso9660-image")
+	}
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(recordedFile(name)))
+	return w.Result(), nil
 }
 
-const recordedFileServer = "http://127.0.0.1:18099"
-
-// translate replaces URLs and checksums of the recording machine in a request.
+// translate replaces checksums of the recording machine in a request.
 func (r *replay) translate(v string) string {
-	v = strings.ReplaceAll(v, recordedFileServer, r.files)
 	for recorded, ours := range r.sums {
 		v = strings.ReplaceAll(v, recorded, ours)
 	}

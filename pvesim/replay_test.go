@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -62,22 +64,19 @@ func referenceFile(t *testing.T, name string) string {
 
 func readRecords(t *testing.T) []record {
 	t.Helper()
+	g := NewWithT(t)
 	file := os.Getenv("PVE_TRACES")
 	if file == "" {
 		file = referenceFile(t, "pve-traces.jsonl")
 	}
 	raw, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	var out []record
 	lines := bufio.NewScanner(bytes.NewReader(raw))
 	lines.Buffer(nil, 64<<20)
 	for lines.Scan() {
 		var r record
-		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
+		g.Expect(json.Unmarshal(lines.Bytes(), &r)).To(Succeed(), "%v", file)
 		out = append(out, r)
 	}
 	return out
@@ -123,15 +122,15 @@ func TestReplayRecordings(t *testing.T) {
 		}
 		chains[key] = append(chains[key], r)
 	}
-	files := recordedFiles(t)
 	t.Cleanup(func() { report(t, total) }) // after the subtests
 	for key, chain := range chains {
-		runSimulated(t, key, func(t *testing.T) { newReplay(t, key, files.URL, total).run(chain) })
+		runSimulated(t, key, func(t *testing.T, _ *WithT) { newReplay(t, key, total).run(chain) })
 	}
 }
 
 func report(t *testing.T, c *tally) {
 	t.Helper()
+	g := NewWithT(t)
 	out := 0
 	for reason, n := range c.outOfScope {
 		out += n
@@ -145,12 +144,10 @@ func report(t *testing.T, c *tally) {
 	}
 	inScope := c.matched + len(c.differences)
 	t.Logf("%d responses matched, %d differ, %d out of scope, %d recorded without a response", c.matched, len(c.differences), out, c.silent)
-	if inScope == 0 || float64(c.matched)/float64(inScope) < leastMatch {
-		t.Errorf("%d of %d responses match, want at least %.0f%%", c.matched, inScope, 100*leastMatch)
-	}
-	if float64(out) > mostOutOfScope*float64(inScope+out) {
-		t.Errorf("%d of %d responses are out of scope, want at most %.0f%%", out, inScope+out, 100*mostOutOfScope)
-	}
+	g.Expect(inScope).NotTo(BeZero(), "%d of %d responses match, want at least %.0f%%", c.matched, inScope, 100*leastMatch)
+	g.Expect(float64(c.matched) / float64(inScope)).To(BeNumerically(">=", leastMatch))
+	g.Expect(float64(out)).To(BeNumerically("<=", mostOutOfScope*float64(inScope+out)),
+		"%d of %d responses are out of scope, want at most %.0f%%", out, inScope+out, 100*mostOutOfScope)
 }
 
 // replay sends one chain of suites to one simulator.
@@ -160,7 +157,6 @@ type replay struct {
 	tally   *tally
 	host    string
 	version string
-	files   string            // URL of the file server
 	secrets map[string]string // by token
 	upids   map[string]string // recorded -> ours
 	sums    map[string]string // recorded checksum -> ours
@@ -170,10 +166,10 @@ type replay struct {
 	held    func()
 }
 
-func newReplay(t *testing.T, chain, files string, total *tally) *replay {
+func newReplay(t *testing.T, chain string, total *tally) *replay {
 	t.Helper()
 	r := &replay{
-		t: t, tally: total, files: files, host: "pve1", version: "8.4", secrets: map[string]string{"root@pam!oracle": rootTokenSecret},
+		t: t, tally: total, host: "pve1", version: "8.4", secrets: map[string]string{"root@pam!oracle": rootTokenSecret},
 		upids: map[string]string{}, sums: map[string]string{}, exits: map[string]string{},
 	}
 	if strings.HasPrefix(chain, "9") {
@@ -187,7 +183,7 @@ func newReplay(t *testing.T, chain, files string, total *tally) *replay {
 			r.secrets[u.ID+"!"+token.ID] = token.Secret
 		}
 	}
-	r.c = startSim(t, scenario, pvesim.Options{Guests: pvesim.UnresponsiveGuests{}})
+	r.c = startSim(t, scenario, pvesim.Options{Guests: pvesim.UnresponsiveGuests{}, Web: recordedFiles{}})
 	r.learnSums()
 	r.login()
 	return r

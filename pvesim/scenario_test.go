@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -39,29 +41,20 @@ guests:
 
 func TestScenarioFile(t *testing.T) { simulated(t, testScenarioFile) }
 
-func testScenarioFile(t *testing.T) {
+func testScenarioFile(t *testing.T, g *WithT) {
 	s, err := pvesim.ReadScenario(strings.NewReader(goodScenario))
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	c := startSim(t, s, pvesim.Options{}).as("root@pam!t=s")
 	resources := c.ok("GET", "/cluster/resources")
-	if h := row(resources, "id", "node/a"); h["maxcpu"] != float64(32) || h["maxmem"] != float64(128<<30) {
-		t.Errorf("host a: %v", h)
-	}
-	if h := row(resources, "id", "node/b"); h["status"] != "offline" {
-		t.Errorf("host b: %v", h)
-	}
-	if g := row(resources, "id", "qemu/100"); g["status"] != "running" || g["maxdisk"] != float64(8<<30) {
-		t.Errorf("guest: %v", g)
-	}
-	if v := c.ok("GET", "/version").(map[string]any)["release"]; v != "9.2" {
-		t.Errorf("version %v", v)
-	}
+	g.Expect(row(resources, "id", "node/a")).To(fields("maxcpu", float64(32), "maxmem", float64(128<<30)), "host a")
+	g.Expect(row(resources, "id", "node/b")["status"]).To(Equal("offline"))
+	g.Expect(row(resources, "id", "qemu/100")).To(fields("status", "running", "maxdisk", float64(8<<30)), "guest")
+	g.Expect(c.object("/version")["release"]).To(Equal("9.2"))
 }
 
 func TestScenarioInvalid(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	for name, tc := range map[string]struct{ old, new, want string }{
 		"unknown field":   {"cluster: lab", "clutser: lab", "line 2: field clutser not found"},
 		"bad version":     {`version: "9.2"`, `version: "7.4"`, `line 1: version: "7.4" is not one of 8.4, 9.2`},
@@ -80,25 +73,18 @@ func TestScenarioInvalid(t *testing.T) {
 		if err == nil {
 			_, err = pvesim.New(s, pvesim.Options{})
 		}
-		if err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: got %v, want error containing %q", name, err, tc.want)
-		}
+		g.Expect(err).To(MatchError(ContainSubstring(tc.want)), name)
 	}
-	if _, err := pvesim.ReadScenario(strings.NewReader("")); err == nil || !strings.Contains(err.Error(), "empty") {
-		t.Errorf("empty file: %v", err)
-	}
+	g.Expect(pvesim.ReadScenario(strings.NewReader(""))).Error().To(MatchError(ContainSubstring("empty")), "empty file")
 }
 
 func TestClose(t *testing.T) {
+	g := NewWithT(t)
 	// Not parallel because it counts goroutines.
 	before := runtime.NumGoroutine()
 	sim, err := pvesim.New(pvesim.DefaultScenario(3), pvesim.Options{Speed: 1, AdminListen: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := sim.Start(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(sim.Start(context.Background())).To(Succeed())
 	c := &client{t: t, sim: sim, url: sim.URL(), http: httpClient(sim), token: pvesim.DefaultTokenID + "=" + pvesim.DefaultTokenSecret}
 	c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "full", "1")
 	sim.Close()
@@ -111,13 +97,12 @@ func TestClose(t *testing.T) {
 func cpuTime(t *testing.T) time.Duration {
 	t.Helper()
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(syscall.Getrusage(syscall.RUSAGE_SELF, &u)).To(Succeed())
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func TestLargeCluster(t *testing.T) {
+	g := NewWithT(t)
 	// Not parallel because it measures CPU time.
 	s := pvesim.DefaultScenario(100)
 	for i := range 5000 {
@@ -135,9 +120,8 @@ func TestLargeCluster(t *testing.T) {
 	start = cpuTime(t)
 	for range calls {
 		a := c.do(http.MethodGet, "/cluster/resources")
-		if rows, _ := a.Data.([]any); len(rows) < 5300 {
-			t.Fatalf("got %d rows", len(rows))
-		}
+		rows, _ := a.Data.([]any)
+		g.Expect(len(rows)).To(BeNumerically(">=", 5300))
 	}
 	took := (cpuTime(t) - start) / calls
 	t.Logf("/cluster/resources with 5200 guests takes %v of CPU time, including the client", took)
@@ -147,7 +131,5 @@ func TestLargeCluster(t *testing.T) {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	if m.HeapAlloc > 500<<20 {
-		t.Errorf("heap size is %d MiB", m.HeapAlloc>>20)
-	}
+	g.Expect(m.HeapAlloc).To(BeNumerically("<=", 500<<20), "heap size is %d MiB", m.HeapAlloc>>20)
 }

@@ -40,6 +40,8 @@ type Options struct {
 	// testing/synctest then has a fake clock: simulated time passes only while the test and the simulator wait, so the
 	// load of the machine changes neither durations nor the order of events.
 	InMemory bool
+	// Web downloads images; nil: over the network.
+	Web http.RoundTripper
 	// AdminListen is the address of the admin API and status page; empty disables both.
 	AdminListen string
 	// Seed makes faults with a probability and the durations of stops reproducible.
@@ -62,7 +64,7 @@ type Simulator struct {
 	faults   *faultTable
 	requests *recorder
 	ca       *authority
-	memory   memoryNetwork
+	memory   MemoryNetwork
 
 	mu        sync.Mutex
 	endpoints map[string]*endpoint // by host; empty for the one of the cluster
@@ -100,7 +102,7 @@ func New(scenario *Scenario, options Options) (*Simulator, error) {
 			m.sleep = s.engine.Clock.Sleep
 			options.Guests.Boot(ctx, m)
 		},
-		Seed: options.Seed, Files: storage.Files{Dir: options.Dir, TemplateImage: options.TemplateImage},
+		Seed: options.Seed, Files: storage.Files{Dir: options.Dir, TemplateImage: options.TemplateImage}, Web: options.Web,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("building simulator: %w", err)

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -31,20 +33,16 @@ func (c *client) dialTLS() *tls.Conn {
 
 func TestKeepAlive(t *testing.T) { simulated(t, testKeepAlive) }
 
-func testKeepAlive(t *testing.T) {
+func testKeepAlive(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	conn := c.dialTLS()
-	if p := conn.ConnectionState().NegotiatedProtocol; p == "h2" {
-		t.Error("HTTP/2 was negotiated; Proxmox supports only HTTP/1.1")
-	}
+	g.Expect(conn.ConnectionState().NegotiatedProtocol).NotTo(Equal("h2"), "HTTP/2 was negotiated; Proxmox supports only HTTP/1.1")
 	r := bufio.NewReader(conn)
 	ask := func(path string) (status string, header http.Header) {
 		t.Helper()
 		_, _ = fmt.Fprintf(conn, "GET /api2/json%s HTTP/1.1\r\nHost: x\r\nAuthorization: PVEAPIToken=%s\r\n\r\n", path, c.token)
 		resp, err := http.ReadResponse(r, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		g.Expect(err).NotTo(HaveOccurred())
 		defer func() { _ = resp.Body.Close() }()
 		_, _ = io.Copy(io.Discard, resp.Body)
 		return resp.Status, resp.Header
@@ -56,14 +54,12 @@ func testKeepAlive(t *testing.T) {
 		t.Errorf("status line is %q", status)
 	}
 	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
-	if _, err := r.ReadByte(); err == nil {
-		t.Error("connection is still open after an error")
-	}
+	g.Expect(r.ReadByte()).Error().To(HaveOccurred(), "connection is still open after an error")
 }
 
 func TestRequestBodyInvalid(t *testing.T) { simulated(t, testRequestBodyInvalid) }
 
-func testRequestBodyInvalid(t *testing.T) {
+func testRequestBodyInvalid(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	for name, tc := range map[string]struct {
 		method, typ, body string
@@ -79,9 +75,7 @@ func testRequestBodyInvalid(t *testing.T) {
 		"PATCH":            {method: "PATCH", status: 501, reason: "method 'PATCH' not available"},
 	} {
 		req, err := http.NewRequest(tc.method, c.sim.URL()+"/nodes/pve1/qemu/101/config", strings.NewReader(tc.body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		g.Expect(err).NotTo(HaveOccurred())
 		req.Header.Set("Content-Type", tc.typ)
 		if tc.typ == "" {
 			req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
@@ -97,25 +91,20 @@ func testRequestBodyInvalid(t *testing.T) {
 
 func TestRequestBodyFormats(t *testing.T) { simulated(t, testRequestBodyFormats) }
 
-func testRequestBodyFormats(t *testing.T) {
+func testRequestBodyFormats(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	req, err := http.NewRequest("PUT", c.sim.URL()+"/nodes/pve1/qemu/9000/config?onboot=0", strings.NewReader(`{"onboot": true, "tags": ["B", "a"], "balloon": 0}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	req.Header.Set("Content-Type", "application/json")
-	if a := c.send(req); a.Status != 200 {
-		t.Fatalf("%d %s %s", a.Status, a.Reason, a.Raw)
-	}
+	a := c.send(req)
+	g.Expect(a.Status).To(BeEquivalentTo(200), "%d %s %s", a.Status, a.Reason, a.Raw)
 	conf := c.config("pve1", 9000)
-	if conf["onboot"] != float64(0) || conf["tags"] != "a;b" || conf["balloon"] != float64(0) {
-		t.Errorf("query did not take precedence, or a value was not decoded: %v", conf)
-	}
+	g.Expect(conf).To(fields("onboot", float64(0), "tags", "a;b", "balloon", float64(0)), "query did not take precedence, or a value was not decoded")
 }
 
 func TestLoginFailed(t *testing.T) { simulated(t, testLoginFailed) }
 
-func testLoginFailed(t *testing.T) {
+func testLoginFailed(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	for token, reason := range map[string]string{"": "No ticket", "kubernetes@pve!karpenter=wrong": "Authentication failed!"} {
 		start := time.Now()
@@ -123,22 +112,18 @@ func testLoginFailed(t *testing.T) {
 		if a.Status != 401 || a.Reason != reason || a.Raw != "" {
 			t.Errorf("got %d %q %q", a.Status, a.Reason, a.Raw)
 		}
-		if took := time.Since(start); took != 3*time.Second {
-			t.Errorf("response after %v, want three seconds", took)
-		}
+		g.Expect(time.Since(start)).To(Equal(3*time.Second), "want three seconds")
 	}
 }
 
 func TestTicketCSRF(t *testing.T) { simulated(t, testTicketCSRF) }
 
-func testTicketCSRF(t *testing.T) {
+func testTicketCSRF(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{}).as("")
 	login := c.ok("POST", "/access/ticket", "username", "root@pam", "password", pvesim.RootPassword).(map[string]any)
 	send := func(csrf string) response {
 		req, err := http.NewRequest("PUT", c.sim.URL()+"/nodes/pve1/qemu/101/config", strings.NewReader("affinity=0-1"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		g.Expect(err).NotTo(HaveOccurred())
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		req.AddCookie(&http.Cookie{Name: "PVEAuthCookie", Value: login["ticket"].(string)})
 		if csrf != "" {

@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	tea "charm.land/bubbletea/v2"
 	. "github.com/onsi/gomega"
@@ -42,15 +43,9 @@ func TestBrowser(t *testing.T) {
 	if chromium == "" {
 		t.Skip("CHROMIUM is not set: there is no browser, so this is skipped; run \"make screenshots\"")
 	}
-	w := testenv.New(t, testenv.Hosts(3))
-	populate(w)
-	source, err := newFleetSource(t.Context(), w.Kube, &view{inventory: w.Inventory, settings: operator.Settings{Options: operator.DefaultOptions()}})
-	w.Expect(err).NotTo(HaveOccurred())
-	read := func(ctx context.Context) (fleet.Map, error) {
-		m, err := source.read(ctx)
-		return withoutPrefix(m, w.Name+"-"), err
-	}
-	address := startUI(w, w.Name, read)
+	sample := populatedFleet(t)
+	w := testenv.NewWithAPIServer(t, testenv.NeverPolled())
+	address := startUI(w, w.Name, func(context.Context) (fleet.Map, error) { return sample, nil })
 	dom := browse(w, chromium, "--dump-dom", address)
 	w.Expect(dom).To(And(
 		ContainSubstring("3 hosts · 5 VMs"), ContainSubstring(`<td class="ok">Ready</td>`), ContainSubstring(`<rect class="vms"`),
@@ -62,10 +57,8 @@ func TestBrowser(t *testing.T) {
 	}
 	w.Expect(os.MkdirAll(dir, 0o755)).To(Succeed())
 	browse(w, chromium, "--screenshot="+filepath.Join(dir, "web-page.png"), "--window-size=1200,1640", address)
-	m, err := read(t.Context())
-	w.Expect(err).NotTo(HaveOccurred())
 	file := filepath.Join(t.TempDir(), "top.html")
-	w.Expect(os.WriteFile(file, []byte(topHTML(m)), 0o600)).To(Succeed())
+	w.Expect(os.WriteFile(file, []byte(topHTML(sample)), 0o600)).To(Succeed())
 	browse(w, chromium, "--screenshot="+filepath.Join(dir, "top.png"), "--window-size=1300,560", "file://"+file)
 	for _, name := range []string{"web-page.png", "top.png"} {
 		compress(w, filepath.Join(dir, name))
@@ -107,15 +100,33 @@ func browse(w *testenv.Env, chromium string, args ...string) string {
 	return string(out)
 }
 
+// populatedFleet returns a map of three hosts with the objects of populate.
+func populatedFleet(t *testing.T) (sample fleet.Map) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newEnv(t, testenv.Hosts(3))
+		w.Name = metav1.NamespaceDefault
+		for _, o := range testenv.BootObjects(w.Name) {
+			w.Create(o)
+		}
+		populate(w)
+		source, err := newFleetSource(t.Context(), w.Kube, &view{inventory: w.Inventory, settings: operator.Settings{Options: operator.DefaultOptions()}})
+		w.Expect(err).NotTo(HaveOccurred())
+		sample, err = source.read(t.Context())
+		w.Expect(err).NotTo(HaveOccurred())
+	})
+	return sample
+}
+
 // populate creates five VMs in two NodePools with pods, and a pending pod.
 func populate(w *testenv.Env) {
 	class := w.Class()
 	for _, name := range []string{"default", "batch"} {
-		w.Pool(class, func(p *karpv1.NodePool) { p.Name = w.Named(name) })
+		w.Pool(class, func(p *karpv1.NodePool) { p.Name = name })
 	}
 	for i := range 5 {
 		claim := w.Launched(fmt.Sprintf("default-%d", i), class, func(c *karpv1.NodeClaim) {
-			c.Labels[karpv1.NodePoolLabelKey] = w.Named([]string{"default", "default", "batch"}[i%3])
+			c.Labels[karpv1.NodePoolLabelKey] = []string{"default", "default", "batch"}[i%3]
 		})
 		// The simulator is faster than a real Proxmox.
 		w.Annotate(claim, map[string]string{
@@ -128,25 +139,17 @@ func populate(w *testenv.Env) {
 		}
 		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 		w.Expect(w.Kube.Status().Update(w.T.Context(), node)).To(Succeed())
-		for _, condition := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized} {
-			claim.StatusConditions().SetTrue(condition)
-		}
-		w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
+		setConditions(w, claim, karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized)
 		for n := range i + 1 {
 			createPod(w, fmt.Sprintf("web-%d-%d", i, n), claim.Name)
 		}
 	}
 	pending := createPod(w, "report-0", "")
-	w.Create(&corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Namespace: w.Name, Name: "no-host-fits"},
-		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: w.Name, Name: pending.Name, UID: pending.UID}, Source: corev1.EventSource{Component: "karpenter"},
-		Type: corev1.EventTypeWarning, Reason: "NoHostFits", LastTimestamp: metav1.Now(),
-		Message: "No node can be created for this pod: nodepool batch: no host is allowed for this NodeClaim: no instance type has topology.kubernetes.io/zone In [pve4] (valid values: pve1, pve2, pve3)",
-	})
+	createRefusal(w, pending, "No node can be created for this pod: nodepool batch: no host is allowed for this NodeClaim: "+
+		"no instance type has topology.kubernetes.io/zone In [pve4] (valid values: pve1, pve2, pve3)")
 	template := w.Template()
 	template.Status.Zones = []string{"region-1/pve1/9000", "region-1/pve2/9001", "region-1/pve3/9002"}
-	template.StatusConditions().SetTrue(v1alpha1.ConditionTemplateReady)
-	w.Expect(w.Kube.Status().Update(w.T.Context(), template)).To(Succeed())
+	setConditions(w, template, v1alpha1.ConditionTemplateReady)
 }
 
 func createPod(w *testenv.Env, name, node string) *corev1.Pod {
@@ -162,36 +165,6 @@ func createPod(w *testenv.Env, name, node string) *corev1.Pod {
 		w.Expect(w.Kube.Status().Update(w.T.Context(), pod)).To(Succeed())
 	}
 	return pod
-}
-
-// withoutPrefix removes the prefix that the environment adds to names, and its namespace.
-func withoutPrefix(m fleet.Map, prefix string) fleet.Map {
-	trim := func(s *string) { *s = strings.ReplaceAll(*s, prefix, "") }
-	for i := range m.VMs {
-		vm := &m.VMs[i]
-		for _, s := range []*string{&vm.Claim, &vm.Node, &vm.NodePool} {
-			trim(s)
-		}
-		for n := range vm.Pods {
-			vm.Pods[n].Namespace = "default"
-		}
-	}
-	for i := range m.Pending {
-		m.Pending[i].Namespace = "default"
-	}
-	for i := range m.NodePools {
-		trim(&m.NodePools[i].Name)
-	}
-	for i := range m.Templates {
-		trim(&m.Templates[i].Name)
-	}
-	for i := range m.Activity {
-		trim(&m.Activity[i])
-	}
-	for i := range m.Problems {
-		trim(&m.Problems[i])
-	}
-	return m
 }
 
 // topHTML returns the terminal view as an HTML page.

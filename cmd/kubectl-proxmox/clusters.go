@@ -31,7 +31,7 @@ import (
 // chart, or of the controller in the Kubernetes cluster.
 type clusters struct {
 	cloudConfig, values, nodeSettings string
-	// cluster is nil if a file is required; controller selects its Deployment.
+	// controller selects the Deployment in the cluster.
 	cluster    *kubeCluster
 	controller string
 }
@@ -39,18 +39,18 @@ type clusters struct {
 // flagsOr adds the flags. Without a file, the settings of the controller apply, which are
 // read through the Kubernetes API.
 func (c *clusters) flagsOr(cluster *kubeCluster, command *cobra.Command) {
-	c.cluster = cluster
-	c.fileFlags(command)
+	c.fileFlags(cluster, command)
 	command.Flags().StringVar(&c.controller, "controller", "", "NAMESPACE/NAME of the controller's Deployment, whose settings apply without --cloud-config and --values (default the only one)")
 }
 
 // flags adds the flags. A file is required.
-func (c *clusters) flags(command *cobra.Command) {
-	c.fileFlags(command)
+func (c *clusters) flags(cluster *kubeCluster, command *cobra.Command) {
+	c.fileFlags(cluster, command)
 	command.MarkFlagsOneRequired("cloud-config", "values")
 }
 
-func (c *clusters) fileFlags(command *cobra.Command) {
+func (c *clusters) fileFlags(cluster *kubeCluster, command *cobra.Command) {
+	c.cluster = cluster
 	flags := command.Flags()
 	flags.StringVar(&c.cloudConfig, "cloud-config", "", "path of the cloud config: the Proxmox clusters and their credentials")
 	flags.StringVar(&c.values, "values", "", "path of the chart's values, with the Proxmox clusters below config")
@@ -76,7 +76,7 @@ func (c *clusters) config() (proxmox.Config, error) {
 // settings returns the settings of the controller: with a file, its clusters and the
 // defaults; otherwise those of the Deployment.
 func (c *clusters) settings(ctx context.Context) (operator.Settings, error) {
-	if c.cluster != nil && c.cloudConfig == "" && c.values == "" {
+	if c.cloudConfig == "" && c.values == "" {
 		return c.deployedSettings(ctx)
 	}
 	s := operator.Settings{Options: operator.DefaultOptions(), Catalog: instancetype.DefaultCatalog()}
@@ -135,19 +135,19 @@ func (c *clusters) open() (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newView(settings)
+	return newView(settings, c.cluster.proxmox)
 }
 
-func newView(settings operator.Settings) (*view, error) {
+func newView(settings operator.Settings, options proxmox.Options) (*view, error) {
 	v := &view{settings: settings, roots: instance.RootClients{}}
 	for _, cluster := range settings.Cloud.Clusters {
-		client, err := proxmox.New(cluster, proxmox.Options{})
+		client, err := proxmox.New(cluster, options)
 		if err != nil {
 			return nil, err
 		}
 		v.clients = append(v.clients, client)
 		if cluster.HasRoot() {
-			if v.roots[cluster.Region], err = proxmox.NewRoot(cluster, proxmox.Options{}); err != nil {
+			if v.roots[cluster.Region], err = proxmox.NewRoot(cluster, options); err != nil {
 				return nil, err
 			}
 		}
@@ -199,7 +199,7 @@ func (c *clusters) readReachable(ctx context.Context) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, err := newView(settings)
+	v, err := newView(settings, c.cluster.proxmox)
 	if err != nil {
 		return nil, err
 	}

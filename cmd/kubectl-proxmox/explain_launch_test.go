@@ -5,7 +5,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -147,21 +146,18 @@ func TestLaunchTimelineWaiting(t *testing.T) {
 
 // The Node of a claim is found by the UUID of the VM before it has a provider ID.
 func TestExplainLaunch(t *testing.T) {
-	t.Parallel()
-	w := testenv.New(t, testenv.NoPolling())
-	claim := w.Launched("a", w.Class())
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.Named("worker")}}
-	w.Create(node)
-	w.Expect(explained(w, "nodeclaim/"+claim.Name)).To(ContainSubstring("waiting for NodeRegistered: "))
-	node.Status.NodeInfo.SystemUUID = strings.ToUpper(string(claim.UID))
-	w.Expect(w.Kube.Status().Update(t.Context(), node)).To(Succeed())
-	w.Expect(explained(w, "nodeclaim/"+claim.Name)).To(ContainSubstring("waiting for NodeReady: node " + node.Name + " is not Ready: the kubelet has not reported its status"))
-
-	out, err := runIn(w, "explain", "nodeclaim", claim.Name, "-o", "json")
-	w.Expect(err).NotTo(HaveOccurred())
-	var explanation struct{ Launch launchTimeline }
-	w.Expect(json.Unmarshal([]byte(out), &explanation)).To(Succeed())
-	w.Expect(explanation.Launch.Steps).To(ContainElement(And(HaveField("Step", instance.PhaseStarted), HaveField("Component", instance.ComponentProxmox), HaveField("AtSeconds", BeNumerically(">", 0)))))
-	w.Expect(explanation.Launch.Steps).To(ContainElement(HaveField("Slowest", true)))
-	w.Expect(explanation.Launch.Waiting).To(HaveField("Step", instance.PhaseNodeReady))
+	testenv.Simulated(t, func(t *testing.T) {
+		w := newEnv(t)
+		claim := w.Launched("a", w.Class())
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker"}}
+		w.Create(node)
+		w.Expect(explained(w, "nodeclaim/a")).To(ContainSubstring("waiting for NodeRegistered: "))
+		node.Status.NodeInfo.SystemUUID = strings.ToUpper(string(claim.UID))
+		w.Expect(w.Kube.Status().Update(t.Context(), node)).To(Succeed())
+		w.Expect(explained(w, "nodeclaim/a")).To(ContainSubstring("waiting for NodeReady: node worker is not Ready: the kubelet has not reported its status"))
+		explanation := runJSON[struct{ Launch launchTimeline }](w, "explain", "nodeclaim/a")
+		w.Expect(explanation.Launch.Steps).To(ContainElement(And(HaveField("Step", instance.PhaseStarted), HaveField("Component", instance.ComponentProxmox), HaveField("AtSeconds", BeNumerically(">", 0)))))
+		w.Expect(explanation.Launch.Steps).To(ContainElement(HaveField("Slowest", true)))
+		w.Expect(explanation.Launch.Waiting).To(HaveField("Step", instance.PhaseNodeReady))
+	})
 }

@@ -4,7 +4,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"testing"
@@ -24,7 +23,7 @@ import (
 // newNode creates a Node and a NodeClaim with a VM.
 func newNode(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass, name, region, host string, ready corev1.ConditionStatus) (*karpv1.NodeClaim, *corev1.Node) {
 	w.T.Helper()
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.Named(name)}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	w.Create(node)
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
 	w.Expect(w.Kube.Status().Update(w.T.Context(), node)).To(Succeed())
@@ -46,71 +45,61 @@ func (c withoutAttachments) List(ctx context.Context, list client.ObjectList, op
 }
 
 func TestFence(t *testing.T) {
-	t.Parallel()
-	w := testenv.New(t, testenv.NoPolling())
-	class := w.Class()
-	dead, deadNode := newNode(w, class, "dead", "region-1", "pve1", corev1.ConditionUnknown)
-	live, liveNode := newNode(w, class, "live", "region-1", "pve2", corev1.ConditionTrue)
-	// A VM that was migrated to the dead host, and one of another region.
-	moved, _ := newNode(w, class, "moved", "region-1", "pve2", corev1.ConditionUnknown)
-	w.Annotate(moved, map[string]string{v1alpha1.AnnotationHost: "pve1"})
-	other, _ := newNode(w, class, "other", "region-2", "pve1", corev1.ConditionUnknown)
+	testenv.Simulated(t, func(t *testing.T) {
+		w := newEnv(t, testenv.NeverPolled())
+		class := w.Class()
+		dead, deadNode := newNode(w, class, "dead", "region-1", "pve1", corev1.ConditionUnknown)
+		live, liveNode := newNode(w, class, "live", "region-1", "pve2", corev1.ConditionTrue)
+		// A VM that was migrated to the dead host, and one of another region.
+		moved, _ := newNode(w, class, "moved", "region-1", "pve2", corev1.ConditionUnknown)
+		w.Annotate(moved, map[string]string{v1alpha1.AnnotationHost: "pve1"})
+		other, _ := newNode(w, class, "other", "region-2", "pve1", corev1.ConditionUnknown)
+		expectFenced := func(want ...string) {
+			t.Helper()
+			var found []string
+			for _, claim := range []*karpv1.NodeClaim{dead, moved, live, other} {
+				found = append(found, testenv.Reload(w, claim).Annotations[v1alpha1.AnnotationHostFenced])
+			}
+			w.Expect(found).To(Equal(want))
+		}
+		tainted := HaveField("Spec.Taints", ContainElement(outOfService))
 
-	fenceHost := func(host string, change func(*fence)) (string, error) {
-		var out bytes.Buffer
-		f := &fence{kube: w.Kube, out: &out, region: "region-1", detachTimeout: time.Millisecond}
-		change(f)
-		err := f.run(t.Context(), host)
-		return out.String(), err
-	}
-	fenced := func(claim *karpv1.NodeClaim) string {
-		return testenv.Reload(w, claim).Annotations[v1alpha1.AnnotationHostFenced]
-	}
-	tainted := HaveField("Spec.Taints", ContainElement(outOfService))
+		for want, args := range map[string][]string{
+			"set --region to one of region-1, region-2":           {"pve1"},
+			"host region-2/pve1 is not in region region-1":        {"region-2/pve1", "--region=region-1"},
+			"want REGION/HOST":                                    {"region-1/"},
+			"hosts with NodeClaims: pve1, pve2":                   {"pve9"},
+			"nodes on host pve2 are Ready: live; power":           {"pve2"},
+			"no NodeClaim found for host \"pve2\"; hosts with No": {"pve2", "--undo"},
+		} {
+			w.Expect(errorOf(runIn(w, append([]string{"fence"}, args...)...))).To(MatchError(ContainSubstring(want)))
+		}
+		w.Expect(runIn(w, "fence", "region-1/pve1", "--dry-run")).To(ContainSubstring("nodeclaim dead fenced (dry run)"))
+		w.Expect(testenv.Reload(w, deadNode)).NotTo(tainted)
+		expectFenced("", "", "", "")
 
-	_, err := fenceHost("pve1", func(f *fence) { f.region = "" })
-	w.Expect(err).To(MatchError(ContainSubstring("set --region to one of region-1, region-2")))
-	_, err = fenceHost("region-2/pve1", func(*fence) {})
-	w.Expect(err).To(MatchError(ContainSubstring("host region-2/pve1 is not in region region-1")))
-	_, err = fenceHost("region-1/", func(*fence) {})
-	w.Expect(err).To(MatchError(ContainSubstring("want REGION/HOST")))
-	_, err = fenceHost("pve9", func(*fence) {})
-	w.Expect(err).To(MatchError(ContainSubstring("hosts with NodeClaims: pve1, pve2")))
-	_, err = fenceHost("pve2", func(*fence) {})
-	w.Expect(err).To(MatchError(And(ContainSubstring(liveNode.Name), ContainSubstring("Ready"))))
-	out, err := fenceHost("pve1", func(f *fence) { f.dryRun = true })
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(out).To(ContainSubstring("nodeclaim %s fenced (dry run)", dead.Name))
-	for _, claim := range []*karpv1.NodeClaim{dead, live, moved, other} {
-		w.Expect(fenced(claim)).To(BeEmpty(), claim.Name)
-	}
+		_, _, err := execute(t, &kubeCluster{client: withoutAttachments{w.Kube}, version: "v1.36.3"}, "fence", "region-1/pve1")
+		w.Expect(err).To(MatchError("interrupted"))
+		w.Expect(testenv.Reload(w, deadNode)).To(tainted)
+		expectFenced("", "", "", "")
+		w.Expect(runIn(w, "fence", "region-1/pve1", "--undo")).To(ContainSubstring("nodeclaim dead no longer fenced"), "the taint is sufficient")
+		w.Expect(testenv.Reload(w, deadNode)).NotTo(tainted)
 
-	_, err = fenceHost("pve1", func(f *fence) { f.kube = withoutAttachments{w.Kube} })
-	w.Expect(err).To(MatchError("interrupted"))
-	w.Expect(testenv.Reload(w, deadNode)).To(tainted)
-	w.Expect(fenced(dead)).To(BeEmpty())
-	out, err = fenceHost("pve1", func(f *fence) { f.undo = true })
-	w.Expect(err).NotTo(HaveOccurred(), "the taint is sufficient")
-	w.Expect(out).To(ContainSubstring("nodeclaim %s no longer fenced", dead.Name))
-	w.Expect(testenv.Reload(w, deadNode)).NotTo(tainted)
-	_, err = fenceHost("pve2", func(f *fence) { f.undo = true })
-	w.Expect(err).To(MatchError(ContainSubstring("no NodeClaim found for host")))
+		w.Create(&storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "volume"}, Spec: storagev1.VolumeAttachmentSpec{
+			Attacher: "csi.proxmox.sinextra.dev", NodeName: "dead", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: new("volume")},
+		}})
+		began := time.Now()
+		w.Expect(runIn(w, "fence", "pve1", "--region=region-1")).To(And(
+			ContainSubstring("volumes are still attached after 1m0s"),
+			ContainSubstring("nodeclaim dead fenced: VM proxmox://region-1/20001, node dead\n"),
+			ContainSubstring("kubectl delete nodeclaim dead moved\n")))
+		w.Expect(time.Since(began)).To(Equal(time.Minute))
+		expectFenced("pve1", "pve1", "", "")
+		w.Expect(testenv.Reload(w, deadNode)).To(tainted)
+		w.Expect(testenv.Reload(w, liveNode)).NotTo(tainted)
 
-	w.Create(&storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: w.Named("volume")}, Spec: storagev1.VolumeAttachmentSpec{
-		Attacher: "csi.proxmox.sinextra.dev", NodeName: deadNode.Name, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: new("volume")},
-	}})
-	out, err = fenceHost("region-1/pve1", func(f *fence) { f.region = "" })
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(out).To(And(
-		ContainSubstring("volumes are still attached after 1ms"),
-		ContainSubstring("nodeclaim %s fenced: VM proxmox://region-1/20001, node %s\n", dead.Name, deadNode.Name),
-		ContainSubstring("kubectl delete nodeclaim %s %s\n", dead.Name, moved.Name)))
-	w.Expect([]string{fenced(dead), fenced(moved), fenced(live), fenced(other)}).To(Equal([]string{"pve1", "pve1", "", ""}))
-	w.Expect(testenv.Reload(w, deadNode)).To(tainted)
-	w.Expect(testenv.Reload(w, liveNode)).NotTo(tainted)
-
-	_, err = fenceHost("pve1", func(f *fence) { f.undo = true })
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect([]string{fenced(dead), fenced(moved)}).To(Equal([]string{"", ""}))
-	w.Expect(testenv.Reload(w, deadNode)).NotTo(tainted)
+		w.Expect(errorOf(runIn(w, "fence", "region-1/pve1", "--undo"))).NotTo(HaveOccurred())
+		expectFenced("", "", "", "")
+		w.Expect(testenv.Reload(w, deadNode)).NotTo(tainted)
+	})
 }

@@ -6,7 +6,6 @@ package main
 import (
 	"context"
 
-	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/karpenter/pkg/events"
@@ -48,10 +47,16 @@ func (v *view) readHostStates(ctx context.Context, kube client.Client) error {
 	return nil
 }
 
+// noEvents is a recorder of a command, which emits no events.
+type noEvents struct{}
+
+// Publish does nothing.
+func (noEvents) Publish(...events.Event) {}
+
 // applyHostStates applies the ConfigMaps to the next refresh, and returns whether a host was shut
 // down to save energy. It emits no events about invalid entries: the controller does.
 func (v *view) applyHostStates(ctx context.Context, kube client.Client) (sleeping bool, err error) {
-	hosts := &maintenance.ConfigMap{Namespace: v.settings.Options.SystemNamespace, Inventory: v.inventory, Recorder: events.NewRecorder(&record.FakeRecorder{})}
+	hosts := &maintenance.ConfigMap{Namespace: v.settings.Options.SystemNamespace, Inventory: v.inventory, Recorder: noEvents{}}
 	if err := hosts.Read(ctx, kube); err != nil {
 		return false, err
 	}

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 // Importing Karpenter adds its kinds to the scheme. An init function adds those of the
@@ -67,7 +68,7 @@ func newRootFor(cluster *kubeCluster) *cobra.Command {
 	flags := root.PersistentFlags()
 	flags.StringVar(&cluster.kubeconfig, "kubeconfig", "", "path of the kubeconfig (default KUBECONFIG or ~/.kube/config)")
 	flags.StringVar(&cluster.context, "context", "", "context of the kubeconfig (default the current context)")
-	root.AddCommand(newPreflight(), newExplain(cluster), newOrphans(cluster), newFence(cluster), newRender(cluster), newHosts(cluster), newInstanceTypes(cluster), newMaintenance(cluster),
+	root.AddCommand(newPreflight(cluster), newExplain(cluster), newOrphans(cluster), newFence(cluster), newRender(cluster), newHosts(cluster), newInstanceTypes(cluster), newMaintenance(cluster),
 		newVersion(cluster), newPlan(cluster), newTop(cluster), newUI(cluster), newPower(cluster))
 	return root
 }
@@ -75,8 +76,10 @@ func newRootFor(cluster *kubeCluster) *cobra.Command {
 // kubeCluster is the Kubernetes cluster of the user's kubeconfig.
 type kubeCluster struct {
 	kubeconfig, context string
-	// client replaces that of the kubeconfig, for tests.
-	client client.Client
+	// client and version replace those of the kubeconfig's API server, and proxmox configures clients, for tests.
+	client  client.Client
+	version string
+	proxmox proxmox.Options
 }
 
 func (k *kubeCluster) loader() clientcmd.ClientConfig {
@@ -107,11 +110,14 @@ func (k *kubeCluster) namespace() (string, error) {
 
 // connect returns a client and the version of the API server.
 func (k *kubeCluster) connect() (client.Client, string, error) {
+	kube := k.client
+	if kube != nil && k.version != "" {
+		return kube, k.version, nil
+	}
 	config, err := k.config()
 	if err != nil {
 		return nil, "", err
 	}
-	kube := k.client
 	if kube == nil {
 		if kube, err = client.New(config, client.Options{Scheme: scheme.Scheme}); err != nil {
 			return nil, "", fmt.Errorf("creating the Kubernetes client: %w", err)

@@ -9,14 +9,11 @@ import (
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	unmanagedstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/whatif"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -34,29 +31,10 @@ func withSharedTemplate(s *pvesim.Scenario) {
 	}
 }
 
-// useTemplate makes the class use another template object.
-func (w *planEnv) useTemplate(kind, name string, zones []string) {
-	w.T.Helper()
-	testenv.Modify(w.Env, w.class, func(c *v1alpha1.ProxmoxNodeClass) {
-		c.Spec.InstanceTemplateRef = v1alpha1.InstanceTemplateReference{Kind: kind, Name: name}
-	})
-	w.class.Status.SelectedZones = zones
-	w.MarkReady(w.class)
-}
-
-// useUnmanaged makes the class use the templates with a name or a VMID.
-func (w *planEnv) useUnmanaged(spec v1alpha1.ProxmoxUnmanagedTemplateSpec) {
-	w.T.Helper()
-	template := w.Template(func(u *v1alpha1.ProxmoxUnmanagedTemplate) { u.Name, u.Spec = w.Named("other"), spec })
-	unmanagedstatus.Resolve(w.Inventory, template)
-	w.Expect(w.Kube.Status().Update(w.T.Context(), template)).To(Succeed())
-	w.useTemplate(v1alpha1.ProxmoxUnmanagedTemplateKind, template.Name, template.Status.Zones)
-}
-
 // useManaged makes the class use template 9500, as that of a ProxmoxTemplate.
 func (w *planEnv) useManaged() {
 	w.T.Helper()
-	template := &v1alpha1.ProxmoxTemplate{ObjectMeta: metav1.ObjectMeta{Name: w.Named("managed")}, Spec: v1alpha1.ProxmoxTemplateSpec{
+	template := &v1alpha1.ProxmoxTemplate{ObjectMeta: metav1.ObjectMeta{Name: "managed"}, Spec: v1alpha1.ProxmoxTemplateSpec{
 		// On local, the first storage with images, there would be a template for each host.
 		SourceImage: v1alpha1.SourceImage{URL: "https://example.com/debian.qcow2"}, StorageIDs: []string{"ceph", "local"},
 		Network: []v1alpha1.NetworkInterface{{Bridge: "vmbr0"}},
@@ -64,10 +42,8 @@ func (w *planEnv) useManaged() {
 	w.Create(template)
 	template.Status.Zones = []string{testenv.Region + "/pve1/9500", testenv.Region + "/pve2/9500"}
 	w.Expect(w.Kube.Status().Update(w.T.Context(), template)).To(Succeed())
-	id, err := clusterID(w.T.Context(), w.Kube)
-	w.Expect(err).NotTo(HaveOccurred())
 	mark := ownership.Mark{
-		VMID: 9500, KubeCluster: id, Name: template.Name, TemplateUID: string(template.UID),
+		VMID: 9500, KubeCluster: w.KubeCluster, Name: template.Name, TemplateUID: string(template.UID),
 		Generation: template.Hash(), Hash: template.Hash(), HashVersion: v1alpha1.HashVersion,
 	}
 	w.Expect(w.Client.UpdateVM(w.T.Context(), "pve1", 9500, proxmox.ConfigChange{Set: map[string]string{"description": mark.Notes("")}})).To(Succeed())
@@ -78,40 +54,32 @@ func (w *planEnv) useManaged() {
 // templates on shared storages again.
 func TestPlanLostTemplateHost(t *testing.T) {
 	t.Parallel()
-	noVM := func(reason string) func(*planEnv, whatif.Plan) {
-		return func(w *planEnv, plan whatif.Plan) {
-			w.Expect(plan.Create).To(BeEmpty())
-			w.Expect(plan.Unschedulable).To(HaveLen(3))
-			w.Expect(plan.Unschedulable).To(HaveEach(HaveField("Reason", ContainSubstring(reason))))
-			w.Expect(plan.Notes).To(BeEmpty())
-		}
+	unmanaged := func(spec v1alpha1.ProxmoxUnmanagedTemplateSpec) func(*planEnv) {
+		return func(w *planEnv) { w.useUnmanaged("other", spec) }
 	}
 	for name, test := range map[string]struct {
-		use  func(*planEnv)
-		want func(*planEnv, whatif.Plan)
+		use func(*planEnv)
+		// reason is why no VM is created.
+		reason string
 	}{
-		"unmanaged_on_local_storage": {
-			func(w *planEnv) { w.useUnmanaged(v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 9000}) },
-			noVM("pve1: offline"),
-		},
-		"unmanaged_on_shared_storage": {
-			func(w *planEnv) { w.useUnmanaged(v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "shared"}) },
-			noVM("pve2: template 9500 is on host pve1, which is offline"),
-		},
-		"managed_on_shared_storage": {(*planEnv).useManaged, func(w *planEnv, plan whatif.Plan) {
-			w.Expect(plan.Create).To(HaveLen(3))
-			w.Expect(plan.Create).To(HaveEach(HaveField("Host", "pve2")))
-			w.Expect(plan.Notes).To(HaveExactElements("ProxmoxTemplate default-managed on storage ceph is built again on host home/pve2, " +
-				"because host home/pve1 is offline; VMs that are cloned from it are created after that"))
-		}},
+		"unmanaged_on_local_storage":  {unmanaged(v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 9000}), "pve1: offline"},
+		"unmanaged_on_shared_storage": {unmanaged(v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "shared"}), "pve2: template 9500 is on host pve1, which is offline"},
+		"managed_on_shared_storage":   {use: (*planEnv).useManaged},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newPlanEnvIn(t, withSharedTemplate)
-			w.writeManifests()
-			test.use(w)
-			w.Expect(w.decode(w.plan("-f web.yaml -o json"), nil).Create).To(HaveLen(3), "before the host is lost")
-			test.want(w, w.decode(w.plan("-f web.yaml --lose-host home/pve1 -o json"), nil))
+			s := savePlan(t, planSetup{scenario: withSharedTemplate, objects: test.use})
+			s.Expect(s.plan("-f web.yaml").Create).To(HaveLen(3), "before the host is lost")
+			plan := s.plan("-f web.yaml --lose-host home/pve1")
+			if test.reason == "" {
+				s.Expect(plan.Create).To(And(HaveLen(3), HaveEach(HaveField("Host", "pve2"))))
+				s.Expect(plan.Notes).To(HaveExactElements("ProxmoxTemplate managed on storage ceph is built again on host home/pve2, " +
+					"because host home/pve1 is offline; VMs that are cloned from it are created after that"))
+				return
+			}
+			s.Expect(plan.Create).To(BeEmpty())
+			s.Expect(plan.Unschedulable).To(And(HaveLen(3), HaveEach(HaveField("Reason", ContainSubstring(test.reason)))))
+			s.Expect(plan.Notes).To(BeEmpty())
 		})
 	}
 }
@@ -119,43 +87,28 @@ func TestPlanLostTemplateHost(t *testing.T) {
 // Host settings with the numbers of the CPUs make hosts usable for classes with exclusive cores.
 func TestPlanNewHostSettings(t *testing.T) {
 	t.Parallel()
-	w := newPlanEnvIn(t, func(s *pvesim.Scenario) {
-		for n := range s.Hosts {
-			s.Hosts[n].Sockets, s.Hosts[n].Cores, s.Hosts[n].NUMA = 2, 4, 2
-		}
-		for n := range s.Guests {
-			if s.Guests[n].Config["template"] != "" {
-				s.Guests[n].Config["hookscript"] = "local:snippets/pve-hook"
+	s := savePlan(t, planSetup{
+		scenario: func(s *pvesim.Scenario) {
+			for n := range s.Hosts {
+				s.Hosts[n].Sockets, s.Hosts[n].Cores, s.Hosts[n].NUMA = 2, 4, 2
 			}
-		}
+			for n := range s.Guests {
+				if s.Guests[n].Config["template"] != "" {
+					s.Guests[n].Config["hookscript"] = "local:snippets/pve-hook"
+				}
+			}
+		},
+		objects: func(w *planEnv) {
+			testenv.Modify(w.Env, w.class, func(c *v1alpha1.ProxmoxNodeClass) {
+				c.Spec.CPU = &v1alpha1.CPULayout{Pinning: v1alpha1.PinningExclusive}
+			})
+			w.class.Status.SelectedZones = nil
+			w.MarkReady(w.class)
+			w.class.StatusConditions().SetFalse(v1alpha1.ConditionCPULayoutReady, v1alpha1.ReasonCPULayoutUnsupported, "cores cannot be assigned")
+			setConditions(w.Env, w.class)
+		},
 	})
-	w.writeManifests()
-	testenv.Modify(w.Env, w.class, func(c *v1alpha1.ProxmoxNodeClass) {
-		c.Spec.CPU = &v1alpha1.CPULayout{Pinning: v1alpha1.PinningExclusive}
-	})
-	w.class.Status.SelectedZones = nil
-	w.MarkReady(w.class)
-	w.class.StatusConditions().SetFalse(v1alpha1.ConditionCPULayoutReady, v1alpha1.ReasonCPULayoutUnsupported, "cores cannot be assigned")
-	w.Expect(w.Kube.Status().Update(t.Context(), w.class)).To(Succeed())
-	w.Expect(w.decode(w.plan("-f web.yaml -o json"), nil).Create).To(BeEmpty())
-	write(t, w.dir, "cells.json", `{"*": {"pve2": {"nodes": {"0": {"cpus": "0-3"}, "1": {"cpus": "4-7"}}}}}`)
-	plan := w.decode(w.plan("-f web.yaml --new-node-setting-file cells.json -o json"), nil)
-	w.Expect(plan.Create).NotTo(BeEmpty())
-	w.Expect(plan.Create).To(HaveEach(HaveField("Host", "pve2")))
-}
-
-// A ProxmoxUnmanagedTemplate that selects another template replaces the Nodes of the classes that use it.
-func TestPlanChangedTemplate(t *testing.T) {
-	t.Parallel()
-	w := newPlanEnvIn(t, withSharedTemplate)
-	w.writeManifests()
-	w.useUnmanaged(v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 9000})
-	w.addNode("a", "pve1", "500m")
-	// The plan has other names than the hash.
-	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: w.Named("a")}}
-	testenv.Modify(w.Env, claim, func(c *karpv1.NodeClaim) { delete(c.Annotations, v1alpha1.AnnotationNodeClassHash) })
-	write(t, w.dir, "template.yaml", `{apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1, kind: ProxmoxUnmanagedTemplate, metadata: {name: default-other}, spec: {vmid: 9500}}`)
-	plan := w.decode(w.plan("-f template.yaml -o json"), nil)
-	w.Expect(plan.Delete).To(ConsistOf(And(HaveField("NodeClaim", "default-a"), HaveField("Reason", string(v1alpha1.DriftImage)))))
-	w.Expect(plan.Create).To(ConsistOf(HaveField("Pods", ConsistOf("shop/a"))))
+	s.Expect(s.plan("-f web.yaml").Create).To(BeEmpty())
+	write(t, s.dir, "cells.json", `{"*": {"pve2": {"nodes": {"0": {"cpus": "0-3"}, "1": {"cpus": "4-7"}}}}}`)
+	s.Expect(s.plan("-f web.yaml --new-node-setting-file cells.json").Create).To(And(Not(BeEmpty()), HaveEach(HaveField("Host", "pve2"))))
 }

@@ -37,7 +37,7 @@ type preflight struct {
 	failed int
 }
 
-func newPreflight() *cobra.Command {
+func newPreflight(cluster *kubeCluster) *cobra.Command {
 	p := &preflight{from: &clusters{}}
 	command := &cobra.Command{
 		Use:   "preflight",
@@ -64,7 +64,7 @@ the file of --node-setting-file.`,
 			return p.run(command.Context())
 		},
 	}
-	p.from.flags(command)
+	p.from.flags(cluster, command)
 	command.Flags().StringSliceVarP(&p.manifests, "filename", "f", nil, "manifests to check: files, or directories of YAML and JSON files")
 	command.Flags().StringVar(&p.version, "kubernetes-version", "v1.36.3", "version of Kubernetes that boot data is rendered for")
 	command.Flags().StringVar(&p.namespace, "system-namespace", metav1.NamespaceSystem, "namespace that boot data is rendered for")

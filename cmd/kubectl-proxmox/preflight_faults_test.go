@@ -12,6 +12,9 @@ import (
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -54,6 +57,14 @@ func withTemplate(field string) string {
 	return strings.Replace(managedNode, "spec: {sourceImage:", "spec: {"+field+", sourceImage:", 1)
 }
 
+// withMappings adds a mapping of PCI devices and one of directories.
+func withMappings(s *pvesim.Scenario) {
+	s.Mappings = []pvesim.Mapping{
+		{Kind: "pci", ID: "gpu", Map: []string{"id=10de:2204,node=pve1,path=0000:01:00.0", "id=10de:2204,node=pve2,path=0000:01:00.0"}},
+		{Kind: "dir", ID: "data", Map: []string{"node=pve1,path=/tank", "node=pve2,path=/tank"}},
+	}
+}
+
 // separateStorages makes local a storage of files only, so images and disks are on
 // different storages.
 func separateStorages(s *pvesim.Scenario) {
@@ -74,7 +85,9 @@ type fault struct {
 	manifest string
 	// config changes the configuration of the cluster.
 	config func(string) string
-	// want are all failures that are reported.
+	// settings are the settings of the hosts.
+	settings string
+	// want is the start of each failure that is reported.
 	want []string
 }
 
@@ -100,15 +113,9 @@ func privilegeFaults() map[string]fault {
 	faults["tags_without_VM.Config.Options"] = fault{
 		scenario: withoutPrivilege("VM.Config.Options"), manifest: withClass(unmanagedNode, "tags: [a]"), want: []string{lacks("VM.Config.Options", "/vms")}}
 	faults["PCI_device_without_Mapping.Use"] = fault{
-		scenario: func(s *pvesim.Scenario) {
-			s.Mappings = []pvesim.Mapping{{Kind: "pci", ID: "gpu", Map: []string{"id=10de:2204,node=pve1,path=0000:01:00.0", "id=10de:2204,node=pve2,path=0000:01:00.0"}}}
-		},
-		manifest: withTemplate("pciDevices: [{mapping: gpu}]"), want: []string{lacks("Mapping.Use", "/mapping/pci/gpu")}}
+		scenario: withMappings, manifest: withTemplate("pciDevices: [{mapping: gpu}]"), want: []string{lacks("Mapping.Use", "/mapping/pci/gpu")}}
 	faults["share_without_Mapping.Use"] = fault{
-		scenario: func(s *pvesim.Scenario) {
-			s.Mappings = []pvesim.Mapping{{Kind: "dir", ID: "data", Map: []string{"node=pve1,path=/tank", "node=pve2,path=/tank"}}}
-		},
-		manifest: withClass(managedNode, "shares: [{mapping: data, mountPath: /data}]"), want: []string{lacks("Mapping.Use", "/mapping/dir/data")}}
+		scenario: withMappings, manifest: withClass(managedNode, "shares: [{mapping: data, mountPath: /data}]"), want: []string{lacks("Mapping.Use", "/mapping/dir/data")}}
 	faults["hardware_RNG_without_Mapping.Use"] = fault{
 		scenario: func(s *pvesim.Scenario) { s.Guests[0].Config["rng0"] = "source=/dev/hwrng" },
 		manifest: unmanagedNode, want: []string{lacks("Mapping.Use", "/mapping/hwrng")}}
@@ -119,106 +126,80 @@ func privilegeFaults() map[string]fault {
 		want: []string{"PrivilegesSufficient: region home: API token kubernetes@pve!karpenter lacks Sys.AccessNetwork, Sys.Audit on /nodes/pve2; " +
 			`run: pveum role add KarpenterHost --privs "Sys.AccessNetwork Sys.Audit" && ` +
 			"pveum acl modify /nodes/pve2 --roles KarpenterHost --users kubernetes@pve --tokens 'kubernetes@pve!karpenter'"}}
+	// The account no_role of TestPreflightGrant runs the commands.
 	faults["no_privileges"] = fault{
 		scenario: func(s *pvesim.Scenario) { s.ACLs = nil }, manifest: unmanagedNode,
-		want: []string{"PrivilegesSufficient: region home: API token kubernetes@pve!karpenter lacks Sys.Audit on /nodes/pve1, /nodes/pve2; " +
-			"VM.Allocate, VM.Audit, VM.Clone, VM.Config.CDROM, VM.Config.CPU, VM.Config.Cloudinit, VM.Config.Disk, VM.Config.HWType, VM.Config.Memory, VM.Config.Network, VM.PowerMgmt on /vms; " +
-			"Datastore.Allocate, Datastore.AllocateSpace, Datastore.AllocateTemplate, Datastore.Audit on /storage; SDN.Use on /sdn/zones; " +
-			`run: pveum role add KarpenterHost --privs "Sys.Audit" && ` +
-			`pveum role add KarpenterVM --privs "VM.Allocate VM.Audit VM.Clone VM.Config.CDROM VM.Config.CPU VM.Config.Cloudinit VM.Config.Disk VM.Config.HWType VM.Config.Memory VM.Config.Network VM.PowerMgmt" && ` +
-			`pveum role add KarpenterISO --privs "Datastore.Allocate Datastore.AllocateSpace Datastore.AllocateTemplate Datastore.Audit" && ` +
-			`pveum role add KarpenterNet --privs "SDN.Use" && ` +
-			"pveum acl modify /nodes --roles KarpenterHost --users kubernetes@pve --tokens 'kubernetes@pve!karpenter' && " +
-			"pveum acl modify /vms --roles KarpenterVM --users kubernetes@pve --tokens 'kubernetes@pve!karpenter' && " +
-			"pveum acl modify /storage --roles KarpenterISO --users kubernetes@pve --tokens 'kubernetes@pve!karpenter' && " +
-			"pveum acl modify /sdn/zones --roles KarpenterNet --users kubernetes@pve --tokens 'kubernetes@pve!karpenter'"}}
+		want: []string{"PrivilegesSufficient: region home: API token kubernetes@pve!karpenter lacks Sys.Audit on /nodes/pve1, /nodes/pve2; VM.Allocate, "}}
 	return faults
 }
 
-// objectFaults are missing or unsuitable objects.
+// objectFaults are missing or unsuitable objects. The tests of the checks compare the rest of the messages.
 func objectFaults() map[string]fault {
-	bridge := func(host int, name string) func(*pvesim.Scenario) {
-		return func(s *pvesim.Scenario) { s.Hosts[host].Bridges[0].Name = name }
+	replaced := func(old, with string) string { return strings.Replace(managedNode, old, with, 1) }
+	otherBridge := func(s *pvesim.Scenario) { s.Hosts[1].Bridges[0].Name = "vmbr7" }
+	without := func(vmid int) func(*pvesim.Scenario) {
+		return func(s *pvesim.Scenario) {
+			s.Guests = slices.DeleteFunc(s.Guests, func(g pvesim.Guest) bool { return g.VMID == vmid })
+		}
+	}
+	content := func(types ...string) func(*pvesim.Scenario) {
+		return func(s *pvesim.Scenario) { s.Storages[0].Content = types }
 	}
 	return map[string]fault{
-		"bridge_on_one_host": {scenario: bridge(1, "vmbr7"), want: []string{
-			`home/pve2: bridge "vmbr0" of spec.network[0] is not on this host, which has vmbr7; create it (Host, System, Network), or set another one`}},
-		"bridge_nowhere": {manifest: strings.Replace(managedNode, "vmbr0", "vmbr9", 1), want: []string{
-			`home/pve1, home/pve2: bridge "vmbr9" of spec.network[0] is not on this host, which has vmbr0; create it (Host, System, Network), or set another one`}},
-		"bridge_of_unmanaged_template": {scenario: bridge(1, "vmbr7"), manifest: unmanagedNode, want: []string{
-			`NetworkReady: home/pve2: bridge "vmbr0" of the template's net0 is not on this host, which has vmbr7; create it (Host, System, Network), ` +
-				`or run: qm set 9001 --net0 virtio=BC:24:11:00:23:29,bridge=BRIDGE`}},
+		"bridge_on_one_host":           {scenario: otherBridge, want: []string{`home/pve2: bridge "vmbr0" of spec.network[0] is not on this host`}},
+		"bridge_nowhere":               {manifest: replaced("vmbr0", "vmbr9"), want: []string{`home/pve1, home/pve2: bridge "vmbr9" of spec.network[0] is not on this host`}},
+		"bridge_of_unmanaged_template": {scenario: otherBridge, manifest: unmanagedNode, want: []string{`NetworkReady: home/pve2: bridge "vmbr0" of the template's net0 is not`}},
 		"VLAN_on_bridge_without_port": {
-			scenario: func(s *pvesim.Scenario) {
-				s.Hosts[1].Bridges[0] = pvesim.Bridge{Name: "vmbr0"}
-			},
-			manifest: strings.Replace(managedNode, "{bridge: vmbr0}", "{bridge: vmbr0, vlan: 15}", 1),
-			want: []string{`home/pve2: spec.network[0] has VLAN 15, but bridge "vmbr0" has no port and is not VLAN-aware; ` +
-				"run: pvesh set /nodes/pve2/network/vmbr0 --type bridge --bridge_vlan_aware 1 && pvesh set /nodes/pve2/network"}},
-		"storages_unknown": {manifest: strings.Replace(managedNode, "[local, local-lvm]", "[ceph]", 1), want: []string{
-			"home/pve1, home/pve2: none of spec.storageIDs (ceph) is on this host, which has local, local-lvm"}},
-		"storage_misspelled": {manifest: strings.Replace(managedNode, "[local, local-lvm]", "[local, local-lvmm]", 1), want: []string{
-			"home/pve1, home/pve2: local-lvmm of spec.storageIDs is not on this host, which has local, local-lvm; the others are not sufficient: " +
-				"no storage of spec.storageIDs takes disk images, which the template needs; run: pvesm set local --content images,iso,import,snippets"}},
-		"storage_missing_on_one_host": {scenario: func(s *pvesim.Scenario) {
-			s.Storages[1].Hosts = []string{"pve1"}
-			s.Guests = nil
-		}, want: []string{
-			"home/pve2: local-lvm of spec.storageIDs is not on this host, which has local; the others are not sufficient: " +
-				"no storage of spec.storageIDs takes disk images, which the template needs; run: pvesm set local --content images,iso,import,snippets"}},
-		"storage_without_import_content": {scenario: func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"iso"} }, want: []string{
-			"home/pve1, home/pve2: no storage of spec.storageIDs takes import content, which the image needs; run: pvesm set local --content import,iso"}},
-		"storage_without_iso_content": {scenario: func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"import"} }, want: []string{
-			"StorageReady: home/pve1, home/pve2: no storage takes iso content, which the boot drive needs; run: pvesm set local --content iso,import"}},
-		"boot_device_storage_unknown": {manifest: withClass(unmanagedNode, "bootDevice: {storage: ceph}"), want: []string{
-			`StorageReady: home/pve1, home/pve2: spec.bootDevice.storage "ceph" is not on this host, which has local, local-lvm`}},
-		"boot_device_storage_without_images": {manifest: withClass(unmanagedNode, "bootDevice: {storage: local}"), want: []string{
-			`StorageReady: home/pve1, home/pve2: spec.bootDevice.storage "local" has the content types iso,import,snippets, but not images; run: pvesm set local --content images,iso,import,snippets`}},
+			scenario: func(s *pvesim.Scenario) { s.Hosts[1].Bridges[0] = pvesim.Bridge{Name: "vmbr0"} },
+			manifest: replaced("{bridge: vmbr0}", "{bridge: vmbr0, vlan: 15}"),
+			want:     []string{`home/pve2: spec.network[0] has VLAN 15, but bridge "vmbr0" has no port`}},
+		"storages_unknown":   {manifest: replaced("[local, local-lvm]", "[ceph]"), want: []string{"home/pve1, home/pve2: none of spec.storageIDs (ceph) is on this host"}},
+		"storage_misspelled": {manifest: replaced("[local, local-lvm]", "[local, local-lvmm]"), want: []string{"home/pve1, home/pve2: local-lvmm of spec.storageIDs is not on this host"}},
+		"storage_missing_on_one_host": {
+			scenario: func(s *pvesim.Scenario) { s.Storages[1].Hosts, s.Guests = []string{"pve1"}, nil },
+			want:     []string{"home/pve2: local-lvm of spec.storageIDs is not on this host"}},
+		"storage_without_import_content": {scenario: content("iso"), want: []string{"home/pve1, home/pve2: no storage of spec.storageIDs takes import content"}},
+		"storage_without_iso_content":    {scenario: content("import"), want: []string{"StorageReady: home/pve1, home/pve2: no storage takes iso content"}},
+		"boot_device_storage_unknown": {
+			manifest: withClass(unmanagedNode, "bootDevice: {storage: ceph}"),
+			want:     []string{`StorageReady: home/pve1, home/pve2: spec.bootDevice.storage "ceph" is not on this host`}},
+		"boot_device_storage_without_images": {
+			manifest: withClass(unmanagedNode, "bootDevice: {storage: local}"),
+			want:     []string{`StorageReady: home/pve1, home/pve2: spec.bootDevice.storage "local" has the content types iso,import,snippets, but not images`}},
 		"template_does_not_exist": {manifest: strings.Replace(unmanagedNode, "templateName: ubuntu", "templateName: debian", 1), want: []string{
 			`InstanceTemplateReady: ProxmoxUnmanagedTemplate "new" is on no host yet: no host of regions home has a template named "debian" that is visible to the API token, ` +
 				"which needs VM.Audit on the template; on the host, list templates with: qm list, and create one with: qm template <vmid>"}},
-		"template_on_one_host": {scenario: func(s *pvesim.Scenario) {
-			s.Guests = slices.DeleteFunc(s.Guests, func(g pvesim.Guest) bool { return g.VMID == 9001 })
-		}, manifest: unmanagedNode, want: []string{`InstanceTemplateReady: home/pve2: ProxmoxUnmanagedTemplate "new" is not on this host`}},
-		"template_not_in_manifests": {manifest: strings.Replace(managedNode, "kind: ProxmoxTemplate, name: new", "kind: ProxmoxTemplate, name: other", 1), want: []string{
-			`InstanceTemplateReady: spec.instanceTemplateRef names ProxmoxTemplate "other", which does not exist; create it, or set one that is listed by: kubectl get proxmoxtemplates`}},
-		"compressed_image": {manifest: strings.Replace(managedNode, "new.img", "new.img.xz", 1), want: []string{
-			"spec.sourceImage.url ends in .xz: Proxmox decompresses ISO images only; use an image that is not compressed, or decompress it and serve it from your own web server, or upload it to the hosts and set volume"}},
-		"resource_pool_of_class": {manifest: withClass(unmanagedNode, "resourcePool: team"), want: []string{
-			`ResourcePoolReady: home: spec.resourcePool "team" does not exist; run: pveum pool add team`}},
-		"resource_pool_of_template": {manifest: withTemplate("resourcePool: team"), want: []string{
-			`home/pve1, home/pve2: spec.resourcePool "team" does not exist; run: pveum pool add team`}},
-		"security_group": {manifest: withClass(managedNode, "securityGroups: [{name: web}]"), want: []string{
-			`SecurityGroupsReady: home: spec.securityGroups: security group "web" does not exist; run: pvesh create /cluster/firewall/groups --group web, and add rules`}},
+		"template_on_one_host": {scenario: without(9001), manifest: unmanagedNode, want: []string{`InstanceTemplateReady: home/pve2: ProxmoxUnmanagedTemplate "new" is not on this host`}},
+		"template_not_in_manifests": {
+			manifest: replaced("kind: ProxmoxTemplate, name: new", "kind: ProxmoxTemplate, name: other"),
+			want:     []string{`InstanceTemplateReady: spec.instanceTemplateRef names ProxmoxTemplate "other", which does not exist`}},
+		"compressed_image": {manifest: replaced("new.img", "new.img.xz"), want: []string{
+			"spec.sourceImage.url ends in .xz: Proxmox decompresses ISO images only; use an image that is not compressed, " +
+				"or decompress it and serve it from your own web server, or upload it to the hosts and set volume"}},
+		"resource_pool_of_class":    {manifest: withClass(unmanagedNode, "resourcePool: team"), want: []string{`ResourcePoolReady: home: spec.resourcePool "team" does not exist; run: pveum pool add team`}},
+		"resource_pool_of_template": {manifest: withTemplate("resourcePool: team"), want: []string{`home/pve1, home/pve2: spec.resourcePool "team" does not exist; run: pveum pool add team`}},
+		"security_group":            {manifest: withClass(managedNode, "securityGroups: [{name: web}]"), want: []string{`SecurityGroupsReady: home: spec.securityGroups: security group "web" does not exist`}},
 		"security_group_of_unknown_interface": {manifest: withClass(managedNode, "securityGroups: [{name: kubernetes, interface: net3}]"), want: []string{
-			"InstanceTemplateReady: home/pve1: template 1000 cannot be used: a security group names interface net3, but neither the template nor spec.network has one of that name",
-			"InstanceTemplateReady: home/pve2: template 1001 cannot be used: a security group names interface net3, but neither the template nor spec.network has one of that name"}},
+			"InstanceTemplateReady: home/pve1: template 1000 cannot be used: a security group names interface net3",
+			"InstanceTemplateReady: home/pve2: template 1001 cannot be used: a security group names interface net3"}},
 		"directory_mapping": {
-			scenario: func(s *pvesim.Scenario) { s.Roles[0].Privileges = append(s.Roles[0].Privileges, "Mapping.Use") },
-			manifest: withClass(managedNode, "shares: [{mapping: data, mountPath: /data}]"), want: []string{
-				`SharesReady: home: spec.shares[0].mapping: directory mapping "data" does not exist; run: pvesh create /cluster/mapping/dir --id data --map node=HOST,path=DIRECTORY, with a --map for each host`}},
+			scenario: withPrivilege("Mapping.Use"), manifest: withClass(managedNode, "shares: [{mapping: data, mountPath: /data}]"),
+			want: []string{`SharesReady: home: spec.shares[0].mapping: directory mapping "data" does not exist`}},
 		"PCI_mapping": {
-			scenario: func(s *pvesim.Scenario) { s.Roles[0].Privileges = append(s.Roles[0].Privileges, "Mapping.Use") },
-			manifest: withTemplate("pciDevices: [{mapping: gpu}]"), want: []string{
-				"CapacityAvailable: no host fits c1.1VCPU-2GB, the cheapest allowed instance type: pve1, pve2: no device of mapping gpu, or the token lacks Mapping.Use on /mapping/pci"}},
+			scenario: withPrivilege("Mapping.Use"), manifest: withTemplate("pciDevices: [{mapping: gpu}]"),
+			want: []string{"CapacityAvailable: no host fits c1.1VCPU-2GB, the cheapest allowed instance type: pve1, pve2: no device of mapping gpu"}},
 		"tag_of_class": {
 			scenario: func(s *pvesim.Scenario) { s.Options = map[string]string{"user-tag-access": "user-allow=none"} },
-			manifest: withClass(managedNode, "tags: [karpenter]"), want: []string{
-				`TagsAllowed: home: spec.tags: tag "karpenter" is not allowed: user-tag-access of the cluster is "none"; run: pvesh set /cluster/options --user-tag-access 'user-allow=list,user-allow-list=karpenter'`}},
+			manifest: withClass(managedNode, "tags: [karpenter]"), want: []string{`TagsAllowed: home: spec.tags: tag "karpenter" is not allowed: user-tag-access of the cluster is "none"`}},
 		"tag_of_template": {
 			scenario: func(s *pvesim.Scenario) { s.Options = map[string]string{"registered-tags": "golden"} },
-			manifest: withTemplate("tags: [golden]"), want: []string{
-				`home/pve1, home/pve2: spec.tags: tag "golden" is not allowed: it is a registered tag, which requires Sys.Modify on /; remove it from registered-tags (Datacenter, Options)`}},
-		"secret": {manifest: strings.Replace(managedNode, "templatesRef: {name: boot", "templatesRef: {name: other", 1), want: []string{
+			manifest: withTemplate("tags: [golden]"), want: []string{`home/pve1, home/pve2: spec.tags: tag "golden" is not allowed: it is a registered tag`}},
+		"secret": {manifest: replaced("templatesRef: {name: boot", "templatesRef: {name: other"), want: []string{
 			`InstanceMetadataOptionsReady: reading secret kube-system/other of spec.metadataOptions.templatesRef: manifest of kind Secret "kube-system/other" not found`}},
-		"root_login": {manifest: ignitionNode, want: []string{
-			"PrivilegesSufficient: home: spec.metadataOptions.type fwcfg sets QEMU arguments, which only root@pam may do; " +
-				"add a root login for this region to the cloud config (docs/boot-data.md), or use type cdrom with an image whose Ignition supports the platform proxmoxve"}},
-		"region_of_class": {manifest: withClass(unmanagedNode, "region: mars"), want: []string{
-			`ClustersReachable: spec.region "mars" is not in the cloud config, which has home`}},
-		"region_of_template": {manifest: withTemplate("region: mars"), want: []string{
-			`spec.region "mars" is not in the cloud config, which has home`}},
-		"host_offline": {scenario: func(s *pvesim.Scenario) { s.Hosts[1].Offline = true }, want: []string{"host home/pve2 is not usable: offline"}},
+		"root_login":         {manifest: ignitionNode, want: []string{"PrivilegesSufficient: home: spec.metadataOptions.type fwcfg sets QEMU arguments"}},
+		"region_of_class":    {manifest: withClass(unmanagedNode, "region: mars"), want: []string{`ClustersReachable: spec.region "mars" is not in the cloud config, which has home`}},
+		"region_of_template": {manifest: withTemplate("region: mars"), want: []string{`spec.region "mars" is not in the cloud config, which has home`}},
+		"host_offline":       {scenario: func(s *pvesim.Scenario) { s.Hosts[1].Offline = true }, want: []string{"host home/pve2 is not usable: offline"}},
 		"hosts_full": {scenario: func(s *pvesim.Scenario) {
 			for i := range s.Guests {
 				s.Guests[i].Config["memory"] = "65536"
@@ -229,13 +210,15 @@ func objectFaults() map[string]fault {
 
 // clusterFaults are faults of the connection to the cluster.
 func clusterFaults() map[string]fault {
+	rejected := func(change func(*pvesim.User)) fault {
+		return fault{scenario: func(s *pvesim.Scenario) { change(&s.Users[0]) }, want: []string{
+			`checking region "home": URL rejects the credentials (credentials refused: Authentication failed!): ` +
+				"check token_id and token_secret (or username and password), and that the token exists and is not expired"}}
+	}
 	return map[string]fault{
-		"token_secret": {scenario: func(s *pvesim.Scenario) { s.Users[0].Tokens[0].Secret = "another" }, want: []string{
-			`checking region "home": URL rejects the credentials (credentials refused: Authentication failed!): check token_id and token_secret (or username and password), and that the token exists and is not expired`}},
-		"token_expired": {scenario: func(s *pvesim.Scenario) { s.Users[0].Tokens[0].Expire = 1 }, want: []string{
-			`checking region "home": URL rejects the credentials (credentials refused: Authentication failed!): check token_id and token_secret (or username and password), and that the token exists and is not expired`}},
-		"user_disabled": {scenario: func(s *pvesim.Scenario) { s.Users[0].Disabled = true }, want: []string{
-			`checking region "home": URL rejects the credentials (credentials refused: Authentication failed!): check token_id and token_secret (or username and password), and that the token exists and is not expired`}},
+		"token_secret":  rejected(func(u *pvesim.User) { u.Tokens[0].Secret = "another" }),
+		"token_expired": rejected(func(u *pvesim.User) { u.Tokens[0].Expire = 1 }),
+		"user_disabled": rejected(func(u *pvesim.User) { u.Disabled = true }),
 		"fingerprint": {
 			config: func(c string) string {
 				return replaceField(c, "ca_file", `fingerprint: "`+strings.TrimSuffix(strings.Repeat("00:", 32), ":")+`"`)
@@ -258,16 +241,14 @@ func replaceField(config, name, field string) string {
 	return strings.Replace(config, name+": "+value, field, 1)
 }
 
-// TestPreflightFaults checks that each single fault is found, with the whole message, and
-// that nothing else is reported.
+// TestPreflightFaults checks that each single fault is found, and that nothing else is reported.
 func TestPreflightFaults(t *testing.T) {
 	t.Parallel()
 	total := 0
 	for _, group := range []map[string]fault{privilegeFaults(), accessFaults(), objectFaults(), clusterFaults()} {
 		total += len(group)
 		for name, test := range group {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
+			testenv.RunSimulated(t, name, func(t *testing.T) {
 				test.check(t)
 			})
 		}
@@ -280,18 +261,15 @@ func TestPreflightFaults(t *testing.T) {
 // TestPreflightWithoutFault checks that nothing is reported without a fault.
 func TestPreflightWithoutFault(t *testing.T) {
 	t.Parallel()
-	withMapping := func(s *pvesim.Scenario) {
-		s.Roles[0].Privileges = append(s.Roles[0].Privileges, "Mapping.Use")
-		s.Mappings = []pvesim.Mapping{
-			{Kind: "pci", ID: "gpu", Map: []string{"id=10de:2204,node=pve1,path=0000:01:00.0", "id=10de:2204,node=pve2,path=0000:01:00.0"}},
-			{Kind: "dir", ID: "data", Map: []string{"node=pve1,path=/tank", "node=pve2,path=/tank"}},
-		}
+	mayUseMappings := func(s *pvesim.Scenario) {
+		withMappings(s)
+		withPrivilege("Mapping.Use")(s)
 	}
 	withoutPVE2 := func(s *pvesim.Scenario) { s.Hosts[1].Bridges[0].Name = "vmbr7" }
 	for name, test := range map[string]fault{
 		"managed_template":   {},
 		"unmanaged_template": {manifest: unmanagedNode},
-		"devices_and_shares": {scenario: withMapping, manifest: strings.Replace(withClass(managedNode, "shares: [{mapping: data, mountPath: /data}]"), "spec: {sourceImage:", "spec: {pciDevices: [{mapping: gpu}], sourceImage:", 1)},
+		"devices_and_shares": {scenario: mayUseMappings, manifest: strings.Replace(withClass(managedNode, "shares: [{mapping: data, mountPath: /data}]"), "spec: {sourceImage:", "spec: {pciDevices: [{mapping: gpu}], sourceImage:", 1)},
 		"groups_and_tags":    {manifest: withClass(managedNode, "securityGroups: [{name: kubernetes}]\n  tags: [a]")},
 		"resource_pool": {
 			scenario: func(s *pvesim.Scenario) { pvesim.PoolScoped(s); withAccessNetwork(s) },
@@ -302,7 +280,7 @@ func TestPreflightWithoutFault(t *testing.T) {
 				s.Storages = append(s.Storages, pvesim.Storage{ID: "nfs", Type: "nfs", Content: []string{"images", "import"}, Shared: true, Size: pvesim.GiB << 10})
 			},
 			manifest: strings.Replace(managedNode, "[local, local-lvm]", "[nfs]", 1)},
-		"excluded_host": {scenario: withoutPVE2},
+		"excluded_host": {scenario: withoutPVE2, settings: `{"home": {"pve2": {"excluded": true}}}`},
 		"root_login": {
 			config: func(c string) string {
 				return strings.Replace(c, "region: home", "region: home, root: {username: root@pam, password: pvesim}", 1)
@@ -310,8 +288,7 @@ func TestPreflightWithoutFault(t *testing.T) {
 			manifest: ignitionNode},
 		"list": {manifest: asList(managedNode)},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testenv.RunSimulated(t, name, func(t *testing.T) {
 			test.check(t)
 		})
 	}
@@ -336,40 +313,38 @@ func asList(manifest string) string {
 
 func (f fault) check(t *testing.T) {
 	t.Helper()
-	sim, dir := startSimulator(t, func(s *pvesim.Scenario) {
+	s := newSite(t, func(s *pvesim.Scenario) {
 		separateStorages(s)
 		if f.scenario != nil {
 			f.scenario(s)
 		}
 	})
-	values := filepath.Join(dir, "values.yaml")
+	values := filepath.Join(s.dir, "values.yaml")
 	if f.config != nil {
 		content, err := os.ReadFile(values)
-		if err != nil {
-			t.Fatal(err)
-		}
-		write(t, dir, "values.yaml", f.config(string(content)))
+		s.Expect(err).NotTo(HaveOccurred())
+		s.write("values.yaml", f.config(string(content)))
 	}
-	args := preflightArgs(t, dir, cmp.Or(f.manifest, managedNode))
-	if strings.HasSuffix(t.Name(), "/excluded_host") {
-		args = append(args, "--node-setting-file", write(t, dir, "settings.json", `{"home": {"pve2": {"excluded": true}}}`))
+	var args []string
+	if f.settings != "" {
+		args = []string{"--node-setting-file", s.write("settings.json", f.settings)}
 	}
-	out, err := run(t, args...)
+	out, err := s.preflight(cmp.Or(f.manifest, managedNode), args...)
 	found := failures(out)
 	if err != nil && len(found) == 0 {
 		found = []string{"error: " + err.Error()}
 	}
-	replace := strings.NewReplacer(sim.URL(), "URL", strings.TrimPrefix(sim.URL(), "https://"), "HOST", values, "VALUES")
+	replace := strings.NewReplacer(s.sim.URL(), "URL", strings.TrimPrefix(s.sim.URL(), "https://"), "HOST", values, "VALUES")
 	for n := range found {
 		found[n] = fingerprint.ReplaceAllString(replace.Replace(found[n]), "FINGERPRINT")
 	}
-	if !slices.Equal(found, f.want) {
-		t.Errorf("found\n\t%s\nwant\n\t%s\nin\n%s", strings.Join(found, "\n\t"), strings.Join(f.want, "\n\t"), out)
+	var want []any
+	for _, text := range f.want {
+		want = append(want, HavePrefix("%s", text))
 	}
-	if (err == nil) != (len(f.want) == 0) {
-		t.Errorf("found error %v", err)
-	}
-	checkReadOnly(t, sim)
+	s.Expect(found).To(HaveExactElements(want...), out)
+	s.Expect(err == nil).To(Equal(len(f.want) == 0), "found error %v", err)
+	s.checkReadOnly()
 }
 
 // failures returns the failed checks in the output.

@@ -13,8 +13,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -68,19 +68,14 @@ func TestPreflightGrant(t *testing.T) {
 	}
 	for account, scenario := range accounts {
 		for name, manifest := range manifests {
-			t.Run(account+"/"+name, func(t *testing.T) {
-				t.Parallel()
-				sim, dir := startSimulator(t, func(s *pvesim.Scenario) {
+			testenv.RunSimulated(t, account+"/"+name, func(t *testing.T) {
+				s := newSite(t, func(s *pvesim.Scenario) {
 					separateStorages(s)
 					scenario(s)
 					s.Pools = []pvesim.Pool{{ID: "team"}, {ID: "karpenter"}}
-					s.Mappings = []pvesim.Mapping{
-						{Kind: "pci", ID: "gpu", Map: []string{"id=10de:2204,node=pve1,path=0000:01:00.0", "id=10de:2204,node=pve2,path=0000:01:00.0"}},
-						{Kind: "dir", ID: "data", Map: []string{"node=pve1,path=/tank", "node=pve2,path=/tank"}},
-					}
+					withMappings(s)
 				})
-				args := preflightArgs(t, dir, manifest)
-				out, err := run(t, args...)
+				out, err := s.preflight(manifest)
 				found := failures(out)
 				if err == nil || len(found) != 1 || strings.Count(found[0], "run: ") != 1 {
 					t.Fatalf("found %d failures, want one with a command\n%s", len(found), out)
@@ -92,11 +87,11 @@ func TestPreflightGrant(t *testing.T) {
 					t.Errorf("found a built-in role in %s", found[0])
 				}
 				_, commands, _ := strings.Cut(found[0], "run: ")
-				admin := newPveum(t, sim)
+				admin := newPveum(t, s.sim)
 				for _, command := range strings.Split(commands, " && ") {
 					admin.run(t, command)
 				}
-				if out, err := run(t, args...); err != nil {
+				if out, err := s.preflight(manifest); err != nil {
 					t.Errorf("after %s: %v\n%s", commands, err, out)
 				}
 			})
@@ -140,7 +135,8 @@ type pveum struct {
 
 func newPveum(t *testing.T, sim *pvesim.Simulator) *pveum {
 	t.Helper()
-	p := &pveum{url: sim.URL(), client: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, IdleConnTimeout: 2 * time.Second}}, header: http.Header{}}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DialContext: sim.DialContext}
+	p := &pveum{url: sim.URL(), client: &http.Client{Transport: transport}, header: http.Header{}}
 	t.Cleanup(p.client.CloseIdleConnections)
 	var login struct{ Ticket, CSRFPreventionToken string }
 	p.call(t, "POST", "/access/ticket", url.Values{"username": {"root@pam"}, "password": {pvesim.RootPassword}}, &login)

@@ -4,7 +4,7 @@
 package main
 
 import (
-	"bytes"
+	"cmp"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,98 +15,70 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/examples"
 )
 
-// call runs the plugin and returns its standard output and standard error.
-func call(t *testing.T, args ...string) (out, notes string, err error) {
-	t.Helper()
-	root := newRoot()
-	var stdout, stderr bytes.Buffer
-	root.SetOut(&stdout)
-	root.SetErr(&stderr)
-	root.SetArgs(args)
-	err = root.ExecuteContext(t.Context())
-	return stdout.String(), stderr.String(), err
-}
-
 func example(name string) string { return filepath.Join("..", "..", "examples", name) }
 
 func TestRenderExamples(t *testing.T) {
+	t.Parallel()
 	formats := map[string]string{"talos": "Talos", "flatcar": "Ignition", "fedora-coreos": "Ignition"}
 	for _, recipe := range examples.Recipes() {
 		g := NewWithT(t)
-		out, notes, err := call(t, "render", "-f", example(recipe))
+		out, notes, err := execute(t, &kubeCluster{}, "render", "-f", example(recipe))
 		g.Expect(err).NotTo(HaveOccurred(), recipe)
 		g.Expect(out).To(And(ContainSubstring("==> user-data <=="), ContainSubstring("==> meta-data <=="), ContainSubstring("==> network-config <==")))
 		g.Expect(out).NotTo(ContainSubstring("{{"))
-		format := formats[recipe]
-		if format == "" {
-			format = "cloud-config"
-		}
+		format := cmp.Or(formats[recipe], "cloud-config")
 		g.Expect(notes).To(ContainSubstring("ProxmoxNodeClass " + recipe + ", user-data is " + format + "; the join token is a sample"))
 	}
 }
 
-func TestRenderFilePermissions(t *testing.T) {
-	g := NewWithT(t)
-	dir := filepath.Join(t.TempDir(), "out")
-	out, _, err := call(t, "render", "kubeadm", "-f", example("kubeadm"), "-o", dir)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(out).To(BeEmpty())
+func TestRenderFiles(t *testing.T) {
+	t.Parallel()
+	g, dir := NewWithT(t), filepath.Join(t.TempDir(), "out")
+	g.Expect(run(t, "render", "kubeadm", "-f", example("kubeadm"), "-o", dir)).To(BeEmpty())
 	for _, name := range []string{"user-data", "meta-data", "network-config"} {
 		info, err := os.Stat(filepath.Join(dir, name))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(info.Mode().Perm()).To(BeEquivalentTo(0o600))
 	}
 	image := filepath.Join(dir, "boot.iso")
-	_, _, err = call(t, "render", "-f", example("kubeadm"), "--iso", image)
-	g.Expect(err).NotTo(HaveOccurred())
-	content, err := os.ReadFile(image)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(string(content)).To(ContainSubstring("cidata"))
-	one, _, err := call(t, "render", "-f", example("kubeadm"), "--file", "meta-data")
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(one).To(HavePrefix("instance-id:"))
+	g.Expect(run(t, "render", "-f", example("kubeadm"), "--iso", image)).To(BeEmpty())
+	g.Expect(os.ReadFile(image)).To(ContainSubstring("cidata"))
+	g.Expect(run(t, "render", "-f", example("kubeadm"), "--file", "meta-data")).To(HavePrefix("instance-id:"))
 }
 
 func TestRenderInvalid(t *testing.T) {
-	dir := t.TempDir()
-	write := func(name, content string) string {
-		path := filepath.Join(dir, name)
-		NewWithT(t).Expect(os.WriteFile(path, []byte(content), 0o600)).To(Succeed())
-		return path
+	t.Parallel()
+	g, dir := NewWithT(t), t.TempDir()
+	secret := func(userData string) string {
+		return "---\napiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: ns}\nstringData: {user-data: '" + userData + "'}\n"
 	}
 	class := func(options string) string {
-		return "apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: c}\nspec:\n  instanceTemplateRef: {kind: ProxmoxTemplate, name: t}\n  metadataOptions: " + options + "\n"
+		return "apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: c}\n" +
+			"spec:\n  instanceTemplateRef: {kind: ProxmoxTemplate, name: t}\n  metadataOptions: " + options + "\n"
 	}
-	secret := "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: ns}\nstringData:\n  user-data: |\n    #cloud-config\n    a: {{ .Values.b }}\n"
-	ignition := "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: ns}\nstringData:\n  user-data: '{\"ignition\": {\"version\": \"3.4.0\"}}'\n"
-	refers := "{type: cdrom, templatesRef: {name: s, namespace: ns}}"
-	for name, test := range map[string]struct {
-		args []string
-		want string
-	}{
-		"no_class":         {[]string{"-f", write("none.yaml", secret)}, "specify a proxmoxnodeclass: the manifests contain 0"},
-		"unknown_class":    {[]string{"x", "-f", write("some.yaml", class(refers))}, `reading ProxmoxNodeClass x`},
-		"no_drive":         {[]string{"-f", write("off.yaml", class("{type: none}"))}, `ProxmoxNodeClass c has metadataOptions.type "none": its VMs get no boot drive`},
-		"cloudinit_drive":  {[]string{"-f", write("own.yaml", class("{type: cloudinit}"))}, `ProxmoxNodeClass c has metadataOptions.type "cloudinit": Proxmox generates the boot data`},
-		"ISO_with_fwcfg":   {[]string{"-f", write("fw.yaml", class(strings.Replace(refers, "cdrom", "fwcfg", 1))+"---\n"+ignition), "--iso", filepath.Join(dir, "x.iso")}, "there is no boot drive, remove --iso"},
-		"no_secret":        {[]string{"-f", write("nosecret.yaml", class(refers))}, "reading secret ns/s of spec.metadataOptions.templatesRef"},
-		"invalid_template": {[]string{"-f", write("bad.yaml", class(refers)+"---\n"+secret)}, `rendering secret ns/s of spec.metadataOptions.templatesRef: user-data: line 2, column 13: missing key "b"; valuesRef has no keys`},
-		"unknown_field":    {[]string{"-f", write("typo.yaml", class("{typ: cdrom}"))}, `unknown field "spec.metadataOptions.typ"`},
-		"unknown_file":     {[]string{"-f", example("k3s"), "--file", "userdata"}, `--file is "userdata": want user-data, meta-data, network-config or vendor-data`},
-		"path_not_found":   {[]string{"-f", filepath.Join(dir, "absent")}, "no such file or directory"},
-		"claim_not_found":  {[]string{"-f", example("k3s"), "--nodeclaim", "x"}, "reading NodeClaim x"},
+	const refers = "{type: cdrom, templatesRef: {name: s, namespace: ns}}"
+	invalid, ignition := secret("#cloud-config\n\n    a: {{ .Values.b }}"), secret(`{"ignition": {"version": "3.4.0"}}`)
+	firmware := write(t, dir, "firmware.yaml", class(strings.Replace(refers, "cdrom", "fwcfg", 1))+ignition)
+	for want, args := range map[string][]string{
+		"specify a proxmoxnodeclass: the manifests contain 0":                           {"-f", write(t, dir, "none.yaml", invalid)},
+		"reading ProxmoxNodeClass x":                                                    {"x", "-f", write(t, dir, "some.yaml", class(refers))},
+		`ProxmoxNodeClass c has metadataOptions.type "none": its VMs get no boot drive`: {"-f", write(t, dir, "off.yaml", class("{type: none}"))},
+		`ProxmoxNodeClass c has metadataOptions.type "cloudinit": Proxmox generates the boot data`: {
+			"-f", write(t, dir, "own.yaml", class("{type: cloudinit}"))},
+		"there is no boot drive, remove --iso":                     {"-f", firmware, "--iso", filepath.Join(dir, "x.iso")},
+		"reading secret ns/s of spec.metadataOptions.templatesRef": {"-f", write(t, dir, "nosecret.yaml", class(refers))},
+		`rendering secret ns/s of spec.metadataOptions.templatesRef: user-data: line 2, column 13: missing key "b"; valuesRef has no keys`: {
+			"-f", write(t, dir, "bad.yaml", class(refers)+invalid)},
+		`--file is "userdata": want user-data, meta-data, network-config or vendor-data`: {"-f", example("k3s"), "--file", "userdata"},
+		"no such file or directory": {"-f", filepath.Join(dir, "absent")},
+		"reading NodeClaim x":       {"-f", example("k3s"), "--nodeclaim", "x"},
 	} {
-		_, _, err := call(t, append([]string{"render"}, test.args...)...)
-		NewWithT(t).Expect(err).To(MatchError(ContainSubstring(test.want)), name)
+		g.Expect(errorOf(run(t, append([]string{"render"}, args...)...))).To(MatchError(ContainSubstring(want)))
 	}
-	out, _, err := call(t, "render", "-f", filepath.Join(dir, "fw.yaml"))
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	NewWithT(t).Expect(out).To(And(HavePrefix("==> user-data <=="), Not(ContainSubstring("network-config"))), "fwcfg passes only user-data")
+	g.Expect(run(t, "render", "-f", firmware)).To(And(HavePrefix("==> user-data <=="), Not(ContainSubstring("network-config"))), "fwcfg passes only user-data")
 }
 
 func TestHelp(t *testing.T) {
-	out, _, err := call(t, "--help")
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	NewWithT(t).Expect(out).To(And(ContainSubstring("kubectl proxmox"), ContainSubstring("render")))
-	NewWithT(t).Expect(strings.Contains(out, "completion")).To(BeTrue())
+	t.Parallel()
+	NewWithT(t).Expect(run(t, "--help")).To(And(ContainSubstring("kubectl proxmox"), ContainSubstring("render"), ContainSubstring("completion")))
 }

@@ -66,7 +66,7 @@ Without a terminal, with --once, or with --output, it prints everything once.`,
 			if err != nil {
 				return err
 			}
-			v, err := newView(settings)
+			v, err := newView(settings, cluster.proxmox)
 			if err != nil {
 				return err
 			}
@@ -75,9 +75,9 @@ Without a terminal, with --once, or with --output, it prints everything once.`,
 				return err
 			}
 			if out, ok := command.OutOrStdout().(*os.File); ok && !options.once && options.format.isText() && term.IsTerminal(int(out.Fd())) {
-				return runTop(command.Context(), source, *options, command.InOrStdin(), out)
+				return runTop(command.Context(), source.read, *options, command.InOrStdin(), out)
 			}
-			return printTop(command.Context(), source, *options, command.OutOrStdout())
+			return printTop(command.Context(), source.read, *options, command.OutOrStdout())
 		},
 	}
 	from.flagsOr(cluster, command)
@@ -106,8 +106,8 @@ func (o topOptions) arrange(m fleet.Map) fleet.Map {
 }
 
 // printTop prints the map once.
-func printTop(ctx context.Context, source *fleetSource, options topOptions, out io.Writer) error {
-	m, err := source.read(ctx)
+func printTop(ctx context.Context, read func(context.Context) (fleet.Map, error), options topOptions, out io.Writer) error {
+	m, err := read(ctx)
 	if err != nil {
 		return err
 	}
@@ -128,8 +128,8 @@ func printTop(ctx context.Context, source *fleetSource, options topOptions, out 
 }
 
 // runTop shows the live view until the user quits.
-func runTop(ctx context.Context, source *fleetSource, options topOptions, in io.Reader, out io.Writer) error {
-	model := newTopModel(func() (fleet.Map, error) { return source.read(ctx) }, options)
+func runTop(ctx context.Context, read func(context.Context) (fleet.Map, error), options topOptions, in io.Reader, out io.Writer) error {
+	model := newTopModel(func() (fleet.Map, error) { return read(ctx) }, options)
 	_, err := tea.NewProgram(model, tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out)).Run()
 	// Ctrl-C is a way to quit.
 	if err != nil && ctx.Err() == nil && !errors.Is(err, tea.ErrInterrupted) {

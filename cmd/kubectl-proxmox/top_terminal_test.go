@@ -7,7 +7,8 @@ package main
 
 import (
 	"bytes"
-	"fmt"
+	"context"
+	"io"
 	"os"
 	"sync"
 	"syscall"
@@ -17,11 +18,12 @@ import (
 	"github.com/creack/pty"
 	. "github.com/onsi/gomega"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
 )
 
 // screen collects the output of a program on a pseudo terminal.
 type screen struct {
+	*WithT
 	master *os.File
 	mu     sync.Mutex
 	output bytes.Buffer
@@ -35,9 +37,8 @@ func (s *screen) Write(p []byte) (int, error) {
 }
 
 // shows changes the size of the window, so the program draws everything again, and waits for a text.
-func (s *screen) shows(w *testenv.Env, want string) {
-	w.T.Helper()
-	w.Eventually(func(g Gomega) {
+func (s *screen) shows(want string) {
+	s.Eventually(func(g Gomega) {
 		s.mu.Lock()
 		before := s.output.Len()
 		s.mu.Unlock()
@@ -52,45 +53,36 @@ func (s *screen) shows(w *testenv.Env, want string) {
 	}).Should(Succeed())
 }
 
-func (s *screen) types(w *testenv.Env, keys string) {
+func (s *screen) types(keys string) {
 	_, err := s.master.WriteString(keys)
-	w.Expect(err).NotTo(HaveOccurred())
+	s.Expect(err).NotTo(HaveOccurred())
 }
 
 // TestTopTerminal runs the live view on a pseudo terminal. It is not parallel, because it sends signals to the test process.
 func TestTopTerminal(t *testing.T) {
-	w, claim, source := topWorld(t)
+	g := NewWithT(t)
 	master, slave, err := pty.Open()
-	w.Expect(err).NotTo(HaveOccurred())
+	g.Expect(err).NotTo(HaveOccurred())
 	defer func() { _, _ = master.Close(), slave.Close() }()
-	s := &screen{master: master, rows: 40}
-	w.Expect(pty.Setsize(master, &pty.Winsize{Rows: s.rows, Cols: 150})).To(Succeed())
-	go func() {
-		buffer := make([]byte, 4096)
-		for {
-			n, err := master.Read(buffer)
-			if err != nil {
-				return
-			}
-			_, _ = s.Write(buffer[:n])
-		}
-	}()
+	s := &screen{WithT: g, master: master, rows: 40}
+	g.Expect(pty.Setsize(master, &pty.Winsize{Rows: s.rows, Cols: 150})).To(Succeed())
+	go func() { _, _ = io.Copy(s, master) }()
 	done := make(chan error, 1)
 	go func() {
-		done <- runTop(t.Context(), source, topOptions{interval: time.Second, order: "name"}, slave, slave)
+		read := func(context.Context) (fleet.Map, error) { return sampleFleet(), nil }
+		done <- runTop(t.Context(), read, topOptions{interval: time.Second, order: "name"}, slave, slave)
 	}()
 
-	s.shows(w, fmt.Sprintf("VM %d", w.Intent(claim).VMID))
-	s.shows(w, "waits pve1: 1 CPUs free, 2 required")
-	s.types(w, "s")
-	s.shows(w, "sort: CPUs")
-	s.types(w, "\r")
-	s.shows(w, "host region-1/pve1")
-	s.types(w, "\r")
-	s.shows(w, "nodeclaim "+claim.Name)
-	s.shows(w, w.Name+"/runs")
-	s.types(w, "\x1b")
-	s.shows(w, "host region-1/pve1")
-	s.types(w, "q")
-	w.Eventually(done).Should(Receive(BeNil()))
+	s.shows("VM 20001")
+	s.shows("waits pve1: 1 CPUs free, 2 required")
+	s.types("s")
+	s.shows("sort: CPUs")
+	s.types("\r")
+	s.shows("host home/pve1")
+	s.types("\r")
+	s.shows("nodeclaim default-a")
+	s.types("\x1b")
+	s.shows("host home/pve1")
+	s.types("q")
+	g.Eventually(done).Should(Receive(BeNil()))
 }

@@ -4,8 +4,6 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -18,7 +16,6 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
@@ -149,92 +146,84 @@ func TestTopModelSize(t *testing.T) {
 	}
 }
 
-// topWorld returns an environment with a VM, a pod on it and a pending pod, and a source that reads it.
-func topWorld(t *testing.T) (*testenv.Env, *karpv1.NodeClaim, *fleetSource) {
-	w := testenv.New(t, testenv.NoPolling())
-	class := w.Class()
-	w.Pool(class)
-	claim := w.Launched("a", class)
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: claim.Name}, Spec: corev1.NodeSpec{ProviderID: claim.Status.ProviderID}}
-	w.Create(node)
-	for name, on := range map[string]string{"runs": claim.Name, "waits": ""} {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: name}, Spec: corev1.PodSpec{NodeName: on, Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
-		w.Create(pod)
-		if on == "" {
-			event := &corev1.Event{
-				ObjectMeta:     metav1.ObjectMeta{Namespace: w.Name, Name: "no-host-fits"},
-				InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: w.Name, Name: name, UID: pod.UID}, Source: corev1.EventSource{Component: "karpenter"},
-				Type: corev1.EventTypeWarning, Reason: "NoHostFits", Message: "pve1: 1 CPUs free, 2 required", LastTimestamp: metav1.Now(),
+func TestTopPlain(t *testing.T) {
+	testenv.Simulated(t, func(t *testing.T) {
+		w := newEnv(t)
+		createController(w, "karpenter")
+		class := w.Class()
+		w.Pool(class)
+		claim := w.Launched("a", class)
+		w.Create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.NodeSpec{ProviderID: claim.Status.ProviderID}})
+		createPod(w, "runs", "a")
+		waits := createPod(w, "waits", "")
+		createRefusal(w, waits, "pve1: 1 CPUs free, 2 required")
+		w.Clock.Advance(10 * time.Second) // Proxmox lists that the VM runs
+
+		out, err := runIn(w, "top", "--nodepool", "pool")
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Expect(out).NotTo(ContainSubstring("\x1b"), "no escape sequences")
+		w.Expect(visible(out)).To(And(
+			ContainSubstring("1 host, 1 VM, 1 pod, 1 pending"), ContainSubstring("pve1 up"), ContainSubstring("VM %d", w.Intent(claim).VMID),
+			ContainSubstring("shop/waits pve1: 1 CPUs free, 2 required"), ContainSubstring("launching nodeclaim a"),
+			ContainSubstring("NoHostFits pod/waits"),
+		))
+		data := runJSON[struct {
+			Hosts []struct {
+				Host string
+				CPUs fleet.Usage
 			}
-			w.Create(event)
+			VMs []struct {
+				NodeClaim, Phase string
+				VMID             int
+				Launch           []struct{ AfterSeconds float64 }
+				Pods             []struct{ Name string }
+			}
+			PendingPods []struct{ Reason string }
+			Problems    []string
+		}](w, "top")
+		w.Expect(data.Hosts).To(HaveExactElements(And(HaveField("Host", "pve1"), HaveField("CPUs.VMs", int64(w.Intent(claim).Cores)))))
+		w.Expect(data.VMs).To(HaveExactElements(And(HaveField("NodeClaim", "a"), HaveField("VMID", w.Intent(claim).VMID), HaveField("Phase", "joined"),
+			HaveField("Launch", Not(BeEmpty())), HaveField("Pods", HaveExactElements(HaveField("Name", "runs"))))))
+		w.Expect(data.PendingPods).To(HaveExactElements(HaveField("Reason", "pve1: 1 CPUs free, 2 required")))
+		w.Expect(data.Problems).NotTo(BeNil(), "an empty list, not null")
+		for want, args := range map[string][]string{
+			`--nodepool: found "absent", want one of [pool]`:                 {"--nodepool", "absent"},
+			`--sort: found "age", want one of [name CPUs memory price pods]`: {"--sort", "age"},
+			"--interval: found 1ms, want at least 1s":                        {"--interval", "1ms"},
+		} {
+			w.Expect(errorOf(runIn(w, append([]string{"top"}, args...)...))).To(MatchError(want))
 		}
-	}
-	source, err := newFleetSource(t.Context(), w.Kube, &view{inventory: w.Inventory, settings: operator.Settings{Options: operator.DefaultOptions()}})
-	w.Expect(err).NotTo(HaveOccurred())
-	return w, claim, source
+	})
 }
 
-func TestTopPlain(t *testing.T) {
-	t.Parallel()
-	w, claim, source := topWorld(t)
-	var out bytes.Buffer
-	w.Expect(printTop(t.Context(), source, topOptions{order: "name"}, &out)).To(Succeed())
-	w.Expect(out.String()).NotTo(ContainSubstring("\x1b"), "no escape sequences")
-	w.Expect(visible(out.String())).To(And(
-		ContainSubstring("1 host, 1 VM, 1 pod, 1 pending"), ContainSubstring("pve1 up"), ContainSubstring(fmt.Sprintf("VM %d", w.Intent(claim).VMID)),
-		ContainSubstring(w.Name+"/waits pve1: 1 CPUs free, 2 required"), ContainSubstring("launching nodeclaim "+claim.Name),
-		ContainSubstring("NoHostFits pod/waits"),
-	))
-	out.Reset()
-	w.Expect(printTop(t.Context(), source, topOptions{order: "name", format: output{"json"}}, &out)).To(Succeed())
-	var data struct {
-		Hosts []struct {
-			Host string
-			CPUs fleet.Usage
-		}
-		VMs []struct {
-			NodeClaim, Phase string
-			VMID             int
-			Launch           []struct{ AfterSeconds float64 }
-			Pods             []struct{ Name string }
-		}
-		PendingPods []struct{ Reason string }
-		Problems    []string
-	}
-	w.Expect(json.Unmarshal(out.Bytes(), &data)).To(Succeed())
-	w.Expect(data.Hosts).To(HaveExactElements(And(HaveField("Host", "pve1"), HaveField("CPUs.VMs", int64(w.Intent(claim).Cores)))))
-	w.Expect(data.VMs).To(HaveExactElements(And(HaveField("NodeClaim", claim.Name), HaveField("VMID", w.Intent(claim).VMID), HaveField("Phase", "joined"),
-		HaveField("Launch", Not(BeEmpty())), HaveField("Pods", HaveExactElements(HaveField("Name", "runs"))))))
-	w.Expect(data.PendingPods).To(HaveExactElements(HaveField("Reason", "pve1: 1 CPUs free, 2 required")))
-	w.Expect(data.Problems).NotTo(BeNil(), "an empty list, not null")
-	w.Expect(printTop(t.Context(), source, topOptions{order: "name", nodePool: "absent"}, &out)).To(MatchError(`--nodepool: found "absent", want one of [` + w.Named("pool") + `]`))
-	_, err := run(t, "top", "--sort", "age", "--cloud-config", "absent")
-	w.Expect(err).To(MatchError(`--sort: found "age", want one of [name CPUs memory price pods]`))
-	_, err = run(t, "top", "--interval", "1ms", "--cloud-config", "absent")
-	w.Expect(err).To(MatchError("--interval: found 1ms, want at least 1s"))
+// createRefusal creates the event that no Node can be created for a pod.
+func createRefusal(w *testenv.Env, pod *corev1.Pod, message string) {
+	w.T.Helper()
+	w.Create(&corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: w.Name, Name: "no-host-fits"},
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: w.Name, Name: pod.Name, UID: pod.UID}, Source: corev1.EventSource{Component: "karpenter"},
+		Type: corev1.EventTypeWarning, Reason: "NoHostFits", Message: message, LastTimestamp: metav1.Now(),
+	})
 }
 
 // A host is shown as awake when its record is gone, also if another cluster is unreachable.
 func TestTopAfterSleep(t *testing.T) {
-	t.Parallel()
-	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
-	reachable, unreachable := testenv.ClusterConfig(w.Sim, testenv.Region), testenv.ClusterConfig(w.Sim, "region-2")
-	unreachable.URLs = []string{"https://127.0.0.1:1"}
-	settings := operator.Settings{Options: operator.DefaultOptions(), Cloud: proxmox.Config{Clusters: []proxmox.ClusterConfig{reachable, unreachable}}}
-	settings.Options.SystemNamespace = w.Name
-	v, err := newView(settings)
-	w.Expect(err).NotTo(HaveOccurred())
-	source, err := newFleetSource(t.Context(), w.Kube, v)
-	w.Expect(err).NotTo(HaveOccurred())
-	store, name := power.Store{Kube: w.Kube, Namespace: w.Name, KubeCluster: source.kubeCluster}, inventory.HostName{Region: testenv.Region, Host: "pve2"}
-	for _, state := range []inventory.SleepState{inventory.Waking, ""} {
-		var record *inventory.Sleep
-		if state != "" {
-			record = &inventory.Sleep{State: state, KubeCluster: source.kubeCluster}
-		}
-		w.Expect(store.Put(t.Context(), name, record)).To(Succeed())
-		fleet, err := source.read(t.Context())
+	testenv.Simulated(t, func(t *testing.T) {
+		w := newEnv(t, testenv.Hosts(2))
+		reachable, unreachable := testenv.ClusterConfig(w.Sim, testenv.Region), testenv.ClusterConfig(w.Sim, "region-2")
+		unreachable.URLs = []string{"https://127.0.0.1:1"}
+		settings := operator.Settings{Options: operator.DefaultOptions(), Cloud: proxmox.Config{Clusters: []proxmox.ClusterConfig{reachable, unreachable}}}
+		settings.Options.SystemNamespace = w.Name
+		v, err := newView(settings, testenv.ClientOptions(w.Sim))
 		w.Expect(err).NotTo(HaveOccurred())
-		w.Expect(fleet.Hosts).To(ContainElement(And(HaveField("Name", "pve2"), HaveField("Sleep", string(state)))))
-	}
+		source, err := newFleetSource(t.Context(), w.Kube, v)
+		w.Expect(err).NotTo(HaveOccurred())
+		store, name := power.Store{Kube: w.Kube, Namespace: w.Name, KubeCluster: w.KubeCluster}, inventory.HostName{Region: testenv.Region, Host: "pve2"}
+		expectSleep := func(record *inventory.Sleep, state inventory.SleepState) {
+			w.Expect(store.Put(t.Context(), name, record)).To(Succeed())
+			w.Expect(source.read(t.Context())).To(HaveField("Hosts", ContainElement(And(HaveField("Name", "pve2"), HaveField("Sleep", string(state))))))
+		}
+		expectSleep(&inventory.Sleep{State: inventory.Waking, KubeCluster: w.KubeCluster}, inventory.Waking)
+		expectSleep(nil, "")
+	})
 }

@@ -48,7 +48,7 @@ func startUI(w *testenv.Env, account string, read func(context.Context) (fleet.M
 
 func TestUIProxy(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.NeverPolled())
+	w := testenv.NewWithAPIServer(t, testenv.NeverPolled())
 	address := startUI(w, w.Name, func(context.Context) (fleet.Map, error) { return sampleFleet(), nil })
 	jar, err := cookiejar.New(nil)
 	w.Expect(err).NotTo(HaveOccurred())
@@ -86,7 +86,7 @@ func TestUIProxy(t *testing.T) {
 
 func TestUIErrors(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.NeverPolled())
+	w := testenv.NewWithAPIServer(t, testenv.NeverPolled())
 	_, _, err := findWebPage(t.Context(), w.Kube, "")
 	w.Expect(err).To(MatchError("no Deployment has a container with the flag --cloud-config: is the controller installed?"))
 	labels := map[string]string{"app": w.Name}

@@ -17,13 +17,9 @@ import (
 // one that is not.
 func renderWithDisks(t *testing.T, name string, disks ...bootdata.Disk) []byte {
 	t.Helper()
-	data := newData(t)
+	templates, data := recipeData(t, name)
 	data.Disks = disks
-	templates, values := recipe(t, name)
-	data.Values = values
-	files, err := bootdata.Render(templates, data)
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	return files.UserData
+	return render(t, templates, data).UserData
 }
 
 func newDisks() []bootdata.Disk {

@@ -80,6 +80,23 @@ func resources(cpu, memory string) corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
 }
 
+// recipeData returns the templates of an example, and data with its values.
+func recipeData(t *testing.T, name string) (bootdata.Templates, bootdata.Data) {
+	t.Helper()
+	templates, values := recipe(t, name)
+	data := newData(t)
+	data.Values = values
+	return templates, data
+}
+
+// render returns the rendered files.
+func render(t *testing.T, templates bootdata.Templates, data bootdata.Data) bootdata.Files {
+	t.Helper()
+	files, err := bootdata.Render(templates, data)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return files
+}
+
 // recipe returns the templates and values in the Secrets of an example.
 func recipe(t *testing.T, name string) (templates bootdata.Templates, values map[string]string) {
 	t.Helper()

@@ -64,9 +64,7 @@ func TestFunctions(t *testing.T) {
 	} {
 		t.Run(template, func(t *testing.T) {
 			t.Parallel()
-			files, err := bootdata.Render(bootdata.Templates{UserData: template}, newData(t))
-			NewWithT(t).Expect(err).NotTo(HaveOccurred())
-			NewWithT(t).Expect(string(files.UserData)).To(Equal(want))
+			NewWithT(t).Expect(string(render(t, bootdata.Templates{UserData: template}, newData(t)).UserData)).To(Equal(want))
 		})
 	}
 }
@@ -90,8 +88,7 @@ func TestFunctionErrors(t *testing.T) {
 	} {
 		t.Run(template, func(t *testing.T) {
 			t.Parallel()
-			_, err := bootdata.Render(bootdata.Templates{UserData: template}, newData(t))
-			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(want)))
+			NewWithT(t).Expect(bootdata.Render(bootdata.Templates{UserData: template}, newData(t))).Error().To(MatchError(ContainSubstring(want)))
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	. "github.com/onsi/gomega"
 	yamlv3 "go.yaml.in/yaml/v3"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 
@@ -148,9 +149,7 @@ func FuzzCIDR(f *testing.F) {
 func checkAddress(t *testing.T, cidr, address string) {
 	t.Helper()
 	prefix, err := netip.ParsePrefix(cidr)
-	if err != nil {
-		t.Fatalf("%q was accepted: %v", cidr, err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred(), "%q was accepted", cidr)
 	if addr, err := netip.ParseAddr(address); err != nil || !prefix.Masked().Contains(addr) {
 		t.Errorf("%q is not in %s (%v)", address, cidr, err)
 	}

@@ -28,8 +28,7 @@ storage:
 func TestRenderButane(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	files, err := bootdata.Render(bootdata.Templates{UserData: butane}, newData(t))
-	g.Expect(err).NotTo(HaveOccurred())
+	files := render(t, bootdata.Templates{UserData: butane}, newData(t))
 	config, findings, err := ignition.Parse(files.UserData)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(findings.Entries).To(BeEmpty())
@@ -42,16 +41,13 @@ func TestRenderButane(t *testing.T) {
 func TestRenderButaneVendorData(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	files, err := bootdata.Render(bootdata.Templates{VendorData: strings.ReplaceAll(butane, ".Metadata.", ".")}, newData(t))
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(json.Valid(files.VendorData)).To(BeTrue())
+	g.Expect(json.Valid(render(t, bootdata.Templates{VendorData: strings.ReplaceAll(butane, ".Metadata.", ".")}, newData(t)).VendorData)).To(BeTrue())
 }
 
 func TestRenderIgnition(t *testing.T) {
 	t.Parallel()
 	const config = `{"ignition":{"version":"3.4.0"},"systemd":{"units":[{"name":"{{ .Metadata.Hostname }}.service","enabled":true}]}}`
-	files, err := bootdata.Render(bootdata.Templates{UserData: config}, newData(t))
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	files := render(t, bootdata.Templates{UserData: config}, newData(t))
 	NewWithT(t).Expect(string(files.UserData)).To(Equal(strings.ReplaceAll(config, "{{ .Metadata.Hostname }}", "default-x7k2p")))
 }
 

@@ -93,8 +93,7 @@ func (c candidate) bootDrive(t *testing.T, plane *harness.Plane) []byte {
 	data.Kubernetes.RootCA = string(plane.Config.CAData)
 	data.Kubernetes.BootstrapToken = c.token.Value()
 	data.Network = bootdata.Network{Interfaces: []bootdata.Interface{{MacAddr: c.mac, Address4: []string{c.address + "/24"}, Gateway4: "192.168.7.1"}}}
-	files, err := bootdata.Render(templates, data)
-	g.Expect(err).NotTo(HaveOccurred())
+	files := render(t, templates, data)
 	if c.firmware {
 		return files.UserData
 	}

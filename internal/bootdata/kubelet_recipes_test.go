@@ -24,17 +24,14 @@ func TestKubeletConfigurationInRecipes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := NewWithT(t)
-			data := newData(t)
+			templates, data := recipeData(t, name)
 			config := &data.Kubernetes.KubeletConfiguration
 			config.ClusterDomain, config.RegistryPullQPS = "example.com", new(int32(0))
 			if name != "talos" { // which rejects these fields
 				config.ResolverConfig = new("/etc/resolv.conf")
 				config.Authentication.Webhook.CacheTTL.Duration = 5 * time.Minute
 			}
-			templates, values := recipe(t, name)
-			data.Values = values
-			files, err := bootdata.Render(templates, data)
-			g.Expect(err).NotTo(HaveOccurred())
+			files := render(t, templates, data)
 			var text string
 			switch {
 			case name == "talos":

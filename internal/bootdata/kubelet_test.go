@@ -36,9 +36,8 @@ func renderConfig(t *testing.T, in bootdata.KubeletInput) string {
 	t.Helper()
 	config, err := bootdata.NewKubeletConfiguration(in)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	files, err := bootdata.Render(bootdata.Templates{UserData: "{{ toYaml .Kubernetes.KubeletConfiguration }}"},
+	files := render(t, bootdata.Templates{UserData: "{{ toYaml .Kubernetes.KubeletConfiguration }}"},
 		bootdata.Data{Kubernetes: bootdata.Kubernetes{KubeletConfiguration: config}})
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return string(files.UserData)
 }
 
@@ -65,9 +64,7 @@ func TestKubeletConfiguration(t *testing.T) {
 		},
 	}
 
-	got := parseKubeletConfig(t, renderConfig(t, in))
-
-	g.Expect(*got).To(Equal(kubeletconfig.KubeletConfiguration{
+	g.Expect(*parseKubeletConfig(t, renderConfig(t, in))).To(Equal(kubeletconfig.KubeletConfiguration{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "kubelet.config.k8s.io/v1beta1", Kind: "KubeletConfiguration"},
 		ProviderID: "proxmox://r/1",
 		RegisterWithTaints: []corev1.Taint{
@@ -110,8 +107,7 @@ func TestKubeletConfigurationStaticPolicy(t *testing.T) {
 	_, err := bootdata.NewKubeletConfiguration(bootdata.KubeletInput{Config: static})
 	g.Expect(err).To(MatchError(ContainSubstring("kubeletConfiguration.cpuManagerPolicy: found static, which needs CPU in kubeReserved or systemReserved")))
 	static.KubeReserved = map[string]string{"cpu": "100m"}
-	_, err = bootdata.NewKubeletConfiguration(bootdata.KubeletInput{Config: static})
-	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(bootdata.NewKubeletConfiguration(bootdata.KubeletInput{Config: static})).Error().NotTo(HaveOccurred())
 }
 
 func TestRegistrationTaintsUnique(t *testing.T) {
@@ -134,9 +130,8 @@ func TestNodeLabelsAllowedForKubelet(t *testing.T) {
 	} {
 		labels[key] = "v"
 	}
-	files, err := bootdata.Render(bootdata.Templates{UserData: "{{ .Kubernetes.NodeLabels }}"},
+	files := render(t, bootdata.Templates{UserData: "{{ .Kubernetes.NodeLabels }}"},
 		bootdata.Data{Kubernetes: bootdata.Kubernetes{NodeLabels: labels}})
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	NewWithT(t).Expect(strings.Split(string(files.UserData), ",")).To(Equal([]string{
 		"example.com/x=v", "karpenter.proxmox.sinextra.dev/instance-family=v", "karpenter.sh/nodepool=v",
 		"kubelet.kubernetes.io/x=v", "kubernetes.io/os=v", "node.kubernetes.io/instance-type=v", "notkubernetes.io/z=v",

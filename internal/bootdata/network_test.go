@@ -15,18 +15,15 @@ import (
 func TestRenderDefaultNetworkConfig(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	files, err := bootdata.Render(bootdata.Templates{}, bootdata.Data{Network: bootdata.Network{
+	files := render(t, bootdata.Templates{}, bootdata.Data{Network: bootdata.Network{
 		NameServers: []string{"192.168.0.53", "2001:db8::53"}, SearchDomains: []string{"example.com"},
 		Interfaces: []bootdata.Interface{{
 			Name: "eth0", MacAddr: "BC:24:11:00:00:01", MTU: 1400,
 			Address4: []string{"192.168.0.17/24"}, Gateway4: "192.168.0.1", Address6: []string{"2001:db8::17/64"}, Gateway6: "fe80::1",
-		}, {
-			Name: "eth1", MacAddr: "BC:24:11:00:00:02", DHCPv4: true, SLAAC: true,
-		}, {
+		}, {Name: "eth1", MacAddr: "BC:24:11:00:00:02", DHCPv4: true, SLAAC: true}, {
 			Name: "eth2", MacAddr: "BC:24:11:00:00:03", Address4: []string{"203.0.113.5/32"}, Gateway4: "172.31.1.1", OnLink4: true,
 		}},
 	}})
-	g.Expect(err).NotTo(HaveOccurred())
 	const dns = `, nameservers: {addresses: [192.168.0.53, "2001:db8::53"], search: [example.com]}`
 	g.Expect(files.NetworkConfig).To(MatchYAML(`
 version: 2

@@ -8,7 +8,6 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 )
 
 // plainImage returns programs of a cloud image without Kubernetes: apt-get records its calls, and curl downloads a key.
@@ -25,12 +24,9 @@ func plainImage(root string) map[string]string {
 func TestRecipesInstallPackages(t *testing.T) {
 	t.Parallel()
 	g, root := NewWithT(t), t.TempDir()
-	data := newData(t)
-	templates, values := recipe(t, "kubeadm")
-	values["installKubernetes"] = "v1.36"
-	data.Values = values
-	files, err := bootdata.Render(templates, data)
-	g.Expect(err).NotTo(HaveOccurred())
+	templates, data := recipeData(t, "kubeadm")
+	data.Values["installKubernetes"] = "v1.36"
+	files := render(t, templates, data)
 	m := machine{root: root, programs: plainImage(root)}
 	m.write(t, "/etc/apt/sources.list.d/debian.sources", "")
 	m.boot(t, parseCloudConfig(t, files.UserData))

@@ -34,8 +34,7 @@ func renderPreparation(t *testing.T, name string) []byte {
 	data := bootdata.Data{Metadata: bootdata.Metadata{Hostname: "ubuntu-prepared"}, Values: secret.StringData}
 	data.Values["sshAuthorizedKeys"] = "ssh-ed25519 AAAA a@b"
 	data.Values["images"], data.Values["airgapImages"] = "registry.k8s.io/pause:3.8\nregistry.k8s.io/kube-proxy:v1.36.3\n", "core canal"
-	files, err := bootdata.Render(bootdata.Templates{UserData: secret.StringData["user-data"]}, data)
-	g.Expect(err).NotTo(HaveOccurred())
+	files := render(t, bootdata.Templates{UserData: secret.StringData["user-data"]}, data)
 	return files.UserData
 }
 
@@ -137,12 +136,9 @@ func TestRecipesPreparedTemplate(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				g, m := NewWithT(t), machine{root: t.TempDir()}
-				data := newData(t)
-				templates, values := recipe(t, name)
-				values["prepared"] = "true"
-				data.Values = values
-				files, err := bootdata.Render(templates, data)
-				g.Expect(err).NotTo(HaveOccurred())
+				templates, data := recipeData(t, name)
+				data.Values["prepared"] = "true"
+				files := render(t, templates, data)
 				g.Expect(string(files.UserData)).NotTo(MatchRegexp(`curl|apt-get`))
 				check := parseCloudConfig(t, files.UserData).scripts[0]
 				m.programs = map[string]string{"systemctl": "#!/bin/sh\necho \"$@\" >> " + m.root + "/calls\n", "tee": "#!/bin/sh\ncat\n"}

@@ -50,11 +50,8 @@ func renderRecipe(t *testing.T, name string) bootConfig {
 		g.Expect(err).NotTo(HaveOccurred())
 		return parseCloudConfig(t, snippet)
 	}
-	data := newData(t)
-	templates, values := recipe(t, name)
-	data.Values = values
-	files, err := bootdata.Render(templates, data)
-	g.Expect(err).NotTo(HaveOccurred())
+	templates, data := recipeData(t, name)
+	files := render(t, templates, data)
 	if bootdata.FormatOf(files.UserData) == bootdata.FormatIgnition {
 		return parseIgnition(t, files.UserData)
 	}

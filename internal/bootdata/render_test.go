@@ -30,6 +30,14 @@ func expectGolden(t *testing.T, name string, got []byte) {
 	g.Expect(string(got)).To(Equal(string(want)))
 }
 
+// goldenOf returns the name of a recipe's file, or that of the defaults if the recipe has no file of its own.
+func goldenOf(recipe, extension string) string {
+	if _, err := os.Stat(filepath.Join("testdata", "golden", recipe+extension)); err != nil {
+		return "defaults" + extension
+	}
+	return recipe + extension
+}
+
 func TestRender(t *testing.T) {
 	t.Parallel()
 	for _, name := range append([]string{"defaults"}, examples.Recipes()...) {
@@ -40,11 +48,10 @@ func TestRender(t *testing.T) {
 			if name != "defaults" {
 				templates, data.Values = recipe(t, name)
 			}
-			files, err := bootdata.Render(templates, data)
-			g.Expect(err).NotTo(HaveOccurred())
+			files := render(t, templates, data)
 			expectGolden(t, name+".user-data", files.UserData)
-			expectGolden(t, name+".meta-data", files.MetaData)
-			expectGolden(t, name+".network-config", files.NetworkConfig)
+			expectGolden(t, goldenOf(name, ".meta-data"), files.MetaData)
+			expectGolden(t, goldenOf(name, ".network-config"), files.NetworkConfig)
 			g.Expect(files.VendorData).To(BeEmpty())
 		})
 	}
@@ -75,8 +82,7 @@ func TestRenderOptionalValues(t *testing.T) {
 				data.Values[match[1]], used[match[1]] = optionalValues[match[1]], true
 			}
 		}
-		files, err := bootdata.Render(templates, data)
-		g.Expect(err).NotTo(HaveOccurred(), name)
+		files := render(t, templates, data)
 		if name != "talos" {
 			g.Expect(string(files.UserData)).To(ContainSubstring("ssh-rsa BBBB c@d"), name)
 		}
@@ -88,16 +94,13 @@ func TestRenderOptionalValues(t *testing.T) {
 func TestRenderKubeadmShares(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	templates, values := recipe(t, "kubeadm")
-	data := newData(t)
-	data.Values = values
+	templates, data := recipeData(t, "kubeadm")
 	data.Shares = []bootdata.Share{
 		{Tag: "data", MountPath: "/mnt/data", Type: "virtiofs", Options: "defaults"},
 		{Tag: "sets", MountPath: "/mnt/sets", Type: "9p", Options: "trans=virtio"},
 		{Tag: "not-mounted"},
 	}
-	files, err := bootdata.Render(templates, data)
-	g.Expect(err).NotTo(HaveOccurred())
+	files := render(t, templates, data)
 	var config struct{ Mounts [][]string }
 	g.Expect(yaml.Unmarshal(files.UserData, &config)).To(Succeed())
 	g.Expect(config.Mounts).To(Equal([][]string{
@@ -110,8 +113,7 @@ func TestRenderDefaultUserDataPermissions(t *testing.T) {
 	g := NewWithT(t)
 	data := newData(t)
 	data.Values["SSHAuthorizedKeys"] = "ssh-ed25519 AAAA a@b\nssh-rsa BBBB c@d\n"
-	files, err := bootdata.Render(bootdata.Templates{}, data)
-	g.Expect(err).NotTo(HaveOccurred())
+	files := render(t, bootdata.Templates{}, data)
 	var config struct {
 		Users []struct {
 			Keys []string `json:"ssh_authorized_keys"`
@@ -134,19 +136,16 @@ func TestRenderInterfaceWithoutAddresses(t *testing.T) {
 	static.Address4 = []string{"10.0.0.2/8"}
 	slaac.SLAAC = true
 	for want, test := range map[string]bootdata.Interface{"true": nic, "false": static, "false ": slaac} {
-		files, err := bootdata.Render(bootdata.Templates{
+		files := render(t, bootdata.Templates{
 			NetworkConfig: "x: {{ (index .Interfaces 0).DHCPv4 }}",
 		}, bootdata.Data{Network: bootdata.Network{Interfaces: []bootdata.Interface{test}}})
-		NewWithT(t).Expect(err).NotTo(HaveOccurred())
 		NewWithT(t).Expect(string(files.NetworkConfig)).To(Equal("x: " + strings.TrimSpace(want)))
 	}
 }
 
 func TestRenderDefaultsWithoutData(t *testing.T) {
 	t.Parallel()
-	files, err := bootdata.Render(bootdata.Templates{}, bootdata.Data{})
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	NewWithT(t).Expect(string(files.NetworkConfig)).To(Equal("version: 2\nethernets: {}\n"))
+	NewWithT(t).Expect(string(render(t, bootdata.Templates{}, bootdata.Data{}).NetworkConfig)).To(Equal("version: 2\nethernets: {}\n"))
 }
 
 func TestRenderVariables(t *testing.T) {
@@ -166,19 +165,7 @@ func TestRenderVariables(t *testing.T) {
 		"{{ .Values.apiServer }}":                                            "https://10.0.0.1:6443",
 		`{{ index .Values "apiServer" }}`:                                    "https://10.0.0.1:6443",
 		`{{ define "x" }}{{ .Zone }}{{ end }}{{ template "x" .Metadata }}`:   "pve1",
-	} {
-		t.Run(template, func(t *testing.T) {
-			t.Parallel()
-			files, err := bootdata.Render(bootdata.Templates{UserData: template}, newData(t))
-			NewWithT(t).Expect(err).NotTo(HaveOccurred())
-			NewWithT(t).Expect(string(files.UserData)).To(Equal(want))
-		})
-	}
-}
 
-func TestRenderAbsentValues(t *testing.T) {
-	t.Parallel()
-	for template, want := range map[string]string{
 		"{{ if .Values.absent }}yes{{ else }}no{{ end }}":                               "no",
 		"{{ if not .Values.absent }}yes{{ end }}":                                       "yes",
 		"{{ if and .Values.apiServer .Values.absent }}yes{{ else }}no{{ end }}":         "no",
@@ -196,9 +183,7 @@ func TestRenderAbsentValues(t *testing.T) {
 	} {
 		t.Run(template, func(t *testing.T) {
 			t.Parallel()
-			files, err := bootdata.Render(bootdata.Templates{UserData: template}, newData(t))
-			NewWithT(t).Expect(err).NotTo(HaveOccurred())
-			NewWithT(t).Expect(string(files.UserData)).To(Equal(want))
+			NewWithT(t).Expect(string(render(t, bootdata.Templates{UserData: template}, newData(t)).UserData)).To(Equal(want))
 		})
 	}
 }
@@ -225,16 +210,12 @@ func TestRenderBadTemplates(t *testing.T) {
 			`meta-data: line 1, column 15: Metadata has no field "Metadata"`},
 		"root_of_network-config": {bootdata.Templates{NetworkConfig: "{{ .Hostname }}"},
 			`network-config: line 1, column 3: Network has no field "Hostname"`},
-		"unknown_function": {bootdata.Templates{VendorData: "\n{{ dict }}"},
-			`vendor-data: line 2: function "dict" not defined`},
-		"syntax": {bootdata.Templates{UserData: "{{ if }}"},
-			`user-data: line 1: missing value for if`},
-		"unclosed": {bootdata.Templates{UserData: "{{ if true }}"},
-			`user-data: line 1: unexpected EOF`},
+		"unknown_function": {bootdata.Templates{VendorData: "\n{{ dict }}"}, `vendor-data: line 2: function "dict" not defined`},
+		"syntax":           {bootdata.Templates{UserData: "{{ if }}"}, `user-data: line 1: missing value for if`},
+		"unclosed":         {bootdata.Templates{UserData: "{{ if true }}"}, `user-data: line 1: unexpected EOF`},
 		"function_error": {bootdata.Templates{UserData: `{{ cidrhost .Values.password }}`},
 			`user-data: line 1, column 3: cidrhost: the argument is not an address in CIDR form, for example 192.168.0.0/24`},
-		"wrong_type": {bootdata.Templates{UserData: "{{ upper 3 }}"},
-			`user-data: line 1, column 9: wrong type of argument: expected string`},
+		"wrong_type": {bootdata.Templates{UserData: "{{ upper 3 }}"}, `user-data: line 1, column 9: wrong type of argument: expected string`},
 		"wrong_number_of_arguments": {bootdata.Templates{UserData: `{{ upper "a" "b" }}`},
 			`user-data: line 1, column 3: wrong number of args for upper: want 1 got 2`},
 		"range_over_string": {bootdata.Templates{UserData: "{{ range .Values.password }}{{ end }}"},
@@ -249,8 +230,7 @@ func TestRenderBadTemplates(t *testing.T) {
 			`user-data: line 3: does not render to valid YAML: mapping values are not allowed in this context`},
 		"alias": {bootdata.Templates{UserData: "#cloud-config\na: *{{ .Values.password }}"},
 			`user-data: does not render to valid YAML: a value that starts with * must be quoted`},
-		"not_a_mapping": {bootdata.Templates{MetaData: "just text"},
-			`meta-data: does not render to a YAML mapping`},
+		"not_a_mapping": {bootdata.Templates{MetaData: "just text"}, `meta-data: does not render to a YAML mapping`},
 		"duplicate_key": {bootdata.Templates{UserData: "#cloud-config\nruncmd: []\npackages: []\nruncmd: []"},
 			`user-data: line 4, column 1: does not render to valid YAML: duplicate key in one mapping`},
 		"kubelet_config_rejected_by_Talos": {bootdata.Templates{UserData: "version: v1alpha1\nmachine:\n  kubelet:\n    extraConfig:\n      {{- .Kubernetes.KubeletConfiguration | toYaml | nindent 6 }}"},

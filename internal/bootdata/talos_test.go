@@ -30,8 +30,7 @@ func TestRenderTalosRouting(t *testing.T) {
 			data := newData(t)
 			data.Values = values
 			c.change(&data.Network.Interfaces[1])
-			_, err := bootdata.Render(templates, data)
-			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(c.want)))
+			NewWithT(t).Expect(bootdata.Render(templates, data)).Error().To(MatchError(ContainSubstring(c.want)))
 		})
 	}
 }

@@ -22,9 +22,7 @@ func TestUnusedSettings(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			templates, values := recipe(t, name)
-			data := newData(t)
-			data.Values = values
+			templates, data := recipeData(t, name)
 			NewWithT(t).Expect(unusedFields(t, templates, data)).To(Equal(want))
 		})
 	}
@@ -55,8 +53,7 @@ func TestUnusedSettingsOfTemplates(t *testing.T) {
 func unusedFields(t *testing.T, templates bootdata.Templates, data bootdata.Data) []string {
 	t.Helper()
 	g := NewWithT(t)
-	files, err := bootdata.Render(templates, data)
-	g.Expect(err).NotTo(HaveOccurred())
+	files := render(t, templates, data)
 	unused, err := bootdata.UnusedSettings(func(d bootdata.Data) (bootdata.Files, error) { return bootdata.Render(templates, d) }, data, files)
 	g.Expect(err).NotTo(HaveOccurred())
 	var fields []string

@@ -4,32 +4,29 @@
 package cloudprovider_test
 
 import (
-	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	corecloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
-	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// provider returns a CloudProvider of an Env.
-func provider(w *testenv.Env, changes ...func(*cloudprovider.Deps)) *cloudprovider.CloudProvider {
-	deps := cloudprovider.Deps{
-		Kube: w.Kube, VMs: w.Instances.VMs, Planner: w.Instances.Planner, Deleter: w.Instances.Deleter, Power: w.Instances.Power,
-		Types: w.Types, Recorder: w.Events, Clock: w.Clock, Overlays: nodeoverlay.NewInstanceTypeStore(),
-	}
-	for _, change := range changes {
-		change(&deps)
-	}
-	return cloudprovider.New(deps)
+// create calls Create, which must succeed.
+func create(w *testenv.Env, claim *karpv1.NodeClaim) *karpv1.NodeClaim {
+	w.T.Helper()
+	filled, err := w.CloudProvider().Create(w.T.Context(), claim)
+	w.Expect(err).NotTo(HaveOccurred())
+	return filled
 }
 
 // full is a scenario without free CPUs.
@@ -40,195 +37,181 @@ func full(s *pvesim.Scenario) {
 }
 
 func TestCreate(t *testing.T) {
-	t.Parallel()
-	w := testenv.New(t, testenv.NoPolling())
-	class := w.Class()
-	claim := w.Claim("a", class)
-	w.Sim.ResetRequests()
-	filled, err := provider(w).Create(t.Context(), claim)
-	w.Expect(err).NotTo(HaveOccurred())
+	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+		class := w.Class()
+		claim := w.Claim("a", class)
+		w.Sim.ResetRequests()
+		filled := create(w, claim)
 
-	in := w.Intent(testenv.Reload(w, claim))
-	w.Expect(filled.Name).To(Equal(claim.Name))
-	w.Expect(filled.Status.ProviderID).To(Equal(in.ProviderID()))
-	w.Expect(filled.Status.ImageID).To(And(Equal(in.ImageID), Not(BeEmpty())))
-	w.Expect(filled.Labels).To(And(
-		HaveKeyWithValue(corev1.LabelInstanceTypeStable, testenv.InstanceType),
-		HaveKeyWithValue(corev1.LabelTopologyRegion, testenv.Region),
-		HaveKeyWithValue(corev1.LabelTopologyZone, "pve1"),
-		HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand),
-		HaveKeyWithValue(corev1.LabelArchStable, "amd64"),
-		HaveKeyWithValue(corev1.LabelOSStable, "linux"),
-		HaveKeyWithValue(v1alpha1.LabelInstanceFamily, "t1"),
-	))
-	w.Expect(filled.Annotations).To(BeEmpty(), "core would replace an intent that was changed since")
-	w.Expect(testenv.Reload(w, claim).Annotations).To(And(
-		HaveKey(v1alpha1.AnnotationLaunchIntent),
-		HaveKeyWithValue(v1alpha1.AnnotationNodeClassHash, class.Hash()),
-		HaveKeyWithValue(v1alpha1.AnnotationNodeClassHashVersion, v1alpha1.HashVersion),
-		HaveKeyWithValue(v1alpha1.AnnotationInPlaceUpdateHash, class.InPlaceHash()),
-	))
-	w.Expect(filled.Status.Capacity.Cpu().Value()).To(BeEquivalentTo(2))
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods} {
-		capacity, allocatable := filled.Status.Capacity[name], filled.Status.Allocatable[name]
-		w.Expect(allocatable.Sign()).To(BeNumerically(">", 0), string(name))
-		w.Expect(allocatable.Cmp(capacity)).To(BeNumerically("<=", 0), string(name))
-	}
-	w.Expect(w.Sim.Requests()).To(BeEmpty(), "no requests to Proxmox")
-	w.Expect(w.VMs()).To(BeEmpty())
+		in := w.Intent(testenv.Reload(w, claim))
+		w.Expect(filled.Name).To(Equal(claim.Name))
+		w.Expect(filled.Status.ProviderID).To(Equal(in.ProviderID()))
+		w.Expect(filled.Status.ImageID).To(And(Equal(in.ImageID), Not(BeEmpty())))
+		w.Expect(filled.Labels).To(And(
+			HaveKeyWithValue(corev1.LabelInstanceTypeStable, testenv.InstanceType),
+			HaveKeyWithValue(corev1.LabelTopologyRegion, testenv.Region),
+			HaveKeyWithValue(corev1.LabelTopologyZone, "pve1"),
+			HaveKeyWithValue(karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeOnDemand),
+			HaveKeyWithValue(corev1.LabelArchStable, "amd64"),
+			HaveKeyWithValue(corev1.LabelOSStable, "linux"),
+			HaveKeyWithValue(v1alpha1.LabelInstanceFamily, "t1"),
+		))
+		w.Expect(filled.Annotations).To(BeEmpty(), "core would replace an intent that was changed since")
+		w.Expect(claim.Annotations).To(And(
+			HaveKey(v1alpha1.AnnotationLaunchIntent),
+			HaveKeyWithValue(v1alpha1.AnnotationNodeClassHash, class.Hash()),
+			HaveKeyWithValue(v1alpha1.AnnotationNodeClassHashVersion, v1alpha1.HashVersion),
+			HaveKeyWithValue(v1alpha1.AnnotationInPlaceUpdateHash, class.InPlaceHash()),
+		))
+		w.Expect(filled.Status.Capacity.Cpu().Value()).To(BeEquivalentTo(2))
+		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods} {
+			capacity, allocatable := filled.Status.Capacity[name], filled.Status.Allocatable[name]
+			w.Expect(allocatable.Sign()).To(BeNumerically(">", 0), string(name))
+			w.Expect(allocatable.Cmp(capacity)).To(BeNumerically("<=", 0), string(name))
+		}
+		w.Expect(w.Sim.Requests()).To(BeEmpty(), "no requests to Proxmox")
+		w.Expect(w.VMs()).To(BeEmpty())
+	})
 }
 
+// A launch in progress would lose its owner without the claim.
 func TestCreateTwice(t *testing.T) {
-	t.Parallel()
-	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
-	claim := w.Claim("a", w.Class())
-	first, err := provider(w).Create(t.Context(), claim)
-	w.Expect(err).NotTo(HaveOccurred())
-	before, _ := w.Inventory.View().Host(testenv.Region, first.Labels[corev1.LabelTopologyZone])
-	second, err := provider(w).Create(t.Context(), testenv.Reload(w, claim))
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(second.Status.ProviderID).To(Equal(first.Status.ProviderID))
-	after, _ := w.Inventory.View().Host(testenv.Region, first.Labels[corev1.LabelTopologyZone])
-	w.Expect(after.Free).To(Equal(before.Free), "reserved once")
+	testenv.With(testenv.NoPolling(), testenv.Hosts(2)).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+		class := w.Class()
+		claim := w.Claim("a", class)
+		first := create(w, claim)
+		before, _ := w.Inventory.View().Host(testenv.Region, first.Labels[corev1.LabelTopologyZone])
+		class.StatusConditions().SetFalse(v1alpha1.ConditionClustersReachable, "ClustersUnreachable", "down")
+		w.Expect(w.Kube.Status().Update(w.Context(), class)).To(Succeed())
+		w.Expect(create(w, testenv.Reload(w, claim)).Status.ProviderID).To(Equal(first.Status.ProviderID))
+		after, _ := w.Inventory.View().Host(testenv.Region, first.Labels[corev1.LabelTopologyZone])
+		w.Expect(after.Free).To(Equal(before.Free), "reserved once")
 
-	// After a restart the ledger is empty, and the claim has an intent.
-	w.Restart(true)
-	third, err := provider(w).Create(t.Context(), testenv.Reload(w, claim))
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(third.Status.ProviderID).To(Equal(first.Status.ProviderID))
+		w.Restart(true) // the ledger is empty, and the claim has an intent
+		w.Expect(create(w, testenv.Reload(w, claim)).Status.ProviderID).To(Equal(first.Status.ProviderID))
+	})
 }
 
 func TestCreateNodeClassNotReady(t *testing.T) {
-	t.Parallel()
-	w := testenv.New(t, testenv.NoPolling())
-	cp := provider(w)
-	class := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Finalizers = []string{"example.com/hold"} })
-	claim := w.Claim("a", class)
-	refused := func(part string) {
-		t.Helper()
-		_, err := cp.Create(t.Context(), claim)
-		w.Expect(corecloudprovider.IsNodeClassNotReadyError(err)).To(BeTrue(), "%v", err)
-		w.Expect(err.Error()).To(ContainSubstring(part))
-		w.Expect(testenv.Reload(w, claim).Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchIntent))
-	}
-	class.Status.SelectedZones = []string{"region-1/pve1/9000"}
-	class.StatusConditions().SetFalse(v1alpha1.ConditionInstanceTemplateReady, "TemplatesNotFound", "there is no template")
-	w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())
-	refused("InstanceTemplateReady=False")
+	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+		cp := w.CloudProvider()
+		class := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Finalizers = []string{"example.com/hold"} })
+		claim := w.Claim("a", class)
+		refused := func(part string) {
+			w.T.Helper()
+			_, err := cp.Create(w.Context(), claim)
+			w.Expect(corecloudprovider.IsNodeClassNotReadyError(err)).To(BeTrue(), "%v", err)
+			w.Expect(err).To(MatchError(ContainSubstring(part)))
+			w.Expect(testenv.Reload(w, claim).Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchIntent))
+		}
+		w.Clock.Advance(2 * time.Minute)
+		refused("was not checked yet") // a class that cannot be checked must not block all NodePools
 
-	w.MarkReady(class)
-	_, err := cp.Create(t.Context(), w.Claim("b", class))
-	w.Expect(err).NotTo(HaveOccurred(), "the class is ready")
+		class.Status.SelectedZones = []string{"region-1/pve1/9000"}
+		class.StatusConditions().SetFalse(v1alpha1.ConditionInstanceTemplateReady, "TemplatesNotFound", "there is no template")
+		w.Expect(w.Kube.Status().Update(w.Context(), class)).To(Succeed())
+		refused("InstanceTemplateReady=False")
 
-	w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
-	refused("is being deleted")
+		w.MarkReady(class)
+		create(w, w.Claim("b", class))
 
-	testenv.Reload(w, class).Finalizers = nil
-	w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
-	_, err = cp.Create(t.Context(), claim)
-	w.Expect(corecloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
-	w.Expect(err.Error()).To(ContainSubstring(class.Name))
+		w.Expect(w.Kube.Delete(w.Context(), class)).To(Succeed())
+		refused("is being deleted")
+
+		testenv.Reload(w, class).Finalizers = nil
+		w.Expect(w.Kube.Update(w.Context(), class)).To(Succeed())
+		_, err := cp.Create(w.Context(), claim)
+		w.Expect(corecloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
+		w.Expect(err).To(MatchError(ContainSubstring(class.Name)))
+	})
 }
 
-func TestCreatePlannedClaimOfUnreadyNodeClass(t *testing.T) {
-	t.Parallel()
-	w := testenv.New(t, testenv.NoPolling())
-	cp, class := provider(w), w.Class()
-	claim := w.Claim("a", class)
-	first, err := cp.Create(t.Context(), claim)
-	w.Expect(err).NotTo(HaveOccurred())
-	class.StatusConditions().SetFalse(v1alpha1.ConditionClustersReachable, "ClustersUnreachable", "down")
-	w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())
-	again, err := cp.Create(t.Context(), testenv.Reload(w, claim))
-	w.Expect(err).NotTo(HaveOccurred(), "a launch in progress would lose its owner")
-	w.Expect(again.Status.ProviderID).To(Equal(first.Status.ProviderID))
-}
-
-func TestCreateInsufficientCapacity(t *testing.T) {
-	t.Parallel()
-	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2), testenv.Scenario(full))
-	class := w.Class()
-	w.Pool(class)
-	claim := w.Claim("a", class)
-	_, err := provider(w).Create(t.Context(), claim)
-	w.Expect(corecloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
-	w.Expect(err.Error()).To(And(ContainSubstring("pve1"), ContainSubstring("pve2"), ContainSubstring("CPU")))
-	w.Expect(testenv.Reload(w, claim).Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchIntent))
-}
-
-func TestCreateStaticNodePoolWaits(t *testing.T) {
-	t.Parallel()
-	w := testenv.New(t, testenv.NoPolling(), testenv.Scenario(full))
-	class := w.Class()
-	w.Pool(class, func(p *karpv1.NodePool) { p.Spec.Replicas = new(int64(3)) })
-	claim := w.Claim("a", class)
-	filled, err := provider(w).Create(t.Context(), claim)
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(filled.Status.ProviderID).NotTo(BeEmpty(), "core continues with the other NodePools")
-	w.Expect(w.Intent(testenv.Reload(w, claim)).Parked).To(BeTrue())
-	w.Expect(w.Events.Messages("WaitingForCapacity")).To(ConsistOf(And(ContainSubstring("pve1"), ContainSubstring("CPU"))))
-	again, err := provider(w).Create(t.Context(), claim)
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(again.Status.ProviderID).To(Equal(filled.Status.ProviderID))
-}
-
-// Core recreates a refused claim of a static NodePool without delay, so none is refused.
-func TestCreateStaticNodePoolUnplaceable(t *testing.T) {
+// Core recreates a refused claim of a static NodePool without delay, so none is refused. Core plans pods
+// for the capacity in the status of a claim, also if it waits for capacity.
+func TestCreateStaticNodePool(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		key, value, why string
+		placed          bool
 	}{
-		"unusable_host": {corev1.LabelTopologyZone, "pve1", "no iso storage"},
-		"no_offering":   {karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeSpot, "no instance type has karpenter.sh/capacity-type In [spot]"},
-		"unknown_host":  {corev1.LabelTopologyZone, "pve-typo", "pve-typo"},
+		"full_host":     {corev1.LabelTopologyZone, "pve2", "pve2: 0 CPUs free, 2 requested", true},
+		"unusable_host": {corev1.LabelTopologyZone, "pve1", "no iso storage", true},
+		"no_offering":   {karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeSpot, "no instance type has karpenter.sh/capacity-type In [spot]", false},
+		"unknown_host":  {corev1.LabelTopologyZone, "pve-typo", "pve-typo", false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
+		testenv.With(testenv.NoPolling(), testenv.Hosts(2), testenv.Scenario(full)).Subtest(t, name, func(w *testenv.Env, _ *testenv.Process) {
 			class := w.Class()
-			class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: strings.Join(strings.Split(class.Status.SelectedZones[0], "/")[:2], "/"), Reason: "no iso storage"}}
+			class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: "region-1/pve1", Reason: "no iso storage"}}
 			class.Status.SelectedZones = class.Status.SelectedZones[1:]
-			w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())
-			only := karpv1.NodeSelectorRequirementWithMinValues{Key: c.key, Operator: corev1.NodeSelectorOpIn, Values: []string{c.value}}
+			w.Expect(w.Kube.Status().Update(w.Context(), class)).To(Succeed())
+			only := requires(c.key, c.value)
 			w.Pool(class, func(p *karpv1.NodePool) {
 				p.Spec.Replicas = new(int64(1))
-				p.Spec.Template.Spec.Requirements = append(p.Spec.Template.Spec.Requirements, only)
+				p.Spec.Template.Spec.Requirements = append(p.Spec.Template.Spec.Requirements, only...)
 			})
-			claim := w.Claim("a", class, func(c *karpv1.NodeClaim) { c.Spec.Requirements = append(c.Spec.Requirements, only) })
-			filled, err := provider(w).Create(t.Context(), claim)
-			w.Expect(err).NotTo(HaveOccurred())
-			w.Expect(filled.Status.ProviderID).NotTo(BeEmpty())
+			claim := w.Claim("a", class, func(c *karpv1.NodeClaim) { c.Spec.Requirements = append(c.Spec.Requirements, only...) })
+			filled := create(w, claim)
+			w.Expect(filled.Status.ProviderID).NotTo(BeEmpty(), "core continues with the other NodePools")
+			w.Expect(filled.Status.Capacity).To(BeEmpty(), "no capacity that pods would wait for")
+			w.Expect(filled.Status.Allocatable).To(BeEmpty())
 			w.Expect(w.Events.Messages("WaitingForCapacity")).To(ConsistOf(ContainSubstring(c.why)))
-			if in := w.Intent(testenv.Reload(w, claim)); in.InstanceType == "" {
-				w.Expect(filled.Labels).To(BeEmpty(), "no label that its NodePool excludes")
-				w.Expect(filled.Status.Capacity).To(BeEmpty(), "no capacity that pods would wait for")
+			w.Expect(w.Intent(testenv.Reload(w, claim)).Parked).To(BeTrue())
+			if c.placed {
+				w.Expect(filled.Labels).To(HaveKeyWithValue(corev1.LabelTopologyZone, c.value))
 			} else {
-				w.Expect(filled.Labels).To(HaveKeyWithValue(corev1.LabelTopologyZone, "pve1"))
+				w.Expect(filled.Labels).To(BeEmpty(), "no label that its NodePool excludes")
 			}
+			w.Expect(create(w, claim).Status.ProviderID).To(Equal(filled.Status.ProviderID))
+		})
+	}
+}
+
+// A claim gets its capacity when it is launched, also if the controller stopped before it wrote that.
+func TestLaunchParkedClaim(t *testing.T) {
+	t.Parallel()
+	for name, restarted := range map[string]bool{"launched": false, "restarted": true} {
+		testenv.With(testenv.NoPolling(), testenv.Scenario(full)).Subtest(t, name, func(w *testenv.Env, _ *testenv.Process) {
+			class := w.Class()
+			w.Pool(class, func(p *karpv1.NodePool) { p.Spec.Replicas = new(int64(1)) })
+			claim := w.Claim("a", class)
+			filled := create(w, claim)
+			w.DestroyByHand("pve1", 101)
+			w.Refresh()
+			w.Expect(w.Launch(testenv.Reload(w, claim), class)).To(MatchError(instance.ErrParked), "core did not write the result of Create yet")
+			lifecycle.PopulateNodeClaimDetails(claim, filled)
+			w.Expect(w.Kube.Status().Update(w.Context(), claim)).To(Succeed())
+			if restarted {
+				_, err := w.Instances.Planner.Unpark(w.Context(), claim, class, w.Intent(claim))
+				w.Expect(err).NotTo(HaveOccurred())
+				w.Expect(w.Intent(testenv.Reload(w, claim)).Parked).To(BeFalse())
+				w.Restart(true)
+			}
+			w.MustLaunch(claim, class)
+			it, ok := w.Types.Get(class, w.Intent(claim).InstanceType)
+			w.Expect(ok).To(BeTrue())
+			allocatable, launched := it.Allocatable(), testenv.Reload(w, claim)
+			w.Expect(launched.Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
+			w.Expect(launched.Status.Capacity.Cpu().Value()).To(Equal(it.Capacity.Cpu().Value()))
+			w.Expect(launched.Status.Allocatable.Memory().Value()).To(Equal(allocatable.Memory().Value()))
+			w.Expect(launched.Status.ProviderID).To(Equal(filled.Status.ProviderID))
 		})
 	}
 }
 
 func TestGetInstanceTypes(t *testing.T) {
-	t.Parallel()
-	w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
-	class := w.Class()
-	pool := w.Pool(class)
-	types, err := provider(w).GetInstanceTypes(t.Context(), pool)
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(types).To(ContainElement(HaveField("Name", testenv.InstanceType)))
-	for _, it := range types {
-		w.Expect(it.Offerings).To(HaveLen(2), "%s is offered on each host", it.Name)
-	}
-	pool.Spec.Template.Spec.NodeClassRef.Name = "nowhere"
-	_, err = provider(w).GetInstanceTypes(t.Context(), pool)
-	w.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%v", err)
-	w.Expect(err).To(MatchError(ContainSubstring("nowhere")))
+	testenv.With(testenv.NoPolling(), testenv.Hosts(2)).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+		class := w.Class()
+		pool := w.Pool(class)
+		w.Expect(w.CloudProvider().GetInstanceTypes(w.Context(), pool)).To(And(
+			ContainElement(HaveField("Name", testenv.InstanceType)), HaveEach(HaveField("Offerings", HaveLen(2)))), "one offering for each host")
+		pool.Spec.Template.Spec.NodeClassRef.Name = "nowhere"
+		_, err := w.CloudProvider().GetInstanceTypes(w.Context(), pool)
+		w.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%v", err)
+		w.Expect(err).To(MatchError(ContainSubstring("nowhere")))
 
-	pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: class.Name}
-	types, err = provider(w).GetInstanceTypes(t.Context(), pool)
-	w.Expect(err).NotTo(HaveOccurred(), "a NodePool of another provider")
-	w.Expect(types).To(BeEmpty())
+		pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: class.Name}
+		w.Expect(w.CloudProvider().GetInstanceTypes(w.Context(), pool)).To(BeEmpty(), "a NodePool of another provider")
+	})
 }
 
 func TestNameAndNodeClasses(t *testing.T) {
@@ -236,4 +219,42 @@ func TestNameAndNodeClasses(t *testing.T) {
 	cp := cloudprovider.New(cloudprovider.Deps{})
 	NewWithT(t).Expect(cp.Name()).To(Equal("proxmox"))
 	NewWithT(t).Expect(cp.GetSupportedNodeClasses()).To(ConsistOf(BeAssignableToTypeOf(&v1alpha1.ProxmoxNodeClass{})))
+}
+
+// expectLaunch runs core's lifecycle until a claim is launched. It must not be deleted
+// while its class is checked; check does that.
+func expectLaunch(k *karpenter, claim *karpv1.NodeClaim, check func()) {
+	k.T.Helper()
+	_, err := k.lifecycle.Reconcile(k.ctx, testenv.Reload(k.Env, claim))
+	k.Expect(err).To(HaveOccurred(), "core retries it")
+	k.Expect(testenv.Reload(k.Env, claim).DeletionTimestamp.IsZero()).To(BeTrue(), "core deleted the claim")
+	launched := claim.StatusConditions().Get(karpv1.ConditionTypeLaunched)
+	k.Expect(launched.IsUnknown()).To(BeTrue())
+	k.Expect(launched.Reason).To(Equal("NodeClassReadinessUnknown"))
+
+	check()
+	_, err = k.lifecycle.Reconcile(k.ctx, claim)
+	k.Expect(err).NotTo(HaveOccurred())
+	k.Expect(testenv.Reload(k.Env, claim).StatusConditions().Get(karpv1.ConditionTypeLaunched).IsTrue()).To(BeTrue())
+	k.Expect(claim.Status.ProviderID).To(Equal(k.Intent(claim).ProviderID()))
+}
+
+// Core deletes a standalone claim if its class is not ready, but not while that is unknown.
+func TestCreateWithUncheckedNodeClass(t *testing.T) {
+	t.Parallel()
+	k := newKarpenter(t, testenv.NoPolling())
+	standalone := func(c *karpv1.NodeClaim) { c.Labels = nil }
+	class := k.NewClass()
+	check := func() {
+		class.Status.SelectedZones = testenv.Zones(1)
+		k.MarkReady(class)
+	}
+	expectLaunch(k, k.Claim("with-class", class, standalone), check)
+
+	// The result of the previous generation does not count.
+	class.StatusConditions().SetFalse(v1alpha1.ConditionStorageReady, v1alpha1.ReasonStorageUnsuitable, "too small")
+	k.Expect(k.Kube.Status().Update(k.ctx, class)).To(Succeed())
+	class.Spec.BootDevice.Size = "50G"
+	k.Expect(k.Kube.Update(k.ctx, class)).To(Succeed())
+	expectLaunch(k, k.Claim("with-fixed-class", class, standalone), check)
 }

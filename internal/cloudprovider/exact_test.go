@@ -6,17 +6,14 @@ package cloudprovider_test
 import (
 	"slices"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/disruption"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -31,12 +28,20 @@ func withExactSizes(class *v1alpha1.ProxmoxNodeClass, _ *karpv1.NodePool) {
 // of the VM that they get, and that the pods fit there.
 func TestScheduleExactSize(t *testing.T) {
 	t.Parallel()
-	const exact = "e1.3VCPU-1GB"
-	isLarge := corev1.NodeSelectorRequirement{Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpIn, Values: []string{"c1.8VCPU-16GB"}}
-	types := []string{"c1.4VCPU-8GB", "c1.8VCPU-16GB"}
+	const medium, large = "c1.4VCPU-8GB", "c1.8VCPU-16GB"
+	selects := func(key, instanceType string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{key: instanceType} }
+	}
+	affinity := func(affinity corev1.NodeAffinity) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &affinity} }
+	}
+	isLarge := nodeSelector(labelIn(corev1.LabelInstanceTypeStable, large)).NodeSelectorTerms[0]
+	daemon := func(key string, operator corev1.NodeSelectorOperator, value string) *corev1.NodeSelectorRequirement {
+		return &corev1.NodeSelectorRequirement{Key: key, Operator: operator, Values: []string{value}}
+	}
 	for name, c := range map[string]struct {
 		requires []karpv1.NodeSelectorRequirementWithMinValues
-		// label is the one that the NodePool has for the instance type c1.4VCPU-8GB.
+		// label is the one that the NodePool has for the medium instance type.
 		label string
 		max   v1alpha1.VMSize
 		pod   func(*corev1.Pod)
@@ -45,72 +50,36 @@ func TestScheduleExactSize(t *testing.T) {
 		want      string
 		cpus      int
 	}{
-		"what_the_pod_needs": {want: exact, cpus: 3},
-		"pod_names_a_type": {
-			pod: func(p *corev1.Pod) {
-				p.Spec.NodeSelector = map[string]string{corev1.LabelInstanceTypeStable: "c1.8VCPU-16GB"}
-			},
-			want: "c1.8VCPU-16GB", cpus: 8,
-		},
-		"pod_names_a_type_with_an_old_label": {
-			pod: func(p *corev1.Pod) {
-				p.Spec.NodeSelector = map[string]string{corev1.LabelInstanceType: "c1.8VCPU-16GB"}
-			},
-			want: "c1.8VCPU-16GB", cpus: 8,
-		},
+		"what_the_pod_needs":                 {want: "e1.3VCPU-1GB", cpus: 3},
+		"pod_names_a_type":                   {pod: selects(corev1.LabelInstanceTypeStable, large), want: large, cpus: 8},
+		"pod_names_a_type_with_an_old_label": {pod: selects(corev1.LabelInstanceType, large), want: large, cpus: 8},
 		"pod_names_the_only_type_that_fits": {
-			max: v1alpha1.VMSize{CPU: 4, Memory: "8Gi"},
-			pod: func(p *corev1.Pod) {
-				p.Spec.NodeSelector = map[string]string{corev1.LabelInstanceTypeStable: "c1.4VCPU-8GB"}
-			},
-			want: "c1.4VCPU-8GB", cpus: 4,
+			max: v1alpha1.VMSize{CPU: 4, Memory: "8Gi"}, pod: selects(corev1.LabelInstanceTypeStable, medium), want: medium, cpus: 4,
 		},
 		"pod_names_a_type_in_a_later_term": {
-			pod: func(p *corev1.Pod) {
-				missing := isLarge
-				missing.Values = []string{"missing"}
-				p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-					NodeSelectorTerms: []corev1.NodeSelectorTerm{
-						{MatchExpressions: []corev1.NodeSelectorRequirement{missing}}, {MatchExpressions: []corev1.NodeSelectorRequirement{isLarge}},
-					},
-				}}}
-			},
-			want: "c1.8VCPU-16GB", cpus: 8,
+			pod: affinity(corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: nodeSelector(
+				labelIn(corev1.LabelInstanceTypeStable, "missing"), labelIn(corev1.LabelInstanceTypeStable, large))}),
+			want: large, cpus: 8,
 		},
 		"pod_prefers_a_type": {
-			pod: func(p *corev1.Pod) {
-				p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{
-					{Weight: 1, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{isLarge}}},
-				}}}
-			},
-			want: "c1.8VCPU-16GB", cpus: 8,
+			pod: affinity(corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{
+				{Weight: 1, Preference: isLarge},
+			}}),
+			want: large, cpus: 8,
 		},
 		"DaemonSet_excludes_a_type": {
-			daemonSet: &corev1.NodeSelectorRequirement{Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpNotIn, Values: []string{"c1.1VCPU-2GB"}},
-			want:      "c1.4VCPU-8GB", cpus: 4,
+			daemonSet: daemon(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpNotIn, "c1.1VCPU-2GB"), want: medium, cpus: 4,
 		},
-		"DaemonSet_for_small_Nodes": {
-			daemonSet: &corev1.NodeSelectorRequirement{Key: v1alpha1.LabelInstanceCPU, Operator: corev1.NodeSelectorOpLt, Values: []string{"4"}},
-			want:      "c1.4VCPU-8GB", cpus: 4,
-		},
-		"DaemonSet_for_all_Nodes": {
-			daemonSet: &corev1.NodeSelectorRequirement{Key: corev1.LabelArchStable, Operator: corev1.NodeSelectorOpIn, Values: []string{karpv1.ArchitectureAmd64}},
-			want:      "e1.4VCPU-1GB", cpus: 4,
-		},
-		"NodePool_names_types": {
-			requires: []karpv1.NodeSelectorRequirementWithMinValues{{Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpIn, Values: types}},
-			want:     "c1.4VCPU-8GB", cpus: 4,
-		},
-		"NodePool_names_types_with_an_old_label": {
-			requires: []karpv1.NodeSelectorRequirementWithMinValues{{Key: corev1.LabelInstanceType, Operator: corev1.NodeSelectorOpIn, Values: types}},
-			want:     "c1.4VCPU-8GB", cpus: 4,
-		},
-		"NodePool_has_the_label_of_a_type": {label: corev1.LabelInstanceTypeStable, want: "c1.4VCPU-8GB", cpus: 4},
+		"DaemonSet_for_small_Nodes":              {daemonSet: daemon(v1alpha1.LabelInstanceCPU, corev1.NodeSelectorOpLt, "4"), want: medium, cpus: 4},
+		"DaemonSet_for_all_Nodes":                {daemonSet: daemon(corev1.LabelArchStable, corev1.NodeSelectorOpIn, "amd64"), want: "e1.4VCPU-1GB", cpus: 4},
+		"NodePool_names_types":                   {requires: requires(corev1.LabelInstanceTypeStable, medium, large), want: medium, cpus: 4},
+		"NodePool_names_types_with_an_old_label": {requires: requires(corev1.LabelInstanceType, medium, large), want: medium, cpus: 4},
+		"NodePool_has_the_label_of_a_type":       {label: corev1.LabelInstanceTypeStable, want: medium, cpus: 4},
 		"NodePool_needs_a_choice_of_types": {
 			requires: []karpv1.NodeSelectorRequirementWithMinValues{
 				{Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpExists, MinValues: new(4)},
 			},
-			want: exact, cpus: 3,
+			want: "e1.3VCPU-1GB", cpus: 3,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -119,42 +88,24 @@ func TestScheduleExactSize(t *testing.T) {
 			k.readyPool(withExactSizes, func(class *v1alpha1.ProxmoxNodeClass, p *karpv1.NodePool) {
 				class.Spec.VMSize.Max, p.Spec.Template.Spec.Requirements = c.max, c.requires
 				if c.label != "" {
-					p.Spec.Template.Labels = map[string]string{c.label: "c1.4VCPU-8GB"}
+					p.Spec.Template.Labels = map[string]string{c.label: medium}
 				}
 			})
 			if c.daemonSet != nil {
-				k.agent(*c.daemonSet, "1")
+				k.daemonSet("agent", *c.daemonSet, corev1.Container{Resources: cpus("1")})
 			}
 			k.pending("pod", "2500m", func(p *corev1.Pod) {
 				if c.pod != nil {
 					c.pod(p)
 				}
 			})
-			claims := k.launchPending()
-			k.Expect(claims).To(HaveLen(1))
-			k.Expect(claims[0].Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, c.want))
-			k.Expect(k.Intent(claims[0]).Cores).To(Equal(c.cpus))
-			k.Expect(claims[0].Status.Capacity.Cpu().Value()).To(BeEquivalentTo(c.cpus))
-			k.expectScheduled(claims)
+			claim := k.launchOne()
+			k.Expect(claim.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, c.want))
+			k.Expect(k.Intent(claim).Cores).To(Equal(c.cpus))
+			k.Expect(claim.Status.Capacity.Cpu().Value()).To(BeEquivalentTo(c.cpus))
+			k.expectScheduled(claim)
 		})
 	}
-}
-
-// agent creates a DaemonSet for some Nodes.
-func (k *karpenter) agent(nodes corev1.NodeSelectorRequirement, cpu string) {
-	k.T.Helper()
-	labels := map[string]string{"app": "agent"}
-	k.Create(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: k.Name, Name: "agent"}, Spec: appsv1.DaemonSetSpec{
-		Selector: &metav1.LabelSelector{MatchLabels: labels},
-		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
-			Containers: []corev1.Container{{
-				Name: "agent", Image: "agent", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}},
-			}},
-			Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{nodes}}},
-			}}},
-		}},
-	}})
 }
 
 // Core adds the smallest requests that DaemonSets have on any of the types. If they differ, those on the
@@ -163,11 +114,9 @@ func TestScheduleExactSizeArchitectures(t *testing.T) {
 	t.Parallel()
 	k := newKarpenter(t, testenv.Hosts(2), withARM64())
 	k.readyPool(withExactSizes)
-	k.agent(corev1.NodeSelectorRequirement{Key: corev1.LabelArchStable, Operator: corev1.NodeSelectorOpIn, Values: []string{karpv1.ArchitectureAmd64}}, "1")
+	k.daemonSet("agent", labelIn(corev1.LabelArchStable, karpv1.ArchitectureAmd64), corev1.Container{Resources: cpus("1")})
 	k.PendingPod("pod", "2500m")
-	claims := k.launchPending()
-	k.Expect(claims).To(HaveLen(1))
-	k.expectScheduled(claims)
+	k.expectScheduled(k.launchOne())
 }
 
 // The pods of a CapacityBuffer exist only in core's memory.
@@ -177,21 +126,20 @@ func TestScheduleExactSizeBuffer(t *testing.T) {
 	k.readyPool(withExactSizes)
 	k.Create(&corev1.PodTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: k.Name, Name: "reserve"}, Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 		NodeSelector: map[string]string{corev1.LabelInstanceTypeStable: "c1.8VCPU-16GB"},
-		Containers: []corev1.Container{{
-			Name: "reserve", Image: "reserve", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2500m")}},
-		}},
+		Containers:   []corev1.Container{{Name: "reserve", Image: "reserve", Resources: cpus("2500m")}},
 	}}})
 	buffer := &autoscalingv1beta1.CapacityBuffer{ObjectMeta: metav1.ObjectMeta{Namespace: k.Name, Name: "reserve"}, Spec: autoscalingv1beta1.CapacityBufferSpec{
 		PodTemplateRef: &autoscalingv1beta1.LocalObjectRef{Name: "reserve"}, Replicas: new(int32(1)),
 	}}
 	k.Create(buffer)
 	buffer.Status.Replicas = new(int32(1))
-	meta.SetStatusCondition(&buffer.Status.Conditions, metav1.Condition{Type: autoscalingv1beta1.ReadyForProvisioningCondition, Status: metav1.ConditionTrue, Reason: "Resolved"})
+	meta.SetStatusCondition(&buffer.Status.Conditions, metav1.Condition{
+		Type: autoscalingv1beta1.ReadyForProvisioningCondition, Status: metav1.ConditionTrue, Reason: "Resolved",
+	})
 	k.Expect(k.Kube.Status().Update(k.ctx, buffer)).To(Succeed())
-	claims := k.launchPending()
-	k.Expect(claims).To(HaveLen(1))
-	k.Expect(claims[0].Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c1.8VCPU-16GB"))
-	k.expectScheduled(claims)
+	claim := k.launchOne()
+	k.Expect(claim.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "c1.8VCPU-16GB"))
+	k.expectScheduled(claim)
 }
 
 // A pod gets a VM of the same size again on a full host, although no type of the catalog that is
@@ -203,36 +151,49 @@ func TestScheduleExactSizeOnFullHost(t *testing.T) {
 		s.Guests = slices.DeleteFunc(s.Guests, func(g pvesim.Guest) bool { return g.VMID < 9000 })
 	}))
 	k.readyPool(withExactSizes)
-	unlimited := func(p *corev1.Pod) { p.Spec.TopologySpreadConstraints = nil }
-	k.pending("first", "2500m", unlimited)
-	first := k.launchPending()[0]
+	launch := func(cpu string) *karpv1.NodeClaim {
+		pod := k.PendingPod("with-"+cpu, cpu)
+		claim := k.launchOne()
+		k.Expect(k.Kube.Delete(k.ctx, pod)).To(Succeed())
+		return claim
+	}
+	first := launch("2500m")
 	k.Expect(first.Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "e1.3VCPU-1GB"))
-	k.Expect(k.Kube.Delete(k.ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: k.Name, Name: "first"}})).To(Succeed())
-	k.pending("second", "500m", unlimited)
-	k.Expect(k.launchPending()).To(HaveLen(1))
-	k.Expect(k.Kube.Delete(k.ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: k.Name, Name: "second"}})).To(Succeed())
-
+	launch("500m")
 	k.Delete(first)
 	k.Refresh()
-	k.pending("third", "2500m", unlimited)
-	again := k.launchPending()
-	k.Expect(again).To(HaveLen(1))
-	k.Expect(again[0].Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "e1.3VCPU-1GB"))
+	k.Expect(launch("2500m").Labels).To(HaveKeyWithValue(corev1.LabelInstanceTypeStable, "e1.3VCPU-1GB"))
 }
 
-// TestExactSizeAfterRestart checks that core's drift controller finds the instance type of a Node of exact
-// size after a restart, and after the class changed to the sizes of the catalog.
-func TestExactSizeAfterRestart(t *testing.T) {
+// TestLearnedCapacity checks that what Nodes report changes the capacity of new Nodes. It replaces no
+// existing one, and neither does a class that no longer has exact sizes, also after a restart.
+func TestLearnedCapacity(t *testing.T) {
 	t.Parallel()
+	withMemory := func(pod *corev1.Pod) {
+		pod.Spec.Containers[0].Resources.Requests[corev1.ResourceMemory] = resource.MustParse("500Mi")
+	}
 	k := newKarpenter(t, testenv.NoPolling())
 	class := k.readyPool(withExactSizes)
-	k.pending("pod", "2500m")
-	claim := k.launchPending()[0]
-	class.Spec.VMSize.Policy = v1alpha1.VMSizeInstanceType
-	k.Expect(k.Kube.Update(k.ctx, class)).To(Succeed())
+	pod := k.PendingPod("pod", "2500m", withMemory)
+	claim := k.launchOne()
+	in := k.Intent(claim)
+	k.Expect(claim.Status.Capacity.Memory().Value()>>20).To(BeEquivalentTo(in.MemoryMiB), "the estimate of the test is no overhead")
+
+	testenv.Reload(k.Env, class)
+	class.Status.MemoryOverhead = []v1alpha1.MemoryOverhead{{
+		Image: in.ImageID, BIOS: "seabios", Machine: "pc", Sizes: []v1alpha1.MemoryOverheadSize{{MemoryMiB: int64(in.MemoryMiB), OverheadMiB: 400}},
+	}}
+	k.Expect(k.Kube.Status().Update(k.ctx, class)).To(Succeed())
+
+	// The same pods get a VM that is larger by the overhead.
+	k.Expect(k.Kube.Delete(k.ctx, pod)).To(Succeed())
+	k.PendingPod("other", "2500m", withMemory)
+	larger := k.launchOne()
+	k.Expect(k.Intent(larger).MemoryMiB).To(Equal(in.MemoryMiB + 512))
+	k.Expect(larger.Status.Capacity.Memory().Value() >> 20).To(BeEquivalentTo(in.MemoryMiB + 512 - 401))
+
 	k.Restart(true)
-	k.Clock.Advance(2 * time.Hour) // core checks the instance types of Nodes that are older than an hour
-	_, err := disruption.NewController(k.Clock, k.Kube, provider(k.Env)).Reconcile(k.ctx, claim)
-	k.Expect(err).NotTo(HaveOccurred())
-	k.Expect(testenv.Reload(k.Env, claim).StatusConditions().Get(karpv1.ConditionTypeDrifted)).To(BeNil())
+	k.expectDrift(claim, "")
+	testenv.Modify(k.Env, class, func(class *v1alpha1.ProxmoxNodeClass) { class.Spec.VMSize.Policy = v1alpha1.VMSizeInstanceType })
+	k.expectDrift(claim, "")
 }

@@ -4,8 +4,9 @@
 package cloudprovider_test
 
 import (
-	"context"
 	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,175 +19,191 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-func providerIDs(w *testenv.Env) []string {
-	w.T.Helper()
-	claims, err := provider(w).List(w.T.Context())
-	w.Expect(err).NotTo(HaveOccurred())
-	out := []string{}
-	for _, claim := range claims {
-		out = append(out, claim.Status.ProviderID)
-	}
-	return out
-}
-
 func TestList(t *testing.T) {
-	t.Parallel()
-	w := testenv.New(t, testenv.Hosts(2))
-	class := w.Class()
-	running, launching := w.Launched("running", class), w.Planned("launching", class)
-	w.Claim("unplanned", class)
-	// A Node without a VM is not listed.
-	w.Create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.Named("ghost")}, Spec: corev1.NodeSpec{ProviderID: "proxmox://region-1/20999"}})
-	w.Expect(providerIDs(w)).To(ConsistOf(running.Status.ProviderID, launching.Status.ProviderID))
+	testenv.With(testenv.Hosts(2)).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+		class := w.Class()
+		running, launching := w.Launched("running", class), w.Planned("launching", class)
+		w.Claim("unplanned", class)
+		// A Node without a VM is not listed.
+		w.Create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.Named("ghost")}, Spec: corev1.NodeSpec{ProviderID: "proxmox://region-1/20999"}})
+		all := ConsistOf(
+			And(HaveField("Status.ProviderID", running.Status.ProviderID), HaveField("UID", running.UID), HaveField("Name", running.Name),
+				HaveField("Labels", HaveKeyWithValue(corev1.LabelTopologyZone, w.Intent(running).Host))),
+			HaveField("Status.ProviderID", launching.Status.ProviderID))
+		w.Expect(w.CloudProvider().List(w.Context())).To(all)
 
-	listed, err := provider(w).List(t.Context())
-	w.Expect(err).NotTo(HaveOccurred())
-	for _, claim := range listed {
-		if claim.Status.ProviderID == running.Status.ProviderID {
-			w.Expect(claim.UID).To(Equal(running.UID))
-			w.Expect(claim.Name).To(Equal(running.Name))
-			w.Expect(claim.Labels).To(HaveKeyWithValue(corev1.LabelTopologyZone, w.Intent(running).Host))
-		}
-	}
-
-	// During an outage all VMs are listed: core would delete missing ones.
-	w.Disconnect()
-	w.Eventually(func() error { return w.Inventory.View().Failures[testenv.Region] }).Should(HaveOccurred())
-	w.Expect(providerIDs(w)).To(ConsistOf(running.Status.ProviderID, launching.Status.ProviderID))
+		// During an outage all VMs are listed: core would delete missing ones.
+		w.Disconnect()
+		w.Eventually(func() error { return w.Inventory.View().Failures[testenv.Region] }).Should(HaveOccurred())
+		w.Expect(w.CloudProvider().List(w.Context())).To(all)
+	})
 }
 
 func TestListNotPolled(t *testing.T) {
-	t.Parallel()
-	w := testenv.New(t, testenv.NeverPolled(), testenv.OtherHosts(1))
-	w.Expect(w.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed())
-	_, err := provider(w).List(t.Context())
-	w.Expect(err).To(MatchError(instance.ErrNotPolled))
-	w.Expect(err.Error()).To(ContainSubstring(testenv.OtherRegion), "the region is named")
+	testenv.With(testenv.NeverPolled(), testenv.OtherHosts(1)).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+		w.Expect(w.Inventory.Refresh(w.Context(), testenv.Region)).To(Succeed())
+		_, err := w.CloudProvider().List(w.Context())
+		w.Expect(err).To(And(MatchError(instance.ErrNotPolled), MatchError(ContainSubstring(testenv.OtherRegion))))
+	})
 }
 
 // Core deletes the claims that are missing in the list. If most VMs disappear at the same
 // time, their common cause is not fixed by replacing them.
 func TestListMassDeletion(t *testing.T) {
-	t.Parallel()
-	w := testenv.New(t, testenv.NoPolling())
-	class, cp := w.Class(), provider(w, func(d *cloudprovider.Deps) { d.ReplacementMaxFraction = 0.5 })
-	var claims []*karpv1.NodeClaim
-	for i := range 5 {
-		claim := w.Launched(fmt.Sprintf("c%d", i), class)
-		w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchCompleted: time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)})
-		claims = append(claims, claim)
-	}
-	for _, claim := range claims[1:] {
-		w.DestroyByHand("pve1", w.Intent(claim).VMID)
-	}
-	w.Refresh()
-	listed, err := cp.List(t.Context())
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(listed).To(HaveLen(5), "four of five VMs are missing")
-	w.Expect(w.Kube.Delete(t.Context(), claims[4])).To(Succeed())
-	listed, err = cp.List(t.Context())
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(listed).To(HaveLen(1), "three are below the threshold")
+	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+		class, cp := w.Class(), w.CloudProvider(func(d *cloudprovider.Deps) { d.ReplacementMaxFraction = 0.5 })
+		var claims []*karpv1.NodeClaim
+		for i := range 5 {
+			claim := w.Launched(fmt.Sprintf("c%d", i), class)
+			w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchCompleted: time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)})
+			claims = append(claims, claim)
+		}
+		for _, claim := range claims[1:] {
+			w.DestroyByHand("pve1", w.Intent(claim).VMID)
+		}
+		w.Refresh()
+		w.Expect(cp.List(w.Context())).To(HaveLen(5), "four of five VMs are missing")
+		w.Expect(w.Kube.Delete(w.Context(), claims[4])).To(Succeed())
+		w.Expect(cp.List(w.Context())).To(HaveLen(1), "three are below the threshold")
+	})
 }
 
-func TestGetNotFound(t *testing.T) {
-	t.Parallel()
-	w := testenv.New(t)
-	cp := provider(w)
-	for _, foreign := range []string{"", "aws:///eu-west-1a/i-0123", "proxmox://region-1/notanumber", "proxmox://region-1/20777"} {
-		_, err := cp.Get(t.Context(), foreign)
-		w.Expect(corecloudprovider.IsNodeClaimNotFoundError(err)).To(BeTrue(), "%q: %v", foreign, err)
-	}
-	_, err := cp.Get(t.Context(), "proxmox://region-1/101")
-	w.Expect(corecloudprovider.IsNodeClaimNotFoundError(err)).To(BeTrue(), "a foreign guest: %v", err)
-	_, err = cp.Get(t.Context(), "proxmox://region-that-left/20001")
-	w.Expect(err).To(HaveOccurred())
-	w.Expect(corecloudprovider.IsNodeClaimNotFoundError(err)).To(BeFalse(), "a region that is not in the config: %v", err)
+func TestGet(t *testing.T) {
+	testenv.With().Test(t, func(w *testenv.Env, _ *testenv.Process) {
+		cp, class := w.CloudProvider(), w.Class()
+		foreign := w.Claim("foreign", class)
+		for _, foreign.Status.ProviderID = range []string{
+			"", "aws:///eu-west-1a/i-0123", "proxmox://region-1/notanumber", "proxmox://region-1/20777", "proxmox://region-1/101",
+		} {
+			_, err := cp.Get(w.Context(), foreign.Status.ProviderID)
+			w.Expect(corecloudprovider.IsNodeClaimNotFoundError(err)).To(BeTrue(), "%q: %v", foreign.Status.ProviderID, err)
+			w.Expect(corecloudprovider.IsNodeClaimNotFoundError(cp.Delete(w.Context(), foreign))).To(BeTrue(), foreign.Status.ProviderID)
+		}
+		w.Expect(w.Client.VMStatus(w.Context(), "pve1", 101)).To(HaveField("Running", true), "the foreign guest is not deleted")
+		_, err := cp.Get(w.Context(), "proxmox://region-that-left/20001")
+		w.Expect(err).To(HaveOccurred())
+		w.Expect(corecloudprovider.IsNodeClaimNotFoundError(err)).To(BeFalse(), "a region that is not in the config: %v", err)
 
-	claim := w.Launched("a", w.Class())
-	got, err := cp.Get(t.Context(), claim.Status.ProviderID)
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(got.UID).To(Equal(claim.UID))
+		claim := w.Launched("a", class)
+		expectFound := func(cp *cloudprovider.CloudProvider) {
+			w.T.Helper()
+			w.Expect(cp.Get(w.Context(), claim.Status.ProviderID)).To(HaveField("UID", claim.UID))
+		}
+		expectFound(cp)
+		reconnect := w.Disconnect()
+		expectFound(cp)
+		running := w.Process
+		w.Restart(false)
+		expectFound(w.CloudProvider())
+		w.Process = running
+		reconnect()
 
-	reconnect := w.Disconnect()
-	got, err = cp.Get(t.Context(), claim.Status.ProviderID)
-	w.Expect(err).NotTo(HaveOccurred(), "an outage")
-	w.Expect(got.UID).To(Equal(claim.UID))
-	reconnect()
-
-	w.DestroyByHand("pve1", w.Intent(claim).VMID)
-	_, err = cp.Get(t.Context(), claim.Status.ProviderID)
-	w.Expect(corecloudprovider.IsNodeClaimNotFoundError(err)).To(BeTrue(), "%v", err)
+		w.DestroyByHand("pve1", w.Intent(claim).VMID)
+		_, err = cp.Get(w.Context(), claim.Status.ProviderID)
+		w.Expect(corecloudprovider.IsNodeClaimNotFoundError(err)).To(BeTrue(), "%v", err)
+	})
 }
 
 // deleteVM calls Delete like core until the VM is deleted.
-func deleteVM(ctx context.Context, w *testenv.Env, claim *karpv1.NodeClaim) {
+func deleteVM(w *testenv.Env, claim *karpv1.NodeClaim) {
 	w.T.Helper()
-	cp := provider(w)
-	var err error
 	w.Eventually(func() bool {
-		err = cp.Delete(ctx, claim)
-		return corecloudprovider.IsNodeClaimNotFoundError(err)
-	}).WithPolling(50*time.Millisecond).Should(BeTrue(), func() string { return fmt.Sprintf("deleting: %v", err) })
+		return corecloudprovider.IsNodeClaimNotFoundError(w.CloudProvider().Delete(w.T.Context(), claim))
+	}).WithPolling(time.Minute).Should(BeTrue())
 }
 
 func TestDelete(t *testing.T) {
-	t.Parallel()
-	w := testenv.New(t)
-	claim := w.Launched("a", w.Class())
-	w.Expect(w.Tokens()).NotTo(BeEmpty())
-	deleteVM(t.Context(), w, claim)
-	w.Expect(w.VMs()).To(BeEmpty())
-	w.Expect(w.BootDrives("pve1")).To(BeEmpty())
-	w.Expect(w.Tokens()).To(BeEmpty())
-	deleteVM(t.Context(), w, claim)
+	testenv.With().Test(t, func(w *testenv.Env, _ *testenv.Process) {
+		w.ResetForeignGuests()
+		claim := w.Launched("a", w.Class())
+		w.Annotate(claim, map[string]string{v1alpha1.AnnotationHostFenced: "pve1"})
+		w.Expect(w.Tokens()).NotTo(BeEmpty())
+		deleteVM(w, claim)
+		w.ExpectNoOrphans()
+		w.Expect(w.Events.Messages(v1alpha1.EventVMAbandoned)).To(BeEmpty(), "the host is online, so the annotation has no effect")
+		deleteVM(w, claim)
+	})
 }
 
-func TestDeleteForeignVM(t *testing.T) {
+// The claim of a VM that cannot be reached waits until an administrator gives it up, although the
+// annotation of another Host is set.
+func TestDeleteUnreachable(t *testing.T) {
 	t.Parallel()
-	w := testenv.New(t, testenv.NoPolling())
-	claim := w.Claim("a", w.Class())
-	for _, foreign := range []string{"aws:///eu-west-1a/i-0123", "proxmox://region-1/101"} {
-		claim.Status.ProviderID = foreign
-		w.Expect(corecloudprovider.IsNodeClaimNotFoundError(provider(w).Delete(t.Context(), claim))).To(BeTrue(), foreign)
+	for name, test := range map[string]struct {
+		fail func(*testenv.Env, instance.Intent)
+		// event is why the claim waits, and message is in it.
+		event     string
+		message   []string
+		removed   bool
+		abandoned []string
+	}{
+		"host_fenced": {
+			fail: func(w *testenv.Env, in instance.Intent) {
+				w.Expect(w.Sim.HostDown(in.Host, "noroute")).To(Succeed())
+				w.Refresh()
+			},
+			event:     v1alpha1.EventHostUnreachable,
+			message:   []string{"kubectl proxmox fence region-1/HOST", "kubectl annotate nodeclaim a " + v1alpha1.AnnotationHostFenced + "=HOST"},
+			abandoned: []string{"VM VMID", "fenced"},
+		},
+		"cluster_fenced_after_a_restart": {
+			fail: func(w *testenv.Env, _ instance.Intent) {
+				w.Disconnect()
+				w.Restart(false)
+			},
+			event:     v1alpha1.EventHostUnreachable,
+			abandoned: []string{"VM VMID"},
+		},
+		"region_not_configured": {
+			fail: func(w *testenv.Env, _ instance.Intent) {
+				delete(w.Clients, testenv.Region)
+				w.Restart(true)
+			},
+			event:     v1alpha1.EventRegionNotConfigured,
+			message:   []string{testenv.Region, "VM VMID", "HOST", v1alpha1.AnnotationHostFenced},
+			abandoned: []string{"VM VMID"},
+		},
+		// Proxmox still lists the guests of a host that was removed with "pvecm delnode".
+		"host_removed": {
+			fail: func(w *testenv.Env, in instance.Intent) {
+				w.Expect(w.Sim.HostDown(in.Host, "noroute")).To(Succeed())
+				w.Expect(w.Sim.RemoveHost(in.Host)).To(Succeed())
+				w.Refresh()
+			},
+			event:     v1alpha1.EventHostUnreachable,
+			removed:   true,
+			abandoned: []string{"VM VMID", "/etc/pve/nodes/HOST/qemu-server/VMID.conf", "pvesm list STORAGE --vmid VMID"},
+		},
+	} {
+		testenv.With(testenv.NoPolling(), testenv.Hosts(2), testenv.OtherHosts(1)).Subtest(t, name, func(w *testenv.Env, _ *testenv.Process) {
+			claim := w.Launched("a", w.Class())
+			in := w.Intent(claim)
+			expectParts := func(event string, parts []string) {
+				w.T.Helper()
+				for _, part := range parts {
+					part = strings.NewReplacer("HOST", in.Host, "VMID", strconv.Itoa(in.VMID)).Replace(part)
+					w.Expect(w.Events.Messages(event)).To(HaveEach(ContainSubstring(part)))
+				}
+			}
+			test.fail(w, in)
+			w.Annotate(claim, map[string]string{v1alpha1.AnnotationHostFenced: "pve9"})
+			for range 2 {
+				w.Expect(w.CloudProvider().Delete(w.Context(), claim)).To(Succeed(), "in progress")
+				w.Clock.Advance(time.Hour) // the host may have been a member in the meantime
+			}
+			w.Expect(w.Events.Messages(test.event)).To(HaveLen(2))
+			expectParts(test.event, test.message)
+			if !test.removed {
+				w.Annotate(claim, map[string]string{v1alpha1.AnnotationHostFenced: in.Host})
+			}
+			deleteVM(w, claim)
+			w.Expect(w.Events.Messages(v1alpha1.EventVMAbandoned)).NotTo(BeEmpty())
+			expectParts(v1alpha1.EventVMAbandoned, test.abandoned)
+			w.ExpectNoTokens()
+			w.Expect(w.Sim.Guests()).To(ContainElement(HaveField("VMID", in.VMID)), "it is not touched")
+		})
 	}
-	state, err := w.Client.VMStatus(t.Context(), "pve1", 101)
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(state.Running).To(BeTrue(), "the foreign guest still runs")
-}
-
-func TestDeleteProtectedVM(t *testing.T) {
-	t.Parallel()
-	w := testenv.New(t)
-	claim := w.Launched("a", w.Class())
-	protect := func(value string) {
-		w.Expect(w.Client.UpdateVM(t.Context(), "pve1", w.Intent(claim).VMID,
-			proxmox.ConfigChange{Set: map[string]string{"protection": value}})).To(Succeed())
-	}
-	protect("1")
-	w.Expect(provider(w).Delete(t.Context(), claim)).To(Succeed(), "in progress")
-	w.Expect(w.Events.Messages(v1alpha1.EventVMProtected)).To(ConsistOf(ContainSubstring("--protection 0")))
-	w.Expect(w.VMs()).To(HaveLen(1))
-	protect("0")
-	deleteVM(t.Context(), w, claim)
-}
-
-func TestReboot(t *testing.T) {
-	t.Parallel()
-	w := testenv.New(t)
-	cp := provider(w)
-	claim := w.Launched("a", w.Class())
-	resets := func() int { return w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/reset") }
-	w.Expect(cp.Reboot(t.Context(), claim, "op-1")).To(Succeed())
-	w.Expect(cp.Reboot(t.Context(), testenv.Reload(w, claim), "op-1")).To(Succeed())
-	w.Expect(resets()).To(Equal(1))
-	w.Expect(cp.Reboot(t.Context(), claim, "op-2")).To(Succeed())
-	w.Expect(resets()).To(Equal(2))
-	w.DestroyByHand("pve1", w.Intent(claim).VMID)
-	err := cp.Reboot(t.Context(), claim, "op-3")
-	w.Expect(corecloudprovider.IsNodeClaimNotFoundError(err)).To(BeTrue(), "%v", err)
 }

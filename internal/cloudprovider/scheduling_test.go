@@ -9,14 +9,17 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	operatorstatus "github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/dynamicresources/deviceallocation"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/disruption"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
@@ -26,13 +29,15 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-// karpenter runs core's scheduler and lifecycle with the CloudProvider.
+// karpenter runs core's controllers with the CloudProvider and a real API server.
 type karpenter struct {
 	*testenv.Env
 	ctx         context.Context
+	cp          *cloudprovider.CloudProvider
 	cluster     *state.Cluster
 	provisioner *provisioning.Provisioner
 	lifecycle   *lifecycle.Controller
@@ -40,19 +45,24 @@ type karpenter struct {
 
 func newKarpenter(t *testing.T, options ...testenv.Option) *karpenter {
 	t.Helper()
-	w := testenv.New(t, options...)
-	cp := provider(w, func(d *cloudprovider.Deps) { d.CapacityBuffers = true })
-	cluster := state.NewCluster(w.Clock, w.Kube, cp)
-	return &karpenter{
-		Env: w, cluster: cluster,
-		ctx: coreoptions.ToContext(t.Context(), &coreoptions.Options{
-			CPURequests: 1000, IgnoreDRARequests: true,
-			PreferencePolicy: coreoptions.PreferencePolicyRespect, MinValuesPolicy: coreoptions.MinValuesPolicyStrict,
-			FeatureGates: coreoptions.FeatureGates{CapacityBuffer: true},
-		}),
-		provisioner: provisioning.NewProvisioner(w.Kube, w.Events, cp, cluster, w.Clock, deviceallocation.NewController(w.Kube), virtualpods.NewVirtualPodCache(w.Kube)),
-		lifecycle:   lifecycle.NewController(w.Clock, w.Kube, cp, w.Events, cluster, nodepoolhealth.NewState(), nil),
-	}
+	k := &karpenter{Env: testenv.NewWithAPIServer(t, options...), ctx: coreoptions.ToContext(t.Context(), &coreoptions.Options{
+		CPURequests: 1000, IgnoreDRARequests: true,
+		PreferencePolicy: coreoptions.PreferencePolicyRespect, MinValuesPolicy: coreoptions.MinValuesPolicyStrict,
+		FeatureGates: coreoptions.FeatureGates{CapacityBuffer: true},
+	})}
+	k.startCore()
+	return k
+}
+
+// startCore starts core's controllers with the current Process.
+func (k *karpenter) startCore() {
+	k.cp = k.CloudProvider(func(d *cloudprovider.Deps) {
+		d.CapacityBuffers, d.Repair = true, cloudprovider.RepairTolerations{Unready: unreadyToleration, Drain: 5 * time.Minute}
+	})
+	k.cluster = state.NewCluster(k.Clock, k.Kube, k.cp)
+	k.provisioner = provisioning.NewProvisioner(
+		k.Kube, k.Events, k.cp, k.cluster, k.Clock, deviceallocation.NewController(k.Kube), virtualpods.NewVirtualPodCache(k.Kube))
+	k.lifecycle = lifecycle.NewController(k.Clock, k.Kube, k.cp, k.Events, k.cluster, nodepoolhealth.NewState(), nil)
 }
 
 // readyPool creates a NodePool that is Ready, and returns its class.
@@ -88,43 +98,51 @@ func (k *karpenter) pending(name, cpu string, changes ...func(*corev1.Pod)) {
 	}}, changes...)...)
 }
 
-func TestScheduleTopologySpread(t *testing.T) {
-	t.Parallel()
-	k := newKarpenter(t, testenv.Hosts(3))
-	k.readyPool()
-	for _, name := range []string{"a", "b", "c"} {
-		k.pending(name, "1")
-	}
-	claims := k.launchPending()
-	k.Expect(claims).To(HaveLen(3))
-
-	hosts := map[string]bool{}
-	for _, claim := range claims {
-		k.Expect(claim.StatusConditions().Get(karpv1.ConditionTypeLaunched).IsTrue()).To(BeTrue())
-		in := k.Intent(claim)
-		k.Expect(claim.Status.ProviderID).To(Equal(in.ProviderID()))
-		k.Expect(claim.Labels).To(HaveKeyWithValue(corev1.LabelTopologyZone, in.Host))
-		k.Expect(claim.Status.Allocatable.Cpu().Cmp(resource.MustParse("1"))).To(BeNumerically(">=", 0))
-		hosts[in.Host] = true
-	}
-	k.Expect(hosts).To(HaveLen(3), "one VM on each host")
+// daemonSet creates a DaemonSet with a container for some Nodes.
+func (k *karpenter) daemonSet(name string, nodes corev1.NodeSelectorRequirement, container corev1.Container) {
+	k.T.Helper()
+	container.Name, container.Image = "daemon", "daemon"
+	labels := map[string]string{"app": name}
+	k.Create(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: k.Name, Name: name}, Spec: appsv1.DaemonSetSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
+			Containers: []corev1.Container{container},
+			Affinity:   &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: nodeSelector(nodes)}},
+		}},
+	}})
 }
 
-// A host that the class cannot use is not a domain over which pods are spread.
-func TestScheduleTopologySpreadUsableHosts(t *testing.T) {
-	t.Parallel()
-	k := newKarpenter(t, testenv.Hosts(3))
-	class := k.readyPool()
-	class.Status.SelectedZones = testenv.Zones(2)
-	k.Expect(k.Kube.Status().Update(k.ctx, class)).To(Succeed())
-	for _, name := range []string{"a", "b", "c"} {
-		k.pending(name, "1")
+// nodeSelector returns a selector of which one of the requirements must be met.
+func nodeSelector(anyOf ...corev1.NodeSelectorRequirement) *corev1.NodeSelector {
+	selector := &corev1.NodeSelector{}
+	for _, requirement := range anyOf {
+		selector.NodeSelectorTerms = append(selector.NodeSelectorTerms, corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{requirement}})
 	}
-	hosts := map[string]bool{}
-	for _, claim := range k.launchPending() {
-		hosts[k.Intent(claim).Host] = true
-	}
-	k.Expect(hosts).To(HaveLen(2), "two of the pods are on the same host")
+	return selector
+}
+
+// labelIn requires one of some values of a label.
+func labelIn(key string, values ...string) corev1.NodeSelectorRequirement {
+	return corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values}
+}
+
+// requires returns requirements of a NodePool or a NodeClaim with one of some values of a label.
+func requires(key string, values ...string) []karpv1.NodeSelectorRequirementWithMinValues {
+	return []karpv1.NodeSelectorRequirementWithMinValues{{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values}}
+}
+
+// cpus returns the resources of a container that requests CPUs.
+func cpus(n string) corev1.ResourceRequirements {
+	return corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(n)}}
+}
+
+// schedule returns how many NodeClaims core plans for the only pending pod.
+func (k *karpenter) schedule() int {
+	k.T.Helper()
+	results, err := k.provisioner.Schedule(k.ctx)
+	k.Expect(err).NotTo(HaveOccurred())
+	k.Expect(len(results.NewNodeClaims)+len(results.PodErrors)).To(Equal(1), "%v", results.PodErrors)
+	return len(results.NewNodeClaims)
 }
 
 // launchPending schedules all pending pods and launches the NodeClaims that they need.
@@ -148,25 +166,90 @@ func (k *karpenter) launchPending() (claims []*karpv1.NodeClaim) {
 	return claims
 }
 
-// expectScheduled checks that core plans no more Claims for the pods.
-func (k *karpenter) expectScheduled(claims []*karpv1.NodeClaim) {
+// launchOne is launchPending for pods that need one NodeClaim.
+func (k *karpenter) launchOne() *karpv1.NodeClaim {
 	k.T.Helper()
-	for _, claim := range claims {
-		k.cluster.UpdateNodeClaim(claim)
-	}
+	claims := k.launchPending()
+	k.Expect(claims).To(HaveLen(1))
+	return claims[0]
+}
+
+// expectScheduled checks that core plans no more claims for the pods.
+func (k *karpenter) expectScheduled(claim *karpv1.NodeClaim) {
+	k.T.Helper()
+	k.cluster.UpdateNodeClaim(claim)
 	results, err := k.provisioner.Schedule(k.ctx)
 	k.Expect(err).NotTo(HaveOccurred())
 	k.Expect(results.NewNodeClaims).To(BeEmpty())
 	k.Expect(results.PodErrors).To(BeEmpty())
 }
 
-func TestScheduleInsufficientCapacity(t *testing.T) {
-	t.Parallel()
-	k := newKarpenter(t, testenv.NoPolling())
-	k.readyPool()
-	k.pending("huge", "100")
-	results, err := k.provisioner.Schedule(k.ctx)
+// expectDrift checks why core replaces a claim's Node two hours later: it checks the instance types
+// of Nodes that are older than an hour. It does not replace it if the reason is empty.
+func (k *karpenter) expectDrift(claim *karpv1.NodeClaim, reason string) {
+	k.T.Helper()
+	k.Clock.Advance(2 * time.Hour)
+	_, err := disruption.NewController(k.Clock, k.Kube, k.CloudProvider()).Reconcile(k.ctx, testenv.Reload(k.Env, claim))
 	k.Expect(err).NotTo(HaveOccurred())
-	k.Expect(results.NewNodeClaims).To(BeEmpty())
-	k.Expect(results.PodErrors).To(HaveLen(1))
+	drifted := testenv.Reload(k.Env, claim).StatusConditions().Get(karpv1.ConditionTypeDrifted)
+	if reason == "" {
+		k.Expect(drifted).To(BeNil(), "with the labels %v", claim.Labels)
+	} else {
+		k.Expect(drifted).To(HaveField("Reason", reason))
+	}
+}
+
+// A host that the class cannot use is not a domain over which pods are spread.
+func TestScheduleTopologySpread(t *testing.T) {
+	t.Parallel()
+	for name, usable := range map[string]int{"all_hosts": 3, "usable_hosts": 2} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := newKarpenter(t, testenv.Hosts(3))
+			class := k.readyPool()
+			class.Status.SelectedZones = testenv.Zones(usable)
+			k.Expect(k.Kube.Status().Update(k.ctx, class)).To(Succeed())
+			for _, name := range []string{"a", "b", "c"} {
+				k.pending(name, "1")
+			}
+			hosts := map[string]bool{}
+			for _, claim := range k.launchPending() {
+				k.Expect(claim.StatusConditions().Get(karpv1.ConditionTypeLaunched).IsTrue()).To(BeTrue())
+				in := k.Intent(claim)
+				k.Expect(claim.Status.ProviderID).To(Equal(in.ProviderID()))
+				k.Expect(claim.Labels).To(HaveKeyWithValue(corev1.LabelTopologyZone, in.Host))
+				k.Expect(claim.Status.Allocatable.Cpu().Cmp(resource.MustParse("1"))).To(BeNumerically(">=", 0))
+				hosts[in.Host] = true
+			}
+			k.Expect(hosts).To(HaveLen(usable))
+		})
+	}
+}
+
+// Core deletes a claim whose Node does not register within 15 minutes of its creation, so
+// a claim whose clone would wait too long is not created.
+func TestScheduleWithCloneQueue(t *testing.T) {
+	t.Parallel()
+	k := newKarpenter(t, testenv.Settings(func(s *instance.Settings) { s.CloneSlots, s.CloneRefuseAfter = 2, time.Nanosecond }))
+	class := k.readyPool()
+	k.pending("pod", "1")
+	queued := []*karpv1.NodeClaim{k.Planned("a", class), k.Planned("b", class), k.Planned("c", class)}
+	k.Expect(k.schedule()).To(Equal(1), "how long a clone takes is unknown")
+
+	k.Expect(k.Launch(queued[0], class)).To(Succeed())
+	k.Expect(k.Instances.CloneTimes.Get(testenv.Region, "pve1", "local-lvm")).To(BeNumerically(">", 0))
+	k.Eventually(func() int {
+		k.Refresh()
+		storage, _ := k.Inventory.View().Storage(testenv.Region, "pve1", "local-lvm")
+		return storage.QueuedClones
+	}).Should(Equal(2), "the other two")
+	k.Expect(k.schedule()).To(BeZero())
+	_, err := k.CloudProvider().Create(k.ctx, k.Claim("refused", class))
+	k.Expect(err).To(MatchError(ContainSubstring("2 clones wait for storage local-lvm")))
+
+	k.Expect(k.Launch(queued[1], class)).To(Succeed())
+	k.Eventually(func() int {
+		k.Refresh()
+		return k.schedule()
+	}).Should(Equal(1), "a slot is free again")
 }

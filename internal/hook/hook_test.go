@@ -6,13 +6,14 @@ package hook
 import (
 	"bytes"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 )
@@ -97,6 +98,7 @@ func (m *machine) run(phase string) error {
 
 func TestScriptsOrder(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	m := newMachine(t)
 	m.script("b-first", `echo "first $1 $2 ${HOME:-nothing}"`)
 	m.script("a-second", `echo "second $2"`)
@@ -104,13 +106,9 @@ func TestScriptsOrder(t *testing.T) {
 	m.vm(ownedMark(func(mark *ownership.Mark) { mark.Hooks = []string{"b-first", "a-second"} }))
 	for _, phase := range phases {
 		m.log.Reset()
-		if err := m.run(phase); err != nil {
-			t.Fatal(err)
-		}
+		g.Expect(m.run(phase)).To(Succeed())
 		want := fmt.Sprintf("first %d %s nothing\npve-hook: %s: b-first: done\nsecond %s\npve-hook: %s: a-second: done\n", vmid, phase, phase, phase, phase)
-		if m.log.String() != want {
-			t.Errorf("found %q, want %q", m.log, want)
-		}
+		g.Expect(m.log.String()).To(Equal(want))
 	}
 }
 
@@ -138,18 +136,15 @@ func TestScriptsNotTrusted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			g := NewWithT(t)
 			m := newMachine(t)
 			m.script("good", "echo ran")
 			if c.prepare != nil {
 				c.prepare(m)
 			}
 			m.vm(ownedMark(func(mark *ownership.Mark) { mark.Hooks = []string{c.hook, "good"} }))
-			if err := m.run(preStart); err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("found %v, want %q", err, c.want)
-			}
-			if strings.Contains(m.log.String(), "ran") {
-				t.Error("ran the next script although the start failed")
-			}
+			g.Expect(m.run(preStart)).To(MatchError(ContainSubstring(c.want)))
+			g.Expect(m.log.String()).NotTo(ContainSubstring("ran"), "ran the next script although the start failed")
 		})
 	}
 }
@@ -183,17 +178,14 @@ func TestRunGuestNotOwned(t *testing.T) {
 
 func TestPin(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	m := newMachine(t)
 	m.vm(ownedMark(func(mark *ownership.Mark) { mark.CPUs, mark.Pin = "2-3,6", []int{6, 2} }))
 	if err := m.run(preStart); err != nil || len(m.pinned) > 0 {
 		t.Fatalf("before the start: %v, %v", err, m.pinned)
 	}
-	if err := m.run(postStart); err != nil {
-		t.Fatal(err)
-	}
-	if want := map[int]int{4243: 6, 4244: 2}; !maps.Equal(m.pinned, want) {
-		t.Errorf("found %v, want %v", m.pinned, want)
-	}
+	g.Expect(m.run(postStart)).To(Succeed())
+	g.Expect(m.pinned).To(Equal(map[int]int{4243: 6, 4244: 2}))
 }
 
 // HA and offline migrations start a VM on another host, where its CPUs may belong to another VM.
@@ -213,6 +205,7 @@ func TestPinOnOtherHost(t *testing.T) {
 // A live migration starts the VM on the target before its configuration is there.
 func TestMigration(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	m := newMachine(t)
 	m.script("a", `echo done`)
 	mark := ownedMark(func(mark *ownership.Mark) { mark.Hooks, mark.Pin = []string{"a"}, []int{2, 3} })
@@ -223,9 +216,8 @@ func TestMigration(t *testing.T) {
 			t.Errorf("%s: %v, %s", phase, err, m.log)
 		}
 	}
-	if len(m.pinned) > 0 || !strings.Contains(m.log.String(), "migrated from host pve1: its vCPUs are not pinned") {
-		t.Errorf("threads %v are pinned: %s", m.pinned, m.log)
-	}
+	g.Expect(len(m.pinned)).To(BeNumerically("<=", 0))
+	g.Expect(m.log.String()).To(ContainSubstring("migrated from host pve1: its vCPUs are not pinned"))
 }
 
 func TestPinInvalid(t *testing.T) {
@@ -248,9 +240,7 @@ func TestPinInvalid(t *testing.T) {
 func TestRunArguments(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{nil, {"20001"}, {"x", preStart}, {"1", preStart}, {"20001", "started"}, {"20001", preStart, "more"}} {
-		if err := newMachine(t).Host.Run(t.Context(), args); err == nil || !strings.Contains(err.Error(), "want") {
-			t.Errorf("%q: found %v", args, err)
-		}
+		NewWithT(t).Expect(newMachine(t).Host.Run(t.Context(), args)).To(MatchError(ContainSubstring("want")), "%v", args)
 	}
 }
 

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -107,15 +109,12 @@ func TestTopology(t *testing.T) {
 	for name, test := range layouts {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			g := NewWithT(t)
 			m := newMachine(t)
 			m.hardware(test.layout)
 			out := m.publishesTo(nil)
-			if err := m.Host.Run(t.Context(), []string{"topology"}); err != nil {
-				t.Fatal(err)
-			}
-			if got, want := out.String(), lineOf(test.want)+"\n"; got != want {
-				t.Errorf("got  %s\nwant %s", got, want)
-			}
+			g.Expect(m.Host.Run(t.Context(), []string{"topology"})).To(Succeed())
+			g.Expect(out.String()).To(Equal(lineOf(test.want) + "\n"))
 		})
 	}
 }
@@ -153,6 +152,7 @@ func (m *machine) publishesTo(n *notes) *bytes.Buffer {
 
 func TestTopologyPublish(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	m := newMachine(t)
 	test := layouts["two_sockets_spread"]
 	m.hardware(test.layout)
@@ -160,12 +160,9 @@ func TestTopologyPublish(t *testing.T) {
 	m.publishesTo(n)
 	want := "Rack 7: call ops\n\n" + lineOf(test.want) + "\n"
 	for range 2 { // the second time, nothing has changed
-		if err := m.Host.Run(t.Context(), []string{"topology", "--publish"}); err != nil {
-			t.Fatal(err)
-		}
-		if n.text != want || n.writes != 1 {
-			t.Errorf("after %d writes the notes are %q, want %q", n.writes, n.text, want)
-		}
+		g.Expect(m.Host.Run(t.Context(), []string{"topology", "--publish"})).To(Succeed())
+		g.Expect(n.text).To(Equal(want))
+		g.Expect(n.writes).To(BeEquivalentTo(1))
 	}
 }
 
@@ -185,6 +182,7 @@ func TestTopologyFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			g := NewWithT(t)
 			m, n := newMachine(t), &notes{}
 			m.hardware(layouts["four_cells_with_two_caches_each"].layout)
 			_ = os.Chmod(m.path(nodeDir+"/node0/meminfo"), 0o644)
@@ -193,10 +191,8 @@ func TestTopologyFails(t *testing.T) {
 			if test.prepare != nil {
 				test.prepare(m, n)
 			}
-			err := m.Host.Run(t.Context(), append([]string{"topology"}, test.args...))
-			if err == nil || !strings.Contains(err.Error(), test.want) || n.writes > 0 {
-				t.Errorf("found %v after %d writes, want %q", err, n.writes, test.want)
-			}
+			g.Expect(m.Host.Run(t.Context(), append([]string{"topology"}, test.args...))).To(MatchError(ContainSubstring(test.want)))
+			g.Expect(n.writes).To(BeNumerically("<=", 0))
 		})
 	}
 }
@@ -231,9 +227,7 @@ func TestTopologyBeforeStart(t *testing.T) {
 			if c.notes != "" {
 				m.write("/etc/pve/nodes/pve1/config", confOf(c.notes), 0o640)
 			}
-			if err := m.run(c.phase); err != nil {
-				t.Fatal(err)
-			}
+			NewWithT(t).Expect(m.run(c.phase)).To(Succeed())
 			if n.writes != c.writes || c.writes > 0 && !strings.Contains(n.text, line) {
 				t.Errorf("after %d writes the notes are %q", n.writes, n.text)
 			}

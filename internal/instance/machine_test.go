@@ -24,7 +24,9 @@ func TestMachineDrift(t *testing.T) {
 		change   func(*instance.Intent)
 		want     string // empty if it does not drift
 	}{
-		"unchanged":  {machines: []v1alpha1.Machine{{Name: "db-1", Zone: "pve1", Addresses: []v1alpha1.MachineAddresses{{Interface: "net0", Address4: "10.0.0.11"}}}}},
+		"unchanged": {machines: []v1alpha1.Machine{{
+			Name: "db-1", Zone: "pve1", Addresses: []v1alpha1.MachineAddresses{{Interface: "net0", Address4: "10.0.0.11"}},
+		}}},
 		"less_fixed": {machines: []v1alpha1.Machine{{Name: "db-1"}}},
 		"another_host": {
 			machines: []v1alpha1.Machine{{Name: "db-1", Zone: "pve2"}},
@@ -35,7 +37,10 @@ func TestMachineDrift(t *testing.T) {
 			machines: []v1alpha1.Machine{{Name: "db-1", Addresses: []v1alpha1.MachineAddresses{{Interface: "net0", Address4: "10.0.0.12"}}}},
 			want:     "the address of interface net0 of machine db-1 changed to 10.0.0.12",
 		},
-		"new_address":   {machines: []v1alpha1.Machine{{Name: "db-1", Addresses: []v1alpha1.MachineAddresses{{Interface: "net0", Address6: "fd00::1"}}}}, want: "changed to fd00::1"},
+		"new_address": {
+			machines: []v1alpha1.Machine{{Name: "db-1", Addresses: []v1alpha1.MachineAddresses{{Interface: "net0", Address6: "fd00::1"}}}},
+			want:     "changed to fd00::1",
+		},
 		"removed":       {machines: []v1alpha1.Machine{{Name: "db-2"}}, want: "has no machine db-1 any more"},
 		"first_machine": {machines: []v1alpha1.Machine{{Name: "db-1"}}, change: func(in *instance.Intent) { in.Machine = "" }, want: "has machines now"},
 		"no_machines":   {change: func(in *instance.Intent) { in.Machine = "" }},

@@ -5,7 +5,6 @@ package instance_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -13,86 +12,99 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 func TestListIgnoresCopies(t *testing.T) {
-	t.Parallel()
-	w := testenv.NewFake(t)
-	p := w.StartProcess()
-	claim := p.Launched("pool-abc", w.NodeClass)
-	in := w.Intent(claim)
-	c := w.Client
-	cfg, err := c.VMConfig(t.Context(), in.Host, in.VMID)
-	w.Expect(err).NotTo(HaveOccurred())
-	// A copy keeps the notes; a restored backup keeps notes and UUID.
-	w.CloneByHand(in.Host, 30000, "copy")
-	w.Expect(c.UpdateVM(t.Context(), in.Host, 30000, proxmox.ConfigChange{Set: map[string]string{
-		"description": cfg.Description(), "smbios1": cfg.SMBIOS().Encode(),
-	}})).To(Succeed())
-	w.Expect(p.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed())
-	w.Consistently(func() []instance.VM {
-		vms, err := p.Instances.VMs.List()
-		w.Expect(err).NotTo(HaveOccurred())
-		return vms
-	}).WithTimeout(500 * time.Millisecond).ShouldNot(ContainElement(HaveField("VMID", 30000)))
-	p.Delete(claim)
-	_, err = c.VMConfig(t.Context(), in.Host, 30000)
-	w.Expect(err).NotTo(HaveOccurred(), "the copy still exists")
+	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {
+		claim := p.Launched("pool-abc", w.NodeClass)
+		in := w.Intent(claim)
+		cfg := w.VMConfig(in)
+		// A copy keeps the notes; a restored backup keeps notes and UUID.
+		w.CloneByHand(in.Host, 30000, "copy")
+		w.Expect(w.Client.UpdateVM(w.Context(), in.Host, 30000, proxmox.ConfigChange{Set: map[string]string{
+			"description": cfg.Description(), "smbios1": cfg.SMBIOS().Encode(),
+		}})).To(Succeed())
+		w.Clock.Advance(time.Minute)
+		w.Expect(p.Instances.VMs.List()).To(ConsistOf(HaveField("VMID", in.VMID)))
+		p.Delete(claim)
+		w.Expect(w.Client.VMConfig(w.Context(), in.Host, 30000)).To(HaveField("Name()", "copy"), "it still exists")
+	})
 }
 
 func TestListOtherKubernetesCluster(t *testing.T) {
-	t.Parallel()
-	w := testenv.NewFake(t)
-	own, other := w.StartProcess(), w.StartProcess(testenv.KubeCluster("another-kubernetes-cluster"))
-	claim := own.Launched("pool-abc", w.NodeClass)
-	w.Expect(other.Inventory.Refresh(t.Context(), testenv.Region)).To(Succeed())
-	w.Eventually(func() error { return own.Inventory.Refresh(t.Context(), testenv.Region) }).Should(Succeed())
-	w.Eventually(own.Instances.VMs.List).Should(HaveLen(1))
-	w.Expect(other.Instances.VMs.List()).To(BeEmpty())
-	deleted, err := other.Instances.Deleter.Delete(t.Context(), claim)
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(deleted).To(BeTrue(), "for them it does not exist")
-	w.Expect(w.VMs()).To(HaveLen(1), "it still exists")
+	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, own *testenv.Process) {
+		other := w.StartProcess(testenv.KubeCluster("another-kubernetes-cluster"))
+		claim := own.Launched("pool-abc", w.NodeClass)
+		other.Refresh()
+		own.Refresh()
+		w.Expect(own.Instances.VMs.List()).To(HaveLen(1))
+		w.Expect(other.Instances.VMs.List()).To(BeEmpty())
+		w.Expect(other.Instances.Deleter.Delete(w.Context(), claim)).To(BeTrue(), "for them it does not exist")
+		w.Expect(w.VMs()).To(HaveLen(1), "it still exists")
+	})
 }
 
 // The VM is migrated after it was listed and before its configuration is read.
 func TestGetMigratedVM(t *testing.T) {
-	t.Parallel()
-	w := testenv.NewFake(t, testenv.Hosts(2))
-	p := w.StartProcess(testenv.NoPolling())
-	claim := p.Launched("pool-abc", w.NodeClass)
-	in := w.Intent(claim)
-	w.Expect(p.Inventory.RefreshAll(t.Context())).To(Succeed())
-	w.AddFault(pvesim.Fault{Method: "GET", Path: fmt.Sprintf("/nodes/%s/qemu/%d/config", in.Host, in.VMID), Count: 1, Status: 500,
-		Message: fmt.Sprintf("Configuration file 'nodes/%s/qemu-server/%d.conf' does not exist", in.Host, in.VMID)})
-	vm, err := p.Instances.VMs.Get(t.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(vm.VMID).To(Equal(in.VMID))
+	testenv.With(testenv.Hosts(2), testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
+		claim := p.Launched("pool-abc", w.NodeClass)
+		in := w.Intent(claim)
+		p.Refresh()
+		w.AddFault(pvesim.Fault{Method: "GET", Path: fmt.Sprintf("/nodes/%s/qemu/%d/config", in.Host, in.VMID), Count: 1, Status: 500,
+			Message: fmt.Sprintf("Configuration file 'nodes/%s/qemu-server/%d.conf' does not exist", in.Host, in.VMID)})
+		w.Expect(p.Instances.VMs.Get(w.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})).To(HaveField("VMID", in.VMID))
+	})
 }
 
 func TestGetUnreachableCluster(t *testing.T) {
-	t.Parallel()
-	w := testenv.NewFake(t)
-	p := w.StartProcess()
-	claim := p.Launched("pool-abc", w.NodeClass)
-	in := w.Intent(claim)
-	id := v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID}
-	_, err := p.Instances.VMs.Get(t.Context(), id)
-	w.Expect(err).NotTo(HaveOccurred())
-	// An unreachable Cluster does not mean that the VM is deleted.
-	_, err = w.Sim.AddFault(pvesim.Fault{Path: "/cluster/resources", Status: 596, Message: "Connection timed out"})
-	w.Expect(err).NotTo(HaveOccurred())
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	_, err = p.Instances.VMs.Get(ctx, id)
-	w.Expect(err).To(HaveOccurred())
-	w.Expect(errors.Is(err, proxmox.ErrNotFound)).To(BeFalse(), "%v", err)
-	w.Sim.ClearFaults()
-	p.Delete(claim)
-	_, err = p.Instances.VMs.Get(t.Context(), id)
-	w.Expect(err).To(MatchError(proxmox.ErrNotFound))
+	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {
+		claim := p.Launched("pool-abc", w.NodeClass)
+		in := w.Intent(claim)
+		id := v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID}
+		_, err := p.Instances.VMs.Get(w.Context(), id)
+		w.Expect(err).NotTo(HaveOccurred())
+		// An unreachable Cluster does not mean that the VM is deleted.
+		w.AddFault(pvesim.Fault{Path: "/cluster/resources", Status: 596, Message: "Connection timed out"})
+		ctx, cancel := context.WithTimeout(w.Context(), 5*time.Second)
+		defer cancel()
+		_, err = p.Instances.VMs.Get(ctx, id)
+		w.Expect(err).To(And(HaveOccurred(), Not(MatchError(proxmox.ErrNotFound))))
+		w.Sim.ClearFaults()
+		p.Delete(claim)
+		_, err = p.Instances.VMs.Get(w.Context(), id)
+		w.Expect(err).To(MatchError(proxmox.ErrNotFound))
+	})
+}
+
+func TestRebootAccepted(t *testing.T) {
+	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {
+		claim := p.Launched("pool-abc", w.NodeClass)
+		w.AddFault(pvesim.Fault{Method: "GET", Path: "/nodes/*/tasks/*qmreset*/status", Status: 403, Message: "Permission check failed", Count: 1})
+		w.Expect(p.Instances.Power.Reboot(w.Context(), claim, "op-1")).To(Succeed())
+		w.Expect(p.Instances.Power.Reboot(w.Context(), w.Stored(claim), "op-1")).To(Succeed())
+		resets := func() int { return w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/reset") }
+		w.Expect(resets()).To(Equal(1))
+
+		w.AddFault(pvesim.Fault{Task: "qmreset", Fail: "VM is locked", Count: 1})
+		w.Expect(p.Instances.Power.Reboot(w.Context(), w.Stored(claim), "op-2")).To(MatchError(ContainSubstring("locked")))
+		w.Expect(p.Instances.Power.Reboot(w.Context(), w.Stored(claim), "op-2")).To(Succeed(), "a failed reset is retried")
+		w.Expect(resets()).To(Equal(3))
+	})
+}
+
+func TestPowerOnAndReboot(t *testing.T) {
+	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {
+		claim := p.Launched("pool-abc", w.NodeClass)
+		w.Expect(p.Instances.Power.PowerOn(w.Context(), claim)).To(BeFalse(), "it already runs")
+		w.Expect(w.Sim.PowerOffGuest(w.Intent(claim).VMID)).To(Succeed())
+		w.Eventually(func() (bool, error) { return p.Instances.Power.PowerOn(w.Context(), claim) }).Should(BeTrue())
+
+		w.Sim.ResetRequests()
+		w.Expect(p.Instances.Power.Reboot(w.Context(), claim, "op-1")).To(Succeed())
+		w.Expect(p.Instances.Power.Reboot(w.Context(), w.Stored(claim), "op-1")).To(Succeed())
+		w.Expect(w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/reset")).To(Equal(1))
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
@@ -37,9 +38,7 @@ func TestListUnusableArchitecture(t *testing.T) {
 	setArch(v, map[string]string{"pve2": "aarch64"})
 	p, _ := newProvider(t, v)
 	for _, it := range p.List(newNodeClass("east/pve1/901", "west/pve9/909"), "") {
-		if it.Requirements.Get(corev1.LabelTopologyZone).Has("pve2") {
-			t.Errorf("%s lists a host without a template", it.Name)
-		}
+		NewWithT(t).Expect(it.Requirements.Get(corev1.LabelTopologyZone).Has("pve2")).To(BeFalse(), "%s lists a host without a template", it.Name)
 	}
 }
 
@@ -71,9 +70,7 @@ func TestListArchitectures(t *testing.T) {
 			for _, it := range p.List(c.class, "") {
 				byName[it.Name] = it
 			}
-			if got := availability(byName[oneType]); !maps.Equal(got, c.plain) {
-				t.Errorf("%s is available on %v, want %v", oneType, got, c.plain)
-			}
+			NewWithT(t).Expect(availability(byName[oneType])).To(Equal(c.plain), "%s is available on", oneType)
 			if arch := byName[oneType].Requirements.Get(corev1.LabelArchStable); arch.Len() != 1 || !arch.Has(c.plainArch) {
 				t.Errorf("%s is for %s, want %s", oneType, arch, c.plainArch)
 			}
@@ -91,6 +88,7 @@ func TestListArchitectures(t *testing.T) {
 // When a NodeClass gets Hosts of the other architecture, or loses them, its Nodes do not drift.
 func TestListArchitecturesKeepNodes(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	v, class := newViewer(), newNodeClassWithAllHosts()
 	all := map[string]string{"pve1": "aarch64", "pve2": "aarch64", "pve9": "aarch64"}
 	setArch(v, all)
@@ -103,9 +101,7 @@ func TestListArchitecturesKeepNodes(t *testing.T) {
 		t.Helper()
 		for _, labels := range nodes {
 			it := find(t, p.List(class, ""), labels[corev1.LabelInstanceTypeStable])
-			if !it.Offerings.HasCompatible(scheduling.NewLabelRequirements(labels)) {
-				t.Errorf("%s: a Node with the labels %v has no offering", step, labels)
-			}
+			g.Expect(it.Offerings.HasCompatible(scheduling.NewLabelRequirements(labels))).To(BeTrue(), "%s: a Node with the labels", step)
 		}
 	}
 	record(oneType, "pve2")
@@ -116,55 +112,46 @@ func TestListArchitecturesKeepNodes(t *testing.T) {
 
 	class.Status.SelectedZones = class.Status.SelectedZones[1:2]
 	expectKept("amd64 templates were removed")
-	if reasons := p.UnavailableReasons(class, oneTypeARM64); !strings.Contains(reasons[zone("east", "pve2")], "have the instance type "+oneType+" instead") {
-		t.Errorf("the variant is unavailable because of %v", reasons)
-	}
+	g.Expect(p.UnavailableReasons(class, oneTypeARM64)[zone("east", "pve2")]).To(ContainSubstring("have the instance type "+oneType+" instead"),
+		"the variant is unavailable because")
 }
 
 func TestRequestArchitecture(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	v, class := newViewer(), newNodeClassWithAllHosts()
 	setArch(v, map[string]string{"pve2": "aarch64"})
 	p, _ := newProvider(t, v)
 	for arch, want := range map[string]string{"amd64": oneType, "arm64": oneTypeARM64} {
 		request := must(p.Request(class, newClaim("1m", "1Mi", requirement(corev1.LabelArchStable, corev1.NodeSelectorOpIn, arch)), instancetype.RequestOptions{}))
 		for _, option := range request.Options {
-			if (arch == "arm64") != strings.HasSuffix(option.InstanceType, "-arm64") {
-				t.Errorf("%s may be of type %s", arch, option.InstanceType)
-			}
+			g.Expect(arch == "arm64").To(Equal(strings.HasSuffix(option.InstanceType, "-arm64")))
 		}
 		it, ok := p.Get(class, want)
 		if need, known := p.Need(class, "", want, zone("east", "pve1")); !ok || !known || it.Name != want || int64(need.CPUs) != it.Capacity.Cpu().Value() {
 			t.Errorf("type %s is %v and needs %v", want, it, need)
 		}
 	}
-	if failure := p.CheckCapacity(class); failure != nil {
-		t.Errorf("there is no capacity: %v", failure)
-	}
+	g.Expect(p.CheckCapacity(class)).To(BeNil(), "there is no capacity")
 }
 
 // A file may have types for arm64 itself, and names that are too long for a suffix.
 func TestListArchitecturesOfFile(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	long := strings.Repeat("x", 60)
 	catalog, err := instancetype.Parse([]byte(`[
 		{"name": "a", "capacity": {"cpu": "1", "memory": "1Gi"}}, {"name": "a-arm64", "capacity": {"cpu": "2", "memory": "2Gi"}},
 		{"name": "b-arm64", "capacity": {"cpu": "3", "memory": "3Gi"}}, {"name": "` + long + `", "capacity": {"cpu": "4", "memory": "4Gi"}}]`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	v := newViewer()
 	setArch(v, map[string]string{"pve2": "aarch64"})
 	p, err := instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), Catalog: catalog})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	want := map[string]int{"a": 2, "a-arm64": 1, "b-arm64": 1, long: 3}
 	got := map[string]int{}
 	for _, it := range p.List(newNodeClassWithAllHosts(), "") {
 		got[it.Name] = len(it.Offerings.Available())
 	}
-	if !maps.Equal(got, want) {
-		t.Errorf("the types and the number of their hosts are %v, want %v", got, want)
-	}
+	g.Expect(got).To(Equal(want), "the types and the number of their hosts")
 }

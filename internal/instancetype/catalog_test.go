@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
@@ -18,9 +19,7 @@ import (
 func TestDefaultCatalog(t *testing.T) {
 	t.Parallel()
 	c := instancetype.DefaultCatalog()
-	if len(c.Types()) != 20 {
-		t.Fatalf("there are %d types, want 20", len(c.Types()))
-	}
+	NewWithT(t).Expect(c.Types()).To(HaveLen(20))
 	for name, want := range map[string]struct {
 		family string
 		cpus   int
@@ -57,14 +56,11 @@ const goodFile = `[
 
 func TestLoad(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	file := filepath.Join(t.TempDir(), "types.json")
-	if err := os.WriteFile(file, []byte(goodFile), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(os.WriteFile(file, []byte(goodFile), 0o600)).To(Succeed())
 	c, err := instancetype.Load(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	t1, _ := c.Get("t1.2VCPU-6GB")
 	if huge := t1.Extra[corev1.ResourceName("hugepages-2Mi")]; t1.EphemeralBytes != 50*gib || huge.Value() != gib ||
 		t1.Overhead.KubeReserved.Cpu().MilliValue() != 50 || t1.Overhead.EvictionThreshold.Memory().Value() != 100<<20 {
@@ -78,20 +74,16 @@ func TestLoad(t *testing.T) {
 		t.Errorf("spot are gpu %v, t1 %v, plain %v, want only gpu", gpu.Spot, t1.Spot, plain.Spot)
 	}
 	data, err := c.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	if again, err := instancetype.Parse(data); err != nil || !again.Types()[1].Spot {
 		t.Errorf("the encoded catalog has the types %+v (%v), want gpu as spot", again.Types(), err)
 	}
 	for name, family := range map[string]string{"t1.2VCPU-6GB": "t1", "gpu": "s1", "plain": "m1", "odd": "e1", "tiny": "e1"} {
-		if got, _ := c.Get(name); got.Family != family {
-			t.Errorf("%s is of family %s, want %s", name, got.Family, family)
-		}
+		got, _ := c.Get(name)
+		g.Expect(got.Family).To(Equal(family), "%s is of family", name)
 	}
-	if tiny, _ := c.Get("tiny"); tiny.Pods != 32 {
-		t.Errorf("tiny takes %d pods, want 32", tiny.Pods)
-	}
+	tiny, _ := c.Get("tiny")
+	g.Expect(tiny.Pods).To(BeEquivalentTo(32), "tiny takes")
 }
 
 func TestParseErrors(t *testing.T) {
@@ -124,26 +116,21 @@ func TestParseErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			g := NewWithT(t)
 			_, err := instancetype.Parse([]byte(c.file))
-			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("the error is %q, want one line with %q", err, c.want)
-			}
+			g.Expect(err).To(MatchError(ContainSubstring(c.want)))
+			g.Expect(err).NotTo(MatchError(ContainSubstring("\n")))
 		})
 	}
 }
 
 func TestLoadErrors(t *testing.T) {
 	t.Parallel()
-	if _, err := instancetype.Load("/nowhere/types.json"); err == nil || !strings.Contains(err.Error(), "/nowhere/types.json") {
-		t.Errorf("the error is %v", err)
-	}
+	g := NewWithT(t)
+	g.Expect(instancetype.Load("/nowhere/types.json")).Error().To(MatchError(ContainSubstring("/nowhere/types.json")))
 	file := filepath.Join(t.TempDir(), "types.json")
-	if err := os.WriteFile(file, []byte(`[]`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := instancetype.Load(file); err == nil || !strings.Contains(err.Error(), file+": found an empty array") {
-		t.Errorf("the error is %v", err)
-	}
+	g.Expect(os.WriteFile(file, []byte(`[]`), 0o600)).To(Succeed())
+	g.Expect(instancetype.Load(file)).Error().To(MatchError(ContainSubstring(file + ": found an empty array")))
 	if c, err := instancetype.Load(""); err != nil || len(c.Types()) != 20 {
 		t.Errorf("no file gives %d types (%v), want the default catalog", len(c.Types()), err)
 	}

@@ -4,11 +4,10 @@
 package instancetype_test
 
 import (
-	"maps"
 	"slices"
-	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -24,6 +23,7 @@ const gpu = corev1.ResourceName("nvidia.com/gpu")
 // pve2.
 func newGPUProvider(t *testing.T) (*instancetype.Provider, *viewer) {
 	t.Helper()
+	g := NewWithT(t)
 	v := newViewer()
 	v.mappings = []proxmox.PCIMapping{{ID: "gpu", Devices: []proxmox.PCIDevice{
 		{Host: "pve1", Path: "0000:01:00.0"}, {Host: "pve1", Path: "0000:02:00.0"}, {Host: "pve2", Path: "0000:01:00.0"},
@@ -31,40 +31,28 @@ func newGPUProvider(t *testing.T) (*instancetype.Provider, *viewer) {
 	v.reserved = map[string]inventory.Reservation{}
 	v.publish()
 	devices, err := instancetype.ParseDevices("gpu=nvidia.com/gpu, fpga=xilinx.com/fpga")
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	catalog, err := instancetype.DefaultCatalog().WithDevices(devices)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	p, err := instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), Catalog: catalog, PCIResources: devices})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	return p, v
 }
 
 func TestListDevices(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	p, v := newGPUProvider(t)
 	const name = "g1.4VCPU-16GB-gpu"
 	class := newNodeClassWithAllHosts()
 	it := find(t, p.List(class, ""), name)
-	if n := it.Capacity[gpu]; n.Value() != 1 {
-		t.Errorf("%s has %s GPUs", name, n.String())
-	}
-	if got, want := availability(it), map[string]bool{"pve1": true, "pve2": true, "pve9": false}; !maps.Equal(got, want) {
-		t.Errorf("offered %v, want %v", got, want)
-	}
+	n := it.Capacity[gpu]
+	g.Expect(n.Value()).To(BeEquivalentTo(1), "%s has %s GPUs", name, n.String())
+	g.Expect(availability(it)).To(Equal(map[string]bool{"pve1": true, "pve2": true, "pve9": false}))
 	v.reserved["a"] = inventory.Reservation{ClaimUID: "a", Region: "east", Host: "pve2", VMID: 20001, Devices: []string{"gpu"}}
 	v.publish()
-	if availability(find(t, p.List(class, ""), name))["pve2"] {
-		t.Error("the device of pve2 is reserved, but still available")
-	}
-	if reason := p.UnavailableReasons(class, name)[zone("east", "pve2")]; reason != "pve2: 0 nvidia.com/gpu free (mapping gpu), 1 requested" {
-		t.Errorf("the reason is %q", reason)
-	}
+	g.Expect(availability(find(t, p.List(class, ""), name))["pve2"]).To(BeFalse(), "the device of pve2 is reserved, but still available")
+	g.Expect(p.UnavailableReasons(class, name)[zone("east", "pve2")]).To(Equal("pve2: 0 nvidia.com/gpu free (mapping gpu), 1 requested"))
 
 	claim := newClaim("1", "1Gi")
 	claim.Spec.Resources.Requests[gpu] = resource.MustParse("1")
@@ -74,14 +62,13 @@ func TestListDevices(t *testing.T) {
 	}
 	// Pods that need no device must not use one.
 	for _, option := range must(p.Request(class, newClaim("15", "1Gi"), instancetype.RequestOptions{})).Options[:1] {
-		if strings.HasPrefix(option.InstanceType, "g1") {
-			t.Errorf("the cheapest type for a pod without GPU is %s", option.InstanceType)
-		}
+		g.Expect(option.InstanceType).NotTo(HavePrefix("g1"), "the cheapest type for a pod without GPU")
 	}
 }
 
 func TestListTemplateDevices(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	p, v := newGPUProvider(t)
 	for _, template := range []int{901, 902, 909} {
 		v.configs[template].Options["hostpci0"] = "mapping=gpu,pcie=1"
@@ -101,23 +88,20 @@ func TestListTemplateDevices(t *testing.T) {
 		}
 	}
 	placed, err := placement.Choose(v.View(), must(p.Request(class, newClaim("1m", "1Mi"), instancetype.RequestOptions{})))
-	if err != nil || !slices.Equal(placed.Devices, []string{"gpu"}) {
-		t.Errorf("got %+v (%v), want the template's device counted", placed, err)
-	}
+	g.Expect(err).NotTo(HaveOccurred(), "want the template's device counted")
+	g.Expect(placed.Devices).To(Equal([]string{"gpu"}), "want the template's device counted")
 }
 
 func TestParseDevices(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	devices, err := instancetype.ParseDevices("b=nvidia.com/gpu,a=nvidia.com/gpu")
-	if err != nil || !slices.Equal(devices[gpu], []string{"a", "b"}) {
-		t.Errorf("got %v (%v)", devices, err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(devices[gpu]).To(Equal([]string{"a", "b"}))
 	if devices, err := instancetype.ParseDevices(""); err != nil || len(devices) != 0 {
 		t.Errorf("an empty setting returned %v (%v)", devices, err)
 	}
 	for _, bad := range []string{"gpu", "gpu=", "=nvidia.com/gpu", "gpu=cpu", "gpu=nvidia.com/gpu,gpu=amd.com/gpu", "gpu=a/b/c"} {
-		if _, err := instancetype.ParseDevices(bad); err == nil || !strings.Contains(err.Error(), "want") {
-			t.Errorf("%q gave %v", bad, err)
-		}
+		g.Expect(instancetype.ParseDevices(bad)).Error().To(MatchError(ContainSubstring("want")), "%q gave", bad)
 	}
 }

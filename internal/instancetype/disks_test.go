@@ -6,6 +6,8 @@ package instancetype_test
 import (
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -22,14 +24,13 @@ func TestCapacityWithKubeletDisk(t *testing.T) {
 		class.Spec.BootDevice.Size = "100Gi"
 		class.Spec.Disks = []v1alpha1.Disk{{Name: "other", Size: "1Ti"}, {Name: "data", Size: "200Gi", MountPath: mountPath}}
 		it := find(t, p.List(class, ""), "t1.2VCPU-6GB")
-		if got := it.Capacity.StorageEphemeral().Value(); got != want*gib*93/100 {
-			t.Errorf("%q: the ephemeral storage is %d bytes, want 93 %% of %d GiB", mountPath, got, want)
-		}
+		NewWithT(t).Expect(it.Capacity.StorageEphemeral().Value()).To(Equal(want*gib*93/100), "%q: the ephemeral storage", mountPath)
 	}
 }
 
 func TestOfferingsOfStorages(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	v := newViewer()
 	v.change(func(resources map[string]*proxmox.Resources) {
 		for _, region := range resources {
@@ -67,8 +68,7 @@ func TestOfferingsOfStorages(t *testing.T) {
 		class := newNodeClassWithAllHosts()
 		c.class(&class.Spec)
 		available := availability(find(t, p.List(class, ""), "t1.2VCPU-6GB"))
-		if available["pve1"] != c.pve1 || available["pve9"] != c.pve9 {
-			t.Errorf("%s: available on pve1 %v, on pve9 %v, want %v and %v", name, available["pve1"], available["pve9"], c.pve1, c.pve9)
-		}
+		g.Expect(available["pve1"]).To(Equal(c.pve1), "%s: available on pve1", name)
+		g.Expect(available["pve9"]).To(Equal(c.pve9), "%s: available on pve1", name)
 	}
 }

@@ -5,12 +5,12 @@ package instancetype_test
 
 import (
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -26,9 +26,7 @@ import (
 func newExactProvider(t testing.TB, v instancetype.Viewer) *instancetype.Provider {
 	t.Helper()
 	p, err := instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), VMMemoryOverheadPercent: new(0.075), VMSizePolicy: v1alpha1.VMSizeExact})
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return p
 }
 
@@ -80,9 +78,7 @@ func TestExactSize(t *testing.T) {
 		if request := must(p.Request(sized(c.sizing), claim, c.options)); len(request.Options) > 0 {
 			got = request.Options[0].InstanceType
 		}
-		if got != c.want {
-			t.Errorf("%s: %s CPUs and %s memory become a %q, want %q", name, c.cpu, c.memory, got, c.want)
-		}
+		NewWithT(t).Expect(got).To(Equal(c.want), "%s: %s CPUs and %s memory become a", name, c.cpu, c.memory)
 	}
 }
 
@@ -104,20 +100,17 @@ func TestExactSizeBeyondOnDemand(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			g := NewWithT(t)
 			p := must(instancetype.New(instancetype.Deps{Inventory: newViewer(), Pricing: pricing(), Catalog: must(instancetype.Parse([]byte(c.file)))}))
 			names, cpus := map[string]bool{}, 0
 			for _, it := range p.List(class, "") {
-				if names[it.Name] {
-					t.Errorf("two types have the name %s", it.Name)
-				}
+				g.Expect(names[it.Name]).To(BeFalse(), "two types have the name")
 				names[it.Name] = true
 			}
 			if request := must(p.Request(class, claim, instancetype.RequestOptions{})); len(request.Options) > 0 {
 				cpus = request.Options[0].Need.CPUs
 			}
-			if cpus != c.want {
-				t.Errorf("the VM has %d CPUs, want %d", cpus, c.want)
-			}
+			g.Expect(cpus).To(Equal(c.want))
 		})
 	}
 }
@@ -126,6 +119,7 @@ func TestExactSizeBeyondOnDemand(t *testing.T) {
 // that a smaller one does not, and that no instance type is cheaper.
 func TestExactSizeHoldsRequests(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	p, class := newExactProvider(t, newViewer()), newNodeClassWithAllHosts()
 	random := rand.New(rand.NewPCG(18, 18))
 	for range 300 {
@@ -135,15 +129,10 @@ func TestExactSizeHoldsRequests(t *testing.T) {
 		request := must(p.Request(class, claim, instancetype.RequestOptions{}))
 		exact := request.Options[0]
 		it, ok := p.Get(class, exact.InstanceType)
-		if !ok {
-			t.Fatalf("no instance type %s", exact.InstanceType)
-		}
-		if !resources.Fits(requests, it.Allocatable()) {
-			t.Errorf("%s has %s for pods, want %s", it.Name, resources.String(it.Allocatable()), resources.String(requests))
-		}
-		if it.Capacity.Cpu().Value() != int64(exact.Need.CPUs) {
-			t.Errorf("%s reports %s CPUs, the VM has %d", it.Name, it.Capacity.Cpu(), exact.Need.CPUs)
-		}
+		g.Expect(ok).To(BeTrue(), "no instance type %s", exact.InstanceType)
+		g.Expect(resources.Fits(requests, it.Allocatable())).To(BeTrue(),
+			"%s has %s for pods, want %s", it.Name, resources.String(it.Allocatable()), resources.String(requests))
+		g.Expect(it.Capacity.Cpu().Value()).To(Equal(int64(exact.Need.CPUs)), "%s reports", it.Name)
 		for _, smaller := range []string{sizeName(exact.Need.CPUs-1, exact.Need.MemoryBytes), sizeName(exact.Need.CPUs, exact.Need.MemoryBytes-gib/4)} {
 			other, ok := p.Get(class, smaller)
 			if ok && exact.Need.MemoryBytes > gib && resources.Fits(requests, other.Allocatable()) {
@@ -170,60 +159,48 @@ func nodesOfTypes(names ...string) func() ([]karpv1.NodeClaim, error) {
 // where no larger type fits, and that the other types keep their objects.
 func TestSizesInUse(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	const name = "e1.3VCPU-4352MB"
 	p, class := newExactProvider(t, newViewer()), newNodeClassWithAllHosts()
 	before := p.List(class, "")
-	if err := p.RefreshNodes(nodesOfTypes(name, "c1.1VCPU-2GB", "m5.large", "e1.2VCPU-4GB")); err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(p.RefreshNodes(nodesOfTypes(name, "c1.1VCPU-2GB", "m5.large", "e1.2VCPU-4GB"))).To(Succeed())
 	after := p.List(class, "")
-	if len(after) != len(before)+1 || !slices.Equal(before, after[:len(before)]) {
-		t.Errorf("%d types of %d are unchanged after one size was added", len(after), len(before))
-	}
+	g.Expect(after).To(HaveLen(len(before) + 1))
+	g.Expect(before).To(Equal(after[:len(before)]))
 	it := find(t, after, name)
 	for _, o := range it.Offerings {
-		if o.Available || o.Price <= 0 {
-			t.Errorf("%s in %s: available %v with price %g, want an unavailable offering with a price", name, o.Zone(), o.Available, o.Price)
-		}
+		g.Expect(o.Available).To(BeFalse(), "%s in %s: available", name, o.Zone())
+		g.Expect(o.Price).To(BeNumerically(">", 0), "%s in %s: available", name, o.Zone())
 	}
-	if got := it.Capacity.Cpu().Value(); got != 3 {
-		t.Errorf("%s has %d CPUs", name, got)
-	}
+	g.Expect(it.Capacity.Cpu().Value()).To(BeEquivalentTo(3), name)
 	// As of a static NodePool.
 	for _, claim := range []*karpv1.NodeClaim{newClaim("0", "0"), newClaim("0", "0", requirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpExists))} {
 		request := must(p.Request(class, claim, instancetype.RequestOptions{FixedSize: true}))
-		if slices.ContainsFunc(request.Options, func(o placement.Option) bool { return o.InstanceType == name }) {
-			t.Errorf("a claim that lists no types may get %s", name)
-		}
+		g.Expect(slices.ContainsFunc(request.Options, func(o placement.Option) bool { return o.InstanceType == name })).To(BeFalse(),
+			"a claim that lists no types may get")
 	}
 }
 
 func TestSizesInUseOnFullHost(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	const name = "e1.3VCPU-4352MB"
 	v, class := newViewer(), newNodeClassWithAllHosts()
 	p := newExactProvider(t, v)
-	if err := p.RefreshNodes(nodesOfTypes(name)); err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(p.RefreshNodes(nodesOfTypes(name))).To(Succeed())
 	v.change(func(r map[string]*proxmox.Resources) {
 		r["east"].Guests = append(r["east"].Guests, proxmox.GuestRow{VMID: 100, Kind: proxmox.KindQEMU, Host: "pve1", Status: "running", CPUs: 13, MemoryBytes: gib})
 	})
-	if got, want := availability(find(t, p.List(class, ""), name)), map[string]bool{"pve1": true, "pve2": false, "pve9": false}; !maps.Equal(got, want) {
-		t.Errorf("offered: %v, want %v", got, want)
-	}
+	g.Expect(availability(find(t, p.List(class, ""), name))).To(Equal(map[string]bool{"pve1": true, "pve2": false, "pve9": false}))
 	listed := requirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, name)
 	request := must(p.Request(class, newClaim("2500m", "1Gi", listed), instancetype.RequestOptions{}))
-	if !slices.ContainsFunc(request.Options, func(o placement.Option) bool { return o.InstanceType == name }) {
-		t.Errorf("a claim that lists %s does not get it", name)
-	}
-	if reason := p.UnavailableReasons(class, name)[zone("east", "pve2")]; !strings.Contains(reason, "a larger instance type is available") {
-		t.Errorf("reason %q", reason)
-	}
+	g.Expect(slices.ContainsFunc(request.Options, func(o placement.Option) bool { return o.InstanceType == name })).To(BeTrue(), "a claim that lists")
+	g.Expect(p.UnavailableReasons(class, name)[zone("east", "pve2")]).To(ContainSubstring("a larger instance type is available"))
 }
 
 func TestExcludedTypes(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	p, class := newExactProvider(t, newViewer()), newNodeClassWithAllHosts()
 	class.Spec.VMSize = v1alpha1.VMSizing{Min: v1alpha1.VMSize{CPU: 2}, Max: v1alpha1.VMSize{Memory: "16Gi"}, MemoryPerCPU: v1alpha1.MemoryRange{Max: "4Gi"}}
 	var offered []string
@@ -232,15 +209,10 @@ func TestExcludedTypes(t *testing.T) {
 			offered = append(offered, it.Name)
 		}
 	}
-	if got, want := strings.Join(offered, " "), "c1.2VCPU-4GB t1.2VCPU-6GB s1.2VCPU-8GB c1.4VCPU-8GB t1.4VCPU-12GB s1.4VCPU-16GB c1.8VCPU-16GB"; got != want {
-		t.Errorf("offered: %s, want %s", got, want)
-	}
+	g.Expect(strings.Join(offered, " ")).To(Equal("c1.2VCPU-4GB t1.2VCPU-6GB s1.2VCPU-8GB c1.4VCPU-8GB t1.4VCPU-12GB s1.4VCPU-16GB c1.8VCPU-16GB"))
 	reason := p.UnavailableReasons(class, "m1.2VCPU-16GB")[zone("east", "pve1")]
-	if want := "instance type m1.2VCPU-16GB has more memory for each CPU than spec.vmSize.memoryPerCPU.max (4Gi)"; reason != want {
-		t.Errorf("reason %q, want %q", reason, want)
-	}
+	g.Expect(reason).To(Equal("instance type m1.2VCPU-16GB has more memory for each CPU than spec.vmSize.memoryPerCPU.max (4Gi)"))
 	class.Spec.VMSize = v1alpha1.VMSizing{Min: v1alpha1.VMSize{CPU: 64}}
-	if err := p.CheckCapacity(class); err == nil || !strings.Contains(err.Error(), "instance type c1.1VCPU-2GB has fewer CPUs than spec.vmSize.min.cpu (64)") {
-		t.Errorf("no type is allowed: %v", err)
-	}
+	g.Expect(p.CheckCapacity(class)).To(MatchError(ContainSubstring("instance type c1.1VCPU-2GB has fewer CPUs than spec.vmSize.min.cpu (64)")),
+		"no type is allowed")
 }

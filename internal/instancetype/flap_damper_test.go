@@ -4,9 +4,10 @@
 package instancetype_test
 
 import (
-	"strings"
 	"testing"
 	"time"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -14,6 +15,7 @@ import (
 
 func TestListFlappingOffering(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	v, class := newViewer(), newNodeClassWithAllHosts()
 	p, clock := newProvider(t, v)
 	offered := func() bool { return availability(find(t, p.List(class, ""), oneType))["pve1"] }
@@ -31,23 +33,13 @@ func TestListFlappingOffering(t *testing.T) {
 		}
 	}
 	online(false)
-	if offered() {
-		t.Error("an offline Host is offered")
-	}
+	g.Expect(offered()).To(BeFalse(), "an offline Host is offered")
 	online(true)
-	if offered() {
-		t.Error("the third time within minutes, it must be delayed")
-	}
-	if reason := p.UnavailableReasons(class, oneType)[zone("east", "pve1")]; !strings.Contains(reason, "became unavailable 3 times") {
-		t.Errorf("the reason is %q", reason)
-	}
-	if !availability(find(t, p.List(class, ""), oneType))["pve2"] {
-		t.Error("the other Host is delayed too")
-	}
+	g.Expect(offered()).To(BeFalse(), "the third time within minutes, it must be delayed")
+	g.Expect(p.UnavailableReasons(class, oneType)[zone("east", "pve1")]).To(ContainSubstring("became unavailable 3 times"))
+	g.Expect(availability(find(t, p.List(class, ""), oneType))["pve2"]).To(BeTrue(), "the other Host is delayed too")
 	clock.Step(30 * time.Second)
-	if !offered() {
-		t.Error("after the backoff it is still delayed")
-	}
+	g.Expect(offered()).To(BeTrue(), "after the backoff it is still delayed")
 	if reason := p.UnavailableReasons(class, oneType)[zone("east", "pve1")]; reason != "" {
 		t.Errorf("it is offered, but the reason is %q", reason)
 	}
@@ -101,6 +93,7 @@ func TestListOwnFills(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			g := NewWithT(t)
 			v, class := newViewer(), newNodeClassWithAllHosts()
 			p, clock := newProvider(t, v)
 			offered := func() bool { return availability(find(t, p.List(class, ""), oneType))["pve1"] }
@@ -109,16 +102,12 @@ func TestListOwnFills(t *testing.T) {
 			for range 3 {
 				clock.Step(5 * time.Second)
 				test.fill(v, clock.Now())
-				if offered() {
-					t.Fatal("the Host is full, but offered")
-				}
+				g.Expect(offered()).To(BeFalse(), "the Host is full, but offered")
 				clock.Step(5 * time.Second)
 				test.empty(v, clock.Now())
 				got = offered()
 			}
-			if got != test.want {
-				t.Errorf("after the third time, the Host is offered: %v, want %v", got, test.want)
-			}
+			g.Expect(got).To(Equal(test.want), "after the third time, the Host is offered")
 		})
 	}
 }

@@ -8,12 +8,15 @@ import (
 	"reflect"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
 func TestGenerate(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		var hosts []inventory.Amount
@@ -33,9 +36,8 @@ func TestGenerate(t *testing.T) {
 					}
 				}
 				// Less than a GiB of each part is lost to rounding.
-				if waste := float64(int64(parts)*gib) / float64(host.MemoryBytes); left > waste {
-					t.Fatalf("seed %d: %d equal VMs leave %.0f %% of %+v unused", seed, parts, left*100, host)
-				}
+				g.Expect(left).To(BeNumerically("<=", float64(int64(parts)*gib)/float64(host.MemoryBytes)),
+					"seed %d: %d equal VMs leave %.0f %% of %+v unused", seed, parts, left*100, host)
 			}
 		}
 		for _, typ := range c.Types() {
@@ -43,18 +45,12 @@ func TestGenerate(t *testing.T) {
 			for _, host := range hosts {
 				fits = fits || (typ.CPUs <= host.CPUs && typ.MemoryBytes <= host.MemoryBytes)
 			}
-			if !fits {
-				t.Fatalf("seed %d: %s fits on no Host of %v", seed, typ.Name, hosts)
-			}
+			g.Expect(fits).To(BeTrue(), "seed %d: %s fits on no Host of %v", seed, typ.Name, hosts)
 		}
 		data, err := c.Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
+		g.Expect(err).NotTo(HaveOccurred())
 		again, err := instancetype.Parse(data)
-		if err != nil {
-			t.Fatalf("seed %d: the encoded catalog cannot be parsed: %v", seed, err)
-		}
+		g.Expect(err).NotTo(HaveOccurred(), "seed %d: the encoded catalog cannot be parsed", seed)
 		for n, typ := range again.Types() {
 			want := c.Types()[n]
 			if typ.Extra = nil; !reflect.DeepEqual(typ, want) {

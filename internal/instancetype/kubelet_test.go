@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/yaml"
@@ -18,9 +19,7 @@ import (
 func newNodeClassWithKubelet(t *testing.T, text string) *v1alpha1.ProxmoxNodeClass {
 	t.Helper()
 	class := newNodeClassWithAllHosts()
-	if err := yaml.Unmarshal([]byte(text), &class.Spec.KubeletConfiguration); err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(yaml.Unmarshal([]byte(text), &class.Spec.KubeletConfiguration)).To(Succeed())
 	return class
 }
 
@@ -28,6 +27,7 @@ func newNodeClassWithKubelet(t *testing.T, text string) *v1alpha1.ProxmoxNodeCla
 // size reserves.
 func TestKubeletConfigurationInOfferings(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	p, _ := newProvider(t, newViewer())
 	list := p.List(newNodeClassWithKubelet(t, `
 maxPods: cpu * 20
@@ -47,15 +47,12 @@ evictionSoftGracePeriod: {nodefs.available: 1m}
 		if it.Capacity.Pods().Value() != want.pods || kube.Cpu().MilliValue() != want.kubeMilli || kube.Memory().Value() != want.kubeMiB*mib {
 			t.Errorf("%s has %s pods and reserves %s CPU and %s memory, want %+v", name, it.Capacity.Pods(), kube.Cpu(), kube.Memory(), want)
 		}
-		if eviction.Memory().Value()/mib != want.evictionMiB || eviction.StorageEphemeral().Value() != 2*gib {
-			t.Errorf("%s evicts at %s memory and %s disk, want 5 %% of %s and the soft 2Gi", name, eviction.Memory(), eviction.StorageEphemeral(), it.Capacity.Memory())
-		}
-		if system.Cpu().MilliValue() != 200 || system.Memory().Value() != 64*mib {
-			t.Errorf("%s reserves %s CPU and %s memory for the system, want 200m and the default of 64 MiB", name, system.Cpu(), system.Memory())
-		}
-		if _, ok := kube["pid"]; ok {
-			t.Errorf("%s reserves process IDs, which Nodes do not have as a resource", name)
-		}
+		g.Expect(eviction.Memory().Value() / mib).To(Equal(want.evictionMiB))
+		g.Expect(eviction.StorageEphemeral().Value()).To(Equal(2 * gib))
+		g.Expect(system.Cpu().MilliValue()).To(BeEquivalentTo(200), "%s reserves", name)
+		g.Expect(system.Memory().Value()).To(Equal(64*mib), "%s reserves", name)
+		_, ok := kube["pid"]
+		g.Expect(ok).To(BeFalse(), "%s reserves process IDs, which Nodes do not have as a resource", name)
 	}
 }
 
@@ -72,19 +69,16 @@ func TestKubeletReservedCPUs(t *testing.T) {
 // the class remains usable.
 func TestKubeletConfigurationTooLarge(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	p, _ := newProvider(t, newViewer())
 	class := newNodeClassWithKubelet(t, `{kubeReserved: {memory: 5Gi}}`)
-	if err := p.CheckKubelet(class); err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(p.CheckKubelet(class)).To(Succeed())
 	list := p.List(class, "")
 	if small, large := find(t, list, "c1.2VCPU-4GB"), find(t, list, "s1.4VCPU-16GB"); len(available(small)) > 0 || len(available(large)) == 0 {
 		t.Errorf("available: %v and %v, want only the type that has the memory", available(small), available(large))
 	}
 	reason := p.UnavailableReasons(class, "c1.2VCPU-4GB")[zone("east", "pve1")]
-	if want := "in kubeReserved, systemReserved and eviction thresholds of instance type c1.2VCPU-4GB; want less than its 3788Mi"; !strings.Contains(reason, want) {
-		t.Errorf("the reason is %q, want %q", reason, want)
-	}
+	g.Expect(reason).To(ContainSubstring("in kubeReserved, systemReserved and eviction thresholds of instance type c1.2VCPU-4GB; want less than its 3788Mi"))
 }
 
 // available returns the Hosts where a type is available.
@@ -102,6 +96,7 @@ func available(it *cloudprovider.InstanceType) []string {
 // existing Nodes are evaluated as before.
 func TestCheckKubelet(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	p, _ := newProvider(t, newViewer())
 	for text, want := range map[string]string{
 		`{maxPod: 50}`:       `spec.kubeletConfiguration.maxPod: found 50; the kubelet's configuration`,
@@ -110,15 +105,11 @@ func TestCheckKubelet(t *testing.T) {
 		`{kubeReserved: {memory: memory * 2}}`:                                             `want less than its `,
 		`{kubeReserved: {cpu: "0"}, systemReserved: {cpu: "0"}, cpuManagerPolicy: static}`: `cpuManagerPolicy: found static; want cpu in kubeReserved or systemReserved`,
 	} {
-		class := newNodeClassWithKubelet(t, text)
-		if err := p.CheckKubelet(class); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: found error %v, want %q", text, err, want)
-		}
+		g.Expect(p.CheckKubelet(newNodeClassWithKubelet(t, text))).To(MatchError(ContainSubstring(want)), "%s: found error", text)
 	}
 	it := find(t, p.List(newNodeClassWithKubelet(t, `{maxPod: 50}`), ""), "s1.1VCPU-4GB")
-	if it.Capacity.Pods().Value() != 110 || it.Overhead.KubeReserved.Memory().Value() != 410*mib {
-		t.Errorf("%s pods and %s reserved, want the defaults of the type", it.Capacity.Pods(), it.Overhead.KubeReserved.Memory())
-	}
+	g.Expect(it.Capacity.Pods().Value()).To(BeEquivalentTo(110), "want the defaults of the type")
+	g.Expect(it.Overhead.KubeReserved.Memory().Value()).To(Equal(410*mib), "want the defaults of the type")
 }
 
 // TestCheckKubeletExact: a VM of exact size may be smaller or larger than all instance types.
@@ -152,14 +143,12 @@ func TestCheckKubeletExact(t *testing.T) {
 // TestKubeletConfigurationUnchanged: Karpenter caches by object.
 func TestKubeletConfigurationUnchanged(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	p, _ := newProvider(t, newViewer())
 	text := `{kubeReserved: {memory: memory / 16}, logging: {format: json}}`
 	first, second := p.List(newNodeClassWithKubelet(t, text), ""), p.List(newNodeClassWithKubelet(t, text), "")
-	if &first[0] != &second[0] {
-		t.Error("an unchanged class has another list")
-	}
+	g.Expect(&first[0]).To(Equal(&second[0]), "an unchanged class has another list")
 	changed := p.List(newNodeClassWithKubelet(t, `{kubeReserved: {memory: memory / 8}}`), "")
-	if memory := find(t, changed, "s1.4VCPU-16GB").Overhead.KubeReserved[corev1.ResourceMemory]; memory.Value() != 2*gib {
-		t.Errorf("%s is reserved after the change, want 2Gi", memory.String())
-	}
+	memory := find(t, changed, "s1.4VCPU-16GB").Overhead.KubeReserved[corev1.ResourceMemory]
+	g.Expect(memory.Value()).To(Equal(2*gib), "%s is reserved after the change, want 2Gi", memory.String())
 }

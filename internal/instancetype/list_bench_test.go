@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
@@ -22,6 +24,7 @@ const (
 // newBigProvider returns a provider with 100 Hosts, 60 types and 5 NodeClasses.
 func newBigProvider(b *testing.B) (*instancetype.Provider, *viewer, []*v1alpha1.ProxmoxNodeClass) {
 	b.Helper()
+	g := NewWithT(b)
 	v := &viewer{resources: map[string]*proxmox.Resources{}, configs: map[int]*proxmox.VMConfig{}}
 	var selected []string
 	for h := range benchHosts {
@@ -35,13 +38,9 @@ func newBigProvider(b *testing.B) (*instancetype.Provider, *viewer, []*v1alpha1.
 		types = append(types, instancetype.Type{Name: fmt.Sprintf("t%d", n), Family: "t", CPUs: 1 + n%16, MemoryBytes: int64(1+n) * gib, Pods: 110, EphemeralBytes: 30 * gib})
 	}
 	catalog, err := instancetype.NewCatalog(types)
-	if err != nil {
-		b.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	p, err := instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), Catalog: catalog})
-	if err != nil {
-		b.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	var classes []*v1alpha1.ProxmoxNodeClass
 	for n := range benchClasses {
 		class := newNodeClass(selected...)
@@ -128,7 +127,5 @@ func TestListUnchangedDoesNotAllocate(t *testing.T) {
 	class := newNodeClassWithAllHosts()
 	class.Spec.PlacementStrategy.Reserve = v1alpha1.ReserveLargestHost
 	p.List(class, "")
-	if allocs := testing.AllocsPerRun(100, func() { p.List(class, "") }); allocs > 0 {
-		t.Errorf("%g allocations, want none", allocs)
-	}
+	NewWithT(t).Expect(testing.AllocsPerRun(100, func() { p.List(class, "") })).To(BeNumerically("<=", 0))
 }

@@ -4,11 +4,11 @@
 package instancetype_test
 
 import (
-	"maps"
 	"sync"
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
@@ -22,6 +22,7 @@ import (
 
 func TestListDefinesWellKnownLabels(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	p, _ := newProvider(t, newViewer())
 	for _, it := range p.List(newNodeClassWithAllHosts(), "") {
 		for label := range karpv1.WellKnownLabels {
@@ -31,13 +32,10 @@ func TestListDefinesWellKnownLabels(t *testing.T) {
 		}
 		for _, o := range it.Offerings {
 			for _, label := range []string{corev1.LabelTopologyRegion, corev1.LabelTopologyZone, karpv1.CapacityTypeLabelKey} {
-				if !o.Requirements.Has(label) {
-					t.Errorf("an offering of %s does not define %s", it.Name, label)
-				}
+				g.Expect(o.Requirements.Has(label)).To(BeTrue(), "an offering of %s does not define", it.Name)
 			}
-			if o.CapacityType() != karpv1.CapacityTypeOnDemand || o.Price <= 0 {
-				t.Errorf("an offering of %s is %s at %g", it.Name, o.CapacityType(), o.Price)
-			}
+			g.Expect(o.CapacityType()).To(Equal(karpv1.CapacityTypeOnDemand), "an offering of %s", it.Name)
+			g.Expect(o.Price).To(BeNumerically(">", 0), "an offering of %s", it.Name)
 		}
 	}
 }
@@ -60,9 +58,7 @@ func TestListSpot(t *testing.T) {
 		if price := disruption.ResolveOfferingPrice(labels, it); price != want || len(it.Offerings) != 3 {
 			t.Errorf("a Node of %s costs %g with %d offerings, want %g with 3", name, price, len(it.Offerings), want)
 		}
-		if p.CapacityType(name) != name {
-			t.Errorf("Nodes of %s are %s", name, p.CapacityType(name))
-		}
+		NewWithT(t).Expect(p.CapacityType(name)).To(Equal(name))
 	}
 }
 
@@ -87,9 +83,7 @@ func TestListRequirements(t *testing.T) {
 	} {
 		r := it.Requirements.Get(label)
 		for _, value := range want {
-			if !r.Has(value) {
-				t.Errorf("%s is %s, which lacks %s", label, r, value)
-			}
+			NewWithT(t).Expect(r.Has(value)).To(BeTrue(), "%v", label)
 		}
 	}
 }
@@ -154,6 +148,7 @@ func TestListAvailability(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			g := NewWithT(t)
 			v, class := newViewer(), newNodeClassWithAllHosts()
 			p, _ := newProvider(t, v)
 			p.List(class, "")
@@ -165,15 +160,11 @@ func TestListAvailability(t *testing.T) {
 			}
 			list := p.List(class, "")
 			for typ, want := range map[string]map[string]bool{small: c.small, large: c.large} {
-				if got := availability(find(t, list, typ)); !maps.Equal(got, want) {
-					t.Errorf("%s is offered %v, want %v", typ, got, want)
-				}
+				g.Expect(availability(find(t, list, typ))).To(Equal(want), "%s is offered", typ)
 				reasons := p.UnavailableReasons(class, typ)
 				for host, available := range want {
 					reason := reasons[zone("east", host)] + reasons[zone("west", host)]
-					if available != (reason == "") {
-						t.Errorf("%s on %s: available %v, but the reason is %q", typ, host, available, reason)
-					}
+					g.Expect(available).To(Equal(reason == ""), "%s on %s: available", typ, host)
 				}
 			}
 		})
@@ -187,9 +178,7 @@ func TestListKeepsOfferingsOfNodes(t *testing.T) {
 	labels := scheduling.NewLabelRequirements(p.Labels(class, "t1.2VCPU-6GB", zone("east", "pve1")))
 	stillOffered := func(when string) {
 		// The condition of Karpenter's drift check.
-		if !find(t, p.List(class, ""), "t1.2VCPU-6GB").Offerings.HasCompatible(labels) {
-			t.Errorf("%s: the offering of a Node on pve1 is gone", when)
-		}
+		NewWithT(t).Expect(find(t, p.List(class, ""), "t1.2VCPU-6GB").Offerings.HasCompatible(labels)).To(BeTrue(), "%s: the offering of a Node on pve1 is gone", when)
 	}
 	stillOffered("at first")
 	v.change(func(r map[string]*proxmox.Resources) { r["east"].Hosts[0].Online = false })
@@ -210,16 +199,13 @@ func TestListKeepsOfferingsOfNodes(t *testing.T) {
 
 func TestListUnchanged(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	v, class := newViewer(), newNodeClassWithAllHosts()
 	p, _ := newProvider(t, v)
 	first := p.List(class, "")
-	if again := p.List(class.DeepCopy(), ""); &again[0] != &first[0] {
-		t.Error("nothing changed, but the list is new")
-	}
+	g.Expect(&p.List(class.DeepCopy(), "")[0]).To(Equal(&first[0]), "nothing changed, but the list is new")
 	v.publish() // a new generation that changes no offering
-	if again := p.List(class, ""); &again[0] != &first[0] {
-		t.Error("no offering changed, but the list is new")
-	}
+	g.Expect(&p.List(class, "")[0]).To(Equal(&first[0]), "no offering changed, but the list is new")
 	// Nine CPUs in use on pve1: only types with more than seven CPUs change there.
 	v.change(func(r map[string]*proxmox.Resources) {
 		r["east"].Guests = append(r["east"].Guests, proxmox.GuestRow{VMID: 5, Host: "pve1", Status: "running", CPUs: 9, MemoryBytes: gib})
@@ -228,17 +214,13 @@ func TestListUnchanged(t *testing.T) {
 	for n, it := range second {
 		typ, _ := instancetype.DefaultCatalog().Get(it.Name)
 		fitted := typ.MemoryBytes <= 64*gib
-		if changed := it != first[n]; changed != (fitted && typ.CPUs > 7) {
-			t.Errorf("%s is a new object: %v", it.Name, changed)
-		}
+		g.Expect(it != first[n]).To(Equal(fitted && typ.CPUs > 7), "%s is a new object", it.Name)
 		if fitted && !availability(first[n])["pve1"] {
 			t.Errorf("%s was changed in place", it.Name)
 		}
 	}
 	class.Spec.BootDevice.Size = "60G"
-	if third := p.List(class, ""); third[0] == second[0] {
-		t.Error("the class's disk changed, but the type is the same object")
-	}
+	g.Expect(p.List(class, "")[0]).NotTo(Equal(second[0]), "the class's disk changed, but the type is the same object")
 }
 
 func TestListByNodeClass(t *testing.T) {
@@ -317,8 +299,6 @@ func TestListWithOutdatedView(t *testing.T) {
 			t.Fatalf("pve1 has capacity, but is unavailable: %v, %v", got, p.UnavailableReasons(class, "t1.2VCPU-6GB"))
 		}
 		v.outdated = &full
-		if got := availability(find(t, p.List(class, ""), "t1.2VCPU-6GB")); !got["pve1"] {
-			t.Errorf("the list was computed from the outdated View: %v", got)
-		}
+		NewWithT(t).Expect(availability(find(t, p.List(class, ""), "t1.2VCPU-6GB"))["pve1"]).To(BeTrue(), "the list was computed from the outdated View")
 	}
 }

@@ -5,13 +5,13 @@ package instancetype_test
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
@@ -31,9 +31,7 @@ func sized(cpus int, memoryMiB int64) instancetype.Type {
 func newSizedProvider(t testing.TB, v instancetype.Viewer, fraction *float64, types ...instancetype.Type) *instancetype.Provider {
 	t.Helper()
 	catalog, err := instancetype.NewCatalog(types)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return must(instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), Catalog: catalog, VMMemoryOverheadPercent: fraction}))
 }
 
@@ -55,6 +53,7 @@ func memoryOf(t testing.TB, p *instancetype.Provider, class *v1alpha1.ProxmoxNod
 // TestMemoryEstimate holds the estimate to the guests in docs/real-guests.md.
 func TestMemoryEstimate(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	measured := map[int64]struct{ seabios, ovmf int64 }{1024: {967, 961}, 2048: {1973, 1967}, 4096: {3921, 3915}, 8192: {7947, 7941}, 16384: {15999, 15993}}
 	var types []instancetype.Type
 	for memory := range measured {
@@ -65,12 +64,10 @@ func TestMemoryEstimate(t *testing.T) {
 	for _, typ := range types {
 		want := measured[typ.MemoryBytes/mib]
 		got := memoryOf(t, p, newNodeClass("east/pve1/901"), typ) / mib
-		if got > want.ovmf || float64(got) < 0.97*float64(want.seabios) {
-			t.Errorf("%s: %d MiB are expected, want at most %d and at most 3 %% less than %d", typ.Name, got, want.ovmf, want.seabios)
-		}
-		if want := typ.MemoryBytes * 925 / 1000 / mib; memoryOf(t, percent, newNodeClass("east/pve1/901"), typ)/mib != want {
-			t.Errorf("%s: the setting is not used, want %d MiB", typ.Name, want)
-		}
+		g.Expect(got).To(BeNumerically("<=", want.ovmf), typ.Name)
+		g.Expect(float64(got)).To(BeNumerically(">=", 0.97*float64(want.seabios)), typ.Name)
+		g.Expect(memoryOf(t, percent, newNodeClass("east/pve1/901"), typ)/mib).To(Equal(typ.MemoryBytes*925/1000/mib),
+			"%s: the setting is not used", typ.Name)
 	}
 }
 
@@ -85,8 +82,7 @@ func TestLearn(t *testing.T) {
 			map[string]int64{small.Name: 98, middle.Name: 176, large.Name: 224, huge.Name: 1433}},
 		"more_than_estimated": {map[string]int64{middle.Name: 431},
 			map[string]int64{small.Name: 327, middle.Name: 432, large.Name: 453, huge.Name: 1662}},
-		"only_large_sizes_use_more": {map[string]int64{small.Name: 80, middle.Name: 431},
-			map[string]int64{small.Name: 81, middle.Name: 432}},
+		"only_large_sizes_use_more": {map[string]int64{small.Name: 80, middle.Name: 431}, map[string]int64{small.Name: 81, middle.Name: 432}},
 		"smaller_VM_uses_more": {map[string]int64{small.Name: 500, middle.Name: 175},
 			map[string]int64{small.Name: 501, middle.Name: 501, large.Name: 627}},
 	} {
@@ -126,9 +122,7 @@ func TestLearnImages(t *testing.T) {
 	if got := memoryOf(t, p, class, typ); got <= estimated || got > 3921*mib {
 		t.Errorf("%d MiB after a Node reported 3921, want more than the estimated %d MiB", got/mib, estimated/mib)
 	}
-	if after := p.List(class, ""); &after[0] != &before[0] {
-		t.Error("an unchanged list was computed again")
-	}
+	NewWithT(t).Expect(&p.List(class, "")[0]).To(Equal(&before[0]), "an unchanged list was computed again")
 	class.Status.SelectedZones = append(class.Status.SelectedZones, "east/pve2/902")
 	if got := memoryOf(t, p, class, typ); got != estimated {
 		t.Errorf("%d MiB with a template that no Node has, want the estimated %d MiB", got/mib, estimated/mib)
@@ -167,9 +161,7 @@ func TestLearnSlot(t *testing.T) {
 	p, class := newSizedProvider(t, v, nil, typ), newNodeClass("east/pve1/901")
 	o := observation(v, typ, 3500<<10)
 	o.Image = "950-0a1b2c"
-	if _, err := p.Learn(class, o); !errors.Is(err, instancetype.ErrImageUnused) {
-		t.Errorf("the image of another template: %v", err)
-	}
+	NewWithT(t).Expect(p.Learn(class, o)).Error().To(MatchError(instancetype.ErrImageUnused), "the image of another template")
 	o.Slot = zone("east", "pve1")
 	learned, err := p.Learn(class, o)
 	if err != nil || len(learned) != 1 || learned[0].Image != ownership.ImageID(901, *v.configs[901]) {
@@ -199,9 +191,7 @@ func TestLearnInvalid(t *testing.T) {
 		o := observation(v, typ, 3921<<10)
 		c.change(&o)
 		learned, err := p.Learn(class, o)
-		if len(learned) > 0 {
-			t.Errorf("%s: learned %+v", name, learned)
-		}
+		NewWithT(t).Expect(len(learned)).To(BeNumerically("<=", 0), "%s: learned", name)
 		expectError(t, err, c.want)
 	}
 }
@@ -291,20 +281,16 @@ func TestLearnProperties(t *testing.T) {
 
 func checkLearned(t *testing.T, seed uint64, p *instancetype.Provider, class *v1alpha1.ProxmoxNodeClass, observed []instancetype.Observation) {
 	t.Helper()
+	g := NewWithT(t)
 	for _, it := range p.List(class, "") {
-		if it.Capacity.Memory().Sign() <= 0 {
-			t.Fatalf("seed %d: %s has %s of memory", seed, it.Name, it.Capacity.Memory())
-		}
+		g.Expect(it.Capacity.Memory().Sign()).To(BeNumerically(">", 0), "seed %d: %s", seed, it.Name)
 	}
 	for _, o := range observed {
-		if got := find(t, p.List(class, ""), o.InstanceType).Capacity.Memory(); got.Cmp(*o.Capacity.Memory()) > 0 {
-			t.Fatalf("seed %d: %s has %s, and a Node reported %s", seed, o.InstanceType, got, o.Capacity.Memory())
-		}
+		g.Expect(find(t, p.List(class, ""), o.InstanceType).Capacity.Memory().Cmp(*o.Capacity.Memory())).To(BeNumerically("<=", 0),
+			"seed %d: %s", seed, o.InstanceType)
 	}
 	for _, m := range class.Status.MemoryOverhead {
-		if len(m.Sizes) > v1alpha1.MaxMemoryOverheadSizes {
-			t.Fatalf("seed %d: found %d sizes", seed, len(m.Sizes))
-		}
+		g.Expect(len(m.Sizes)).To(BeNumerically("<=", v1alpha1.MaxMemoryOverheadSizes), "seed %d", seed)
 	}
 }
 
@@ -327,9 +313,7 @@ func TestExactSizeAfterLearning(t *testing.T) {
 			class.Status.MemoryOverhead = must(p.Learn(class, observation(v, sized(2, 6144), (6144-c.overheadMiB)<<10)))
 		}
 		request := must(p.Request(class, newClaim("500m", "4Gi"), instancetype.RequestOptions{}))
-		if got := request.Options[0].InstanceType; got != c.want {
-			t.Errorf("%s: 4Gi of pods get a %s, want %s", name, got, c.want)
-		}
+		NewWithT(t).Expect(request.Options[0].InstanceType).To(Equal(c.want), "%s: 4Gi of pods get a", name)
 	}
 }
 

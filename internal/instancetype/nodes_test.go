@@ -5,10 +5,10 @@ package instancetype_test
 
 import (
 	"maps"
-	"slices"
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
@@ -81,6 +81,7 @@ func TestListNodesWithOtherLabels(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			g := NewWithT(t)
 			v, class := newViewer(), newNodeClassWithAllHosts()
 			v.settings = must(inventory.ParseSettings([]byte(`{"east": {"pve1": {"pricefactor": 3}}}`)))
 			v.publish()
@@ -91,9 +92,7 @@ func TestListNodesWithOtherLabels(t *testing.T) {
 			other := maps.Clone(labels)
 			other[v1alpha1.LabelInstanceImageID] = "of-another-class"
 			claims := []karpv1.NodeClaim{launched(class.Name, labels), launched(class.Name, maps.Clone(labels)), launched("another", other), {}}
-			if err := p.RefreshNodes(func() ([]karpv1.NodeClaim, error) { return claims, nil }); err != nil {
-				t.Fatal(err)
-			}
+			g.Expect(p.RefreshNodes(func() ([]karpv1.NodeClaim, error) { return claims, nil })).To(Succeed())
 			if c.change != nil {
 				c.change(v, class)
 				v.publish()
@@ -101,14 +100,10 @@ func TestListNodesWithOtherLabels(t *testing.T) {
 			it := find(t, p.List(class, ""), size)
 			node := scheduling.NewLabelRequirements(labels)
 			// The condition of core's drift check.
-			if !it.Offerings.HasCompatible(node) {
-				t.Error("the offering of the Node is not listed")
-			}
+			g.Expect(it.Offerings.HasCompatible(node)).To(BeTrue(), "the offering of the Node is not listed")
 			typ, _ := instancetype.DefaultCatalog().Get(size)
 			want := pricing().Price(typ, 0) * c.factor
-			if got := disruption.ResolveOfferingPrice(labels, it); got != want {
-				t.Errorf("the Node costs %g, want %g", got, want)
-			}
+			g.Expect(disruption.ResolveOfferingPrice(labels, it)).To(Equal(want), "the Node costs")
 			if found := it.Offerings.Compatible(node); len(found) != 1 || found[0].Price != want {
 				t.Errorf("the Node has %d offerings", len(found))
 			}
@@ -117,9 +112,7 @@ func TestListNodesWithOtherLabels(t *testing.T) {
 				if listed == it {
 					offerings++ // both Nodes have the same labels
 				}
-				if len(listed.Offerings) != offerings {
-					t.Errorf("%s has %d offerings, want %d", listed.Name, len(listed.Offerings), offerings)
-				}
+				g.Expect(listed.Offerings).To(HaveLen(offerings), listed.Name)
 			}
 			expectNoLaunch(t, p, class, it, c.key, labels[c.key])
 		})
@@ -129,25 +122,18 @@ func TestListNodesWithOtherLabels(t *testing.T) {
 // expectNoLaunch checks that no Node gets the value of the label, also for a pod that selects it.
 func expectNoLaunch(t *testing.T, p *instancetype.Provider, class *v1alpha1.ProxmoxNodeClass, it *cloudprovider.InstanceType, key, value string) {
 	t.Helper()
+	g := NewWithT(t)
 	selected := requirement(key, corev1.NodeSelectorOpIn, value)
-	if it.Offerings.Available().HasCompatible(scheduling.NewNodeSelectorRequirementsWithMinValues(selected)) {
-		t.Errorf("%s is available with %s=%s", it.Name, key, value)
-	}
-	if it.Requirements.Get(key).Has(value) {
-		t.Errorf("pods would be spread over %s=%s", key, value)
-	}
-	if request := must(p.Request(class, newClaim("100m", "100Mi", selected), instancetype.RequestOptions{})); len(request.Options) > 0 {
-		t.Errorf("a claim that requires %s=%s has the options %v", key, value, request.Options)
-	}
+	g.Expect(it.Offerings.Available().HasCompatible(scheduling.NewNodeSelectorRequirementsWithMinValues(selected))).To(BeFalse(),
+		"%s is available with %s=%s", it.Name, key, value)
+	g.Expect(it.Requirements.Get(key).Has(value)).To(BeFalse(), "pods would be spread over")
+	g.Expect(len(must(p.Request(class, newClaim("100m", "100Mi", selected), instancetype.RequestOptions{})).Options)).To(BeNumerically("<=", 0),
+		"a claim that requires %s=%s has the options", key, value)
 	request := must(p.Request(class, newClaim("100m", "100Mi"), instancetype.RequestOptions{}))
-	if len(request.Options) == 0 {
-		t.Errorf("other claims cannot be launched: %s", request.NoOptionsReason)
-	}
+	g.Expect(request.Options).NotTo(BeEmpty(), "other claims cannot be launched: %s", request.NoOptionsReason)
 	for _, option := range request.Options {
 		for _, z := range option.Zones {
-			if got := p.Labels(class, option.InstanceType, z)[key]; got == value {
-				t.Errorf("a new Node in %s gets %s=%s", z, key, got)
-			}
+			g.Expect(p.Labels(class, option.InstanceType, z)[key]).NotTo(Equal(value), "a new Node in %s gets %s", z, key)
 		}
 	}
 }
@@ -156,35 +142,25 @@ func expectNoLaunch(t *testing.T, p *instancetype.Provider, class *v1alpha1.Prox
 // same, and lose the offering with the last Node.
 func TestListNodesWithOtherLabelsUnchanged(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	v, class, registry, clock := newViewer(), newNodeClassWithAllHosts(), prometheus.NewRegistry(), testclock.NewFakeClock(start)
 	p, err := instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), Registerer: registry, Clock: clock})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	refresh := func(claims ...karpv1.NodeClaim) []*cloudprovider.InstanceType {
 		clock.Step(10 * time.Minute)
-		if err := p.RefreshNodes(func() ([]karpv1.NodeClaim, error) { return claims, nil }); err != nil {
-			t.Fatal(err)
-		}
+		g.Expect(p.RefreshNodes(func() ([]karpv1.NodeClaim, error) { return claims, nil })).To(Succeed())
 		return p.List(class, "")
 	}
 	current, other := p.Labels(class, "c1.1VCPU-2GB", zone("east", "pve1")), p.Labels(class, "c1.1VCPU-2GB", zone("east", "pve1"))
 	other[v1alpha1.LabelInstanceCPUType] = "another"
 	before := refresh()
-	if list := refresh(launched(class.Name, current)); &list[0] != &before[0] {
-		t.Error("the labels of a Node are those of its zone, but the list is new")
-	}
+	g.Expect(&refresh(launched(class.Name, current))[0]).To(Equal(&before[0]), "the labels of a Node are those of its zone, but the list is new")
 	with := refresh(launched(class.Name, other), launched(class.Name, current))
-	if with[0] == before[0] || !slices.Equal(with[1:], before[1:]) {
-		t.Error("a Node with other labels changes its own type only")
-	}
-	if list := refresh(launched(class.Name, current), launched(class.Name, other)); &list[0] != &with[0] {
-		t.Error("the Nodes are the same, but the list is new")
-	}
+	g.Expect(with[0]).NotTo(Equal(before[0]), "a Node with other labels changes its own type only")
+	g.Expect(with[1:]).To(Equal(before[1:]), "a Node with other labels changes its own type only")
+	g.Expect(&refresh(launched(class.Name, current), launched(class.Name, other))[0]).To(Equal(&with[0]), "the Nodes are the same, but the list is new")
 	if n, err := testutil.GatherAndCount(registry); err != nil || n != 3+20+20 {
 		t.Errorf("%d series: %v", n, err)
 	}
-	if n := len(refresh()[0].Offerings); n != 3 {
-		t.Errorf("%d offerings without a Node", n)
-	}
+	g.Expect(len(refresh()[0].Offerings)).To(BeEquivalentTo(3))
 }

@@ -5,10 +5,10 @@ package instancetype_test
 
 import (
 	"fmt"
-	"maps"
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
@@ -24,6 +24,7 @@ const oneType = "c1.1VCPU-2GB"
 
 func TestListPoolAffinity(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	for affinity, want := range map[v1alpha1.PoolAffinity]map[string]bool{
 		v1alpha1.PoolAffinityNone:          {"pve1": true, "pve2": true, "pve9": true},
 		v1alpha1.PoolAffinitySameHost:      {"pve1": false, "pve2": true, "pve9": false},
@@ -34,46 +35,38 @@ func TestListPoolAffinity(t *testing.T) {
 		v.reserved = map[string]inventory.Reservation{"a": {ClaimUID: "a", NodePool: "db", Region: "east", Host: "pve2", VMID: 20001}}
 		v.publish()
 		p, _ := newProvider(t, v)
-		if got := availability(find(t, p.List(class, "db"), oneType)); !maps.Equal(got, want) {
-			t.Errorf("%s: NodePool db is offered %v, want %v", affinity, got, want)
-		}
+		g.Expect(availability(find(t, p.List(class, "db"), oneType))).To(Equal(want), "%s: NodePool db is offered", affinity)
 		all := map[string]bool{"pve1": true, "pve2": true, "pve9": true}
-		if got := availability(find(t, p.List(class, "web"), oneType)); !maps.Equal(got, all) {
-			t.Errorf("%s: NodePool web, which has no VM, is offered %v", affinity, got)
-		}
+		g.Expect(availability(find(t, p.List(class, "web"), oneType))).To(Equal(all), "%s: NodePool web, which has no VM, is offered", affinity)
 		claim := newClaim("1m", "1Mi")
 		claim.Labels["karpenter.sh/nodepool"] = "db"
 		placed, err := placement.Choose(v.View(), must(p.Request(class, claim, instancetype.RequestOptions{})))
-		if err != nil || !want[placed.Zone.Host] {
-			t.Errorf("%s: the claim was placed on %s (%v), which is not offered", affinity, placed.Zone, err)
-		}
+		g.Expect(err).NotTo(HaveOccurred(), "%s: the claim was placed on", affinity)
+		g.Expect(want[placed.Zone.Host]).To(BeTrue(), "%s: the claim was placed on", affinity)
 	}
 }
 
 // Clones have at least the size of the template's disk, also if the class has a smaller one.
 func TestLargeTemplateDisk(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	v, class := newViewer(), newNodeClassWithAllHosts()
 	v.configs[909].Options["scsi0"] = "local:base-1-disk-0,size=100G"
 	v.publish()
 	p, _ := newProvider(t, v)
 	const disk = int64(100) << 30
-	request := must(p.Request(class, newClaim("1m", "1Mi"), instancetype.RequestOptions{}))
-	if got := request.Options[0].Need.DiskBytes; got != disk {
-		t.Errorf("a VM needs %d bytes of storage, want %d", got, disk)
-	}
+	g.Expect(must(p.Request(class, newClaim("1m", "1Mi"), instancetype.RequestOptions{})).Options[0].Need.DiskBytes).To(Equal(disk))
 	capacity := find(t, p.List(class, "web"), oneType).Capacity[corev1.ResourceEphemeralStorage]
 	if got := capacity.Value(); got < disk*9/10 || got > disk {
 		t.Errorf("a Node has %d bytes of ephemeral storage, want almost %d", got, disk)
 	}
 	class.Spec.KubeletConfiguration = newNodeClassWithKubelet(t, `{kubeReserved: {ephemeral-storage: 40Gi}}`).Spec.KubeletConfiguration
-	if err := p.CheckKubelet(class); err != nil {
-		t.Errorf("40Gi of the disk cannot be reserved: %v", err)
-	}
+	g.Expect(p.CheckKubelet(class)).To(Succeed(), "40Gi of the disk cannot be reserved")
 }
 
 func TestLabelsArchitectureAndOS(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	v, class := newViewer(), newNodeClassWithAllHosts()
 	v.resources["east"].Hosts[1].Arch = "aarch64"
 	v.configs[909].Options["ostype"] = "win11"
@@ -85,9 +78,8 @@ func TestLabelsArchitectureAndOS(t *testing.T) {
 			region = "east"
 		}
 		labels := p.Labels(class, oneType, zone(region, host))
-		if labels[corev1.LabelArchStable] != want[0] || labels[corev1.LabelOSStable] != want[1] {
-			t.Errorf("a Node on %s is %s, %s, want %v", host, labels[corev1.LabelArchStable], labels[corev1.LabelOSStable], want)
-		}
+		g.Expect(labels[corev1.LabelArchStable]).To(Equal(want[0]), "a Node on %s", host)
+		g.Expect(labels[corev1.LabelOSStable]).To(Equal(want[1]), "a Node on %s", host)
 	}
 	for key, want := range map[string]map[string][]string{
 		corev1.LabelArchStable: {"arm64": {"pve2"}, "amd64": {"pve1", "pve9"}},
@@ -95,9 +87,7 @@ func TestLabelsArchitectureAndOS(t *testing.T) {
 	} {
 		for value, zones := range want {
 			got := hosts(must(p.Request(class, newClaim("1m", "1Mi", requirement(key, corev1.NodeSelectorOpIn, value)), instancetype.RequestOptions{})))
-			if strings.Join(got, ",") != strings.Join(zones, ",") {
-				t.Errorf("%s %s may go to %v, want %v", key, value, got, zones)
-			}
+			g.Expect(strings.Join(got, ",")).To(Equal(strings.Join(zones, ",")), "%s %s may go", key, value)
 		}
 	}
 }
@@ -113,17 +103,14 @@ func labelValue(m *dto.Metric, name string) string {
 
 func TestOfferingMetrics(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	v, class := newViewer(), newNodeClassWithAllHosts()
 	v.resources["east"].Hosts[0].Online = false
 	v.publish()
 	registry := prometheus.NewRegistry()
 	p, err := instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), Registerer: registry, VolumeAttachmentLimits: map[string]int{"csi.example": 24}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if limits := find(t, p.List(class, ""), oneType).VolumeAttachmentLimits; limits["csi.example"] != 24 {
-		t.Errorf("the volume limits are %v", limits)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(find(t, p.List(class, ""), oneType).VolumeAttachmentLimits["csi.example"]).To(BeEquivalentTo(24), "the volume limits")
 	if n, err := testutil.GatherAndCount(registry); err != nil || n != 3+20+20 {
 		t.Errorf("%d series are exported (%v), want one for each of 3 Hosts and two for each of 20 types", n, err)
 	}
@@ -134,13 +121,9 @@ karpenter_proxmox_offerings_available{host="pve1",nodeclass=%[1]q,nodepool="",re
 karpenter_proxmox_offerings_available{host="pve2",nodeclass=%[1]q,nodepool="",region="east"} 19
 karpenter_proxmox_offerings_available{host="pve9",nodeclass=%[1]q,nodepool="",region="west"} 19
 `, class.Name)
-	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "karpenter_proxmox_offerings_available"); err != nil {
-		t.Error(err)
-	}
+	g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(want), "karpenter_proxmox_offerings_available")).To(Succeed())
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
 			switch value := m.GetGauge().GetValue(); {

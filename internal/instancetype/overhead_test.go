@@ -6,6 +6,7 @@ package instancetype_test
 import (
 	"testing"
 
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -17,6 +18,7 @@ const mib = int64(1) << 20
 // TestOverheadBySize holds the formulas of the package comment to their figures.
 func TestOverheadBySize(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	p, _ := newProvider(t, newViewer())
 	list := p.List(newNodeClassWithAllHosts(), "")
 	for name, want := range map[string]struct{ memory, kubeMilli, kubeMiB int64 }{
@@ -28,9 +30,8 @@ func TestOverheadBySize(t *testing.T) {
 		"m1.16VCPU-128GB": {121241, 110, 3318},
 	} {
 		it := find(t, list, name)
-		if got := it.Capacity.Memory().Value(); got != want.memory*mib {
-			t.Errorf("%s has %d MiB, want %d", name, got/mib, want.memory)
-		}
+		got := it.Capacity.Memory().Value()
+		g.Expect(got).To(Equal(want.memory*mib), "%s has %d MiB", name, got/mib)
 		kube := it.Overhead.KubeReserved
 		if kube.Cpu().MilliValue() != want.kubeMilli || kube.Memory().Value() != want.kubeMiB*mib {
 			t.Errorf("%s reserves %dm and %d MiB, want %dm and %d MiB", name,
@@ -38,9 +39,8 @@ func TestOverheadBySize(t *testing.T) {
 		}
 		left := it.Allocatable()
 		wantLeft := it.Capacity.Memory().Value() - want.kubeMiB*mib - (64+100)*mib
-		if left.Memory().Value() != wantLeft || left.Cpu().MilliValue() != it.Capacity.Cpu().MilliValue()-want.kubeMilli-10 {
-			t.Errorf("%s leaves %s CPU and %s memory", name, left.Cpu(), left.Memory())
-		}
+		g.Expect(left.Memory().Value()).To(Equal(wantLeft), "%s leaves", name)
+		g.Expect(left.Cpu().MilliValue()).To(Equal(it.Capacity.Cpu().MilliValue()-want.kubeMilli-10), "%s leaves", name)
 	}
 }
 
@@ -49,34 +49,28 @@ func TestOverheadBySize(t *testing.T) {
 // image loses a boot and a firmware partition of its disk.
 func TestCapacityPassesConsistencyCheck(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	p, _ := newProvider(t, newViewer())
 	for _, it := range p.List(newNodeClassWithAllHosts(), "") {
 		typ, _ := instancetype.DefaultCatalog().Get(it.Name)
-		guestMemory := float64(typ.MemoryBytes) * 0.85
-		if guestMemory < 0.9*it.Capacity.Memory().AsApproximateFloat64() {
-			t.Errorf("%s claims %s of %d bytes", it.Name, it.Capacity.Memory(), typ.MemoryBytes)
-		}
+		g.Expect(float64(typ.MemoryBytes)*0.85).To(BeNumerically(">=", 0.9*it.Capacity.Memory().AsApproximateFloat64()),
+			"%s claims %s of %d bytes", it.Name, it.Capacity.Memory(), typ.MemoryBytes)
 		guestDisk := float64(typ.EphemeralBytes)*0.98 - float64(1200*mib)
-		if claimed := it.Capacity.StorageEphemeral().AsApproximateFloat64(); guestDisk < claimed {
-			t.Errorf("%s claims %g bytes of disk, its file system has %g", it.Name, claimed, guestDisk)
-		}
+		g.Expect(guestDisk).To(BeNumerically(">=", it.Capacity.StorageEphemeral().AsApproximateFloat64()), "%s claims", it.Name)
 	}
 }
 
 func TestCapacityByNodeClass(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	p, _ := newProvider(t, newViewer())
 	class := newNodeClassWithAllHosts()
 	pods := int32(42)
 	class.Spec.BootDevice.Size = "100Gi"
 	class.Spec.KubeletConfiguration = &v1alpha1.KubeletConfiguration{MaxPods: &pods}
 	it := find(t, p.List(class, ""), "t1.2VCPU-6GB")
-	if it.Capacity.Pods().Value() != 42 {
-		t.Errorf("%s pods, want the kubelet's maxPods", it.Capacity.Pods())
-	}
-	if got := it.Capacity.StorageEphemeral().Value(); got != 93*gib {
-		t.Errorf("%d bytes of disk, want 93 %% of the class's 100 GiB", got)
-	}
+	g.Expect(it.Capacity.Pods().Value()).To(BeEquivalentTo(42), "want the kubelet's maxPods")
+	g.Expect(it.Capacity.StorageEphemeral().Value()).To(Equal(93 * gib))
 	if got := it.Allocatable()[corev1.ResourceEphemeralStorage]; got.Value() >= 84*gib || got.Value() < 83*gib {
 		t.Errorf("%s of disk are left, want 10 %% less for eviction", got.String())
 	}
@@ -92,34 +86,23 @@ func TestCapacityByNodeClass(t *testing.T) {
 
 func TestOverheadFromFile(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	catalog, err := instancetype.Parse([]byte(goodFile))
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	p, err := instancetype.New(instancetype.Deps{Inventory: newViewer(), Pricing: pricing(), Catalog: catalog, VMMemoryOverheadPercent: new(0.0)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	list := p.List(newNodeClassWithAllHosts(), "")
 	it := find(t, list, "t1.2VCPU-6GB")
-	if it.Capacity.Memory().Value() != 6*gib {
-		t.Errorf("without overhead the Node has %s, want 6Gi", it.Capacity.Memory())
-	}
+	g.Expect(it.Capacity.Memory().Value()).To(Equal(6*gib), "without overhead the Node")
 	left := it.Allocatable()
-	if want := 6*gib - (384+64+100)*mib - gib; left.Memory().Value() != want {
-		t.Errorf("%s allocatable, want %d: capacity minus overhead and hugepages", left.Memory(), want)
-	}
+	g.Expect(left.Memory().Value()).To(Equal(6*gib - (384+64+100)*mib - gib))
 	gpus := find(t, list, "gpu").Capacity["nvidia.com/gpu"]
-	if gpus.Value() != 1 {
-		t.Errorf("the GPU is missing: %s", gpus.String())
-	}
+	g.Expect(gpus.Value()).To(BeEquivalentTo(1), "the GPU is missing: %s", gpus.String())
 }
 
 func TestNewInvalidDeps(t *testing.T) {
 	t.Parallel()
 	for _, deps := range []instancetype.Deps{{}, {Inventory: newViewer(), VMMemoryOverheadPercent: new(7.5)}, {Inventory: newViewer(), VMMemoryOverheadPercent: new(-1.0)}} {
-		if _, err := instancetype.New(deps); err == nil {
-			t.Errorf("%+v was accepted", deps)
-		}
+		NewWithT(t).Expect(instancetype.New(deps)).Error().To(HaveOccurred(), "%+v was accepted", deps)
 	}
 }

@@ -6,6 +6,7 @@ package instancetype_test
 import (
 	"testing"
 
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -17,6 +18,7 @@ import (
 
 func TestPriceByHost(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	v, class := newViewer(), newNodeClassWithAllHosts()
 	var err error
 	if v.settings, err = inventory.ParseSettings([]byte(`{"*": {"pve1": {"pricefactor": 2}, "pve9": {"pricefactor": 0.5}}}`)); err != nil {
@@ -28,9 +30,8 @@ func TestPriceByHost(t *testing.T) {
 	for _, o := range find(t, p.List(class, ""), oneType).Offerings {
 		prices[o.Zone()] = o.Price
 	}
-	if prices["pve1"] != 2*prices["pve2"] || prices["pve9"] != prices["pve2"]/2 {
-		t.Errorf("the prices are %v", prices)
-	}
+	g.Expect(prices["pve1"]).To(Equal(2 * prices["pve2"]))
+	g.Expect(prices["pve9"]).To(Equal(prices["pve2"] / 2))
 	// Karpenter expects the cheapest offering, so the VM is placed there, although
 	// another Host has the same capacity.
 	placed, err := placement.Choose(v.View(), must(p.Request(class, newClaim("1m", "1Mi"), instancetype.RequestOptions{})))
@@ -39,9 +40,8 @@ func TestPriceByHost(t *testing.T) {
 	}
 	v.change(func(r map[string]*proxmox.Resources) { r["west"].Hosts[0].Online = false })
 	placed, err = placement.Choose(v.View(), must(p.Request(class, newClaim("1m", "1Mi"), instancetype.RequestOptions{})))
-	if err != nil || placed.Zone != zone("east", "pve2") {
-		t.Errorf("placed on %s (%v), want the next cheapest", placed.Zone, err)
-	}
+	g.Expect(err).NotTo(HaveOccurred(), "want the next cheapest")
+	g.Expect(placed.Zone).To(Equal(zone("east", "pve2")), "want the next cheapest")
 }
 
 // TestPriceOfHostsWithSameName checks that Hosts with the same name have the same price.
@@ -49,6 +49,7 @@ func TestPriceByHost(t *testing.T) {
 // match. If the prices differed, a Node on the cheaper Host would be replaced forever.
 func TestPriceOfHostsWithSameName(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	v := newViewer()
 	v.addHost("west", "pve1", 908, "host")
 	var err error
@@ -71,34 +72,26 @@ func TestPriceOfHostsWithSameName(t *testing.T) {
 	if east, west := price(both, "east", "pve1"), price(both, "west", "pve1"); east != west || east != price(both, "east", "pve2") {
 		t.Errorf("pve1 costs %g in east and %g in west, want the higher one for both", east, west)
 	}
-	if price(both, "west", "pve9")*3 != price(both, "east", "pve1") {
-		t.Error("a Host with a unique name must have its own price")
-	}
+	g.Expect(price(both, "west", "pve9")*3).To(Equal(price(both, "east", "pve1")), "a Host with a unique name must have its own price")
 	// A class of one region has only one of them.
 	west := newNodeClass("west/pve1/908", "west/pve9/909")
 	west.Name, west.Spec.Region = "west", "west"
-	if got, want := price(west, "west", "pve1"), price(west, "west", "pve9")/2; got != want {
-		t.Errorf("pve1 costs %g, want %g", got, want)
-	}
+	g.Expect(price(west, "west", "pve1")).To(Equal(price(west, "west", "pve9") / 2))
 }
 
 func TestPriceFavorsLargerNodes(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := instancetype.DefaultCatalog()
 	price := func(name string) float64 {
 		typ, ok := c.Get(name)
-		if !ok {
-			t.Fatalf("no type %s", name)
-		}
+		g.Expect(ok).To(BeTrue(), "no type %s", name)
 		return pricing().Price(typ, 0)
 	}
 	if got, want := price("t1.2VCPU-6GB"), 0.025*2+0.001*6.442450944+0.005; got < want-1e-12 || got > want+1e-12 {
 		t.Errorf("t1.2VCPU-6GB costs %g, want %g", got, want)
 	}
-	if 2*price("s1.2VCPU-8GB") <= price("s1.4VCPU-16GB") {
-		t.Error("two small Nodes are not more expensive than a large one")
-	}
-	if price("c1.2VCPU-4GB") >= price("m1.2VCPU-16GB") || price("m1.1VCPU-8GB") >= price("c1.2VCPU-4GB") {
-		t.Error("more memory or more CPUs must cost more")
-	}
+	g.Expect(2*price("s1.2VCPU-8GB")).To(BeNumerically(">", price("s1.4VCPU-16GB")), "two small Nodes are not more expensive than a large one")
+	g.Expect(price("c1.2VCPU-4GB")).To(BeNumerically("<", price("m1.2VCPU-16GB")), "more memory or more CPUs must cost more")
+	g.Expect(price("m1.1VCPU-8GB")).To(BeNumerically("<", price("c1.2VCPU-4GB")), "more memory or more CPUs must cost more")
 }

@@ -5,10 +5,10 @@ package instancetype_test
 
 import (
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -76,14 +76,13 @@ func TestRequestOperators(t *testing.T) {
 		"windows_is_not_offered": {requirement(corev1.LabelOSStable, corev1.NodeSelectorOpIn, "windows"), nil},
 	} {
 		request := must(p.Request(newNodeClassWithAllHosts(), newClaim("100m", "100Mi", c.requirement), instancetype.RequestOptions{}))
-		if got := hosts(request); !slices.Equal(got, c.want) {
-			t.Errorf("%s: the claim may go to %v, want %v", name, got, c.want)
-		}
+		NewWithT(t).Expect(hosts(request)).To(Equal(c.want), "%s: the claim may go", name)
 	}
 }
 
 func TestRequestOptions(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	p, _ := newProvider(t, newViewer())
 	class := newNodeClassWithAllHosts()
 	class.Spec.PlacementStrategy.ZoneBalance = v1alpha1.ZoneBalanceAvailabilityFirst
@@ -105,21 +104,17 @@ func TestRequestOptions(t *testing.T) {
 	}) {
 		t.Error("the options are not sorted by price")
 	}
-	if request.Storages[zone("east", "pve1")] != "local" {
-		t.Errorf("the storages are %v, want the template's", request.Storages)
-	}
+	g.Expect(request.Storages[zone("east", "pve1")]).To(Equal("local"), "want the template's")
 
 	only := must(p.Request(class, newClaim("100m", "100Mi", requirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "m1.1VCPU-8GB", "c1.4VCPU-8GB")), instancetype.RequestOptions{}))
-	if len(only.Options) != 2 || only.Options[0].InstanceType != "m1.1VCPU-8GB" {
-		t.Errorf("the options are %+v, want the two that the claim requires", only.Options)
-	}
-	if none := must(p.Request(class, newClaim("64", "1Gi"), instancetype.RequestOptions{})); len(none.Options) != 0 {
-		t.Errorf("%d options carry 64 CPUs", len(none.Options))
-	}
+	g.Expect(only.Options).To(HaveLen(2), "want the two that the claim requires")
+	g.Expect(only.Options[0].InstanceType).To(Equal("m1.1VCPU-8GB"), "want the two that the claim requires")
+	g.Expect(must(p.Request(class, newClaim("64", "1Gi"), instancetype.RequestOptions{})).Options).To(BeEmpty())
 }
 
 func TestRequestExcluded(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	v := newViewer()
 	p, _ := newProvider(t, v)
 	class := newNodeClass("east/pve1/901", "east/pve2/999")
@@ -127,13 +122,9 @@ func TestRequestExcluded(t *testing.T) {
 	p.MarkUnavailable(instancetype.OfferingSelector{Zone: zone("east", "pve1")}, "clone failed", time.Minute)
 	request := must(p.Request(class, newClaim("1", "1Gi"), instancetype.RequestOptions{}))
 	_, err := placement.Choose(v.View(), request)
-	if err == nil {
-		t.Fatal("the claim was placed")
-	}
+	g.Expect(err).To(HaveOccurred(), "the claim was placed")
 	for _, want := range []string{"east/pve1: failed recently", "clone failed", "east/pve2: template 999 does not exist", "west/pve9: storage ceph is missing"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("the error is %q, want it to contain %q", err, want)
-		}
+		g.Expect(err).To(MatchError(ContainSubstring(want)))
 	}
 }
 
@@ -149,15 +140,14 @@ func TestRequestMatchesOfferings(t *testing.T) {
 			claim := newClaim("1m", "1Mi", requirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, it.Name),
 				requirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, o.Zone()))
 			_, err := placement.Choose(v.View(), must(p.Request(class, claim, instancetype.RequestOptions{})))
-			if o.Available != (err == nil) {
-				t.Errorf("%s on %s: available %v, but placing it returns %v", it.Name, o.Zone(), o.Available, err)
-			}
+			NewWithT(t).Expect(o.Available).To(Equal(err == nil), "%s on %s: available", it.Name, o.Zone())
 		}
 	}
 }
 
 func TestLabels(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	p, _ := newProvider(t, newViewer())
 	class := newNodeClassWithAllHosts()
 	labels := p.Labels(class, "t1.2VCPU-6GB", zone("east", "pve2"))
@@ -166,13 +156,9 @@ func TestLabels(t *testing.T) {
 		corev1.LabelTopologyRegion: "east", corev1.LabelTopologyZone: "pve2", karpv1.CapacityTypeLabelKey: "on-demand",
 		v1alpha1.LabelInstanceFamily: "t1", v1alpha1.LabelInstanceCPU: "2", v1alpha1.LabelInstanceMemory: "6144", v1alpha1.LabelInstanceCPUType: "x86-64-v2-AES", v1alpha1.LabelInstanceImageID: "902",
 	} {
-		if labels[key] != want {
-			t.Errorf("%s is %q, want %q", key, labels[key], want)
-		}
+		g.Expect(labels[key]).To(Equal(want))
 	}
-	if p.Labels(class, "nano", zone("east", "pve2")) != nil {
-		t.Error("a type that does not exist has labels")
-	}
+	g.Expect(p.Labels(class, "nano", zone("east", "pve2"))).To(BeNil(), "a type that does not exist has labels")
 	if it, ok := p.Get(class, "t1.2VCPU-6GB"); !ok || it != find(t, p.List(class, ""), "t1.2VCPU-6GB") {
 		t.Error("Get returns another object than List")
 	}
@@ -192,13 +178,12 @@ func must[T any](value T, err error) T {
 // overlay's resources count, and its price decides which type is cheapest.
 func TestRequestWithOverlay(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	p, _ := newProvider(t, newViewer())
 	class := newNodeClassWithAllHosts()
 	claim := newClaim("100m", "100Mi")
 	claim.Spec.Resources.Requests["example.com/fuse"] = resource.MustParse("1")
-	if plain := must(p.Request(class, claim, instancetype.RequestOptions{})); len(plain.Options) != 0 {
-		t.Fatalf("without the overlay %d types have the resource", len(plain.Options))
-	}
+	g.Expect(must(p.Request(class, claim, instancetype.RequestOptions{})).Options).To(BeEmpty(), "without the overlay")
 	overlay := func(types []*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error) {
 		out := make([]*cloudprovider.InstanceType, 0, len(types))
 		for _, it := range types {
@@ -216,7 +201,6 @@ func TestRequestWithOverlay(t *testing.T) {
 		return out, nil
 	}
 	request := must(p.Request(class, claim, instancetype.RequestOptions{Overlay: overlay}))
-	if len(request.Options) == 0 || request.Options[0].InstanceType != "m1.4VCPU-32GB" {
-		t.Errorf("the options are %v, want the cheapest type of the overlay first", request.Options)
-	}
+	g.Expect(request.Options).NotTo(BeEmpty(), "want the cheapest type of the overlay first")
+	g.Expect(request.Options[0].InstanceType).To(Equal("m1.4VCPU-32GB"), "want the cheapest type of the overlay first")
 }

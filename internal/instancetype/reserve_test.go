@@ -4,9 +4,10 @@
 package instancetype_test
 
 import (
-	"maps"
 	"strings"
 	"testing"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
@@ -18,6 +19,7 @@ import (
 // size with three is launched.
 func TestListReserve(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	v, class := newViewer(), newNodeClass("east/pve1/901", "east/pve2/902")
 	v.change(func(r map[string]*proxmox.Resources) {
 		r["east"].Guests = append(r["east"].Guests,
@@ -33,35 +35,23 @@ func TestListReserve(t *testing.T) {
 		delete(got, "pve9")
 		return got
 	}
-	if got := offered("c1.4VCPU-8GB"); !maps.Equal(got, map[string]bool{"pve1": true, "pve2": true}) {
-		t.Errorf("without a reserve, four CPUs are offered on %v", got)
-	}
+	g.Expect(offered("c1.4VCPU-8GB")).To(Equal(map[string]bool{"pve1": true, "pve2": true}), "without a reserve, four CPUs are offered on")
 	class.Spec.PlacementStrategy.Reserve = v1alpha1.ReserveLargestHost
-	if got := offered("c1.4VCPU-8GB"); !maps.Equal(got, map[string]bool{"pve1": false, "pve2": false}) {
-		t.Errorf("four CPUs are offered on %v", got)
-	}
-	if got := offered("c1.2VCPU-4GB"); !maps.Equal(got, map[string]bool{"pve1": true, "pve2": true}) {
-		t.Errorf("two CPUs are offered on %v", got)
-	}
+	g.Expect(offered("c1.4VCPU-8GB")).To(Equal(map[string]bool{"pve1": false, "pve2": false}), "four CPUs are offered on")
+	g.Expect(offered("c1.2VCPU-4GB")).To(Equal(map[string]bool{"pve1": true, "pve2": true}), "two CPUs are offered on")
 	const want = "if pve1 failed, its guests with 10 CPUs and 1.0 GiB would not fit on the other hosts with 9 CPUs"
-	if got := p.UnavailableReasons(class, "c1.4VCPU-8GB")[zone("east", "pve2")]; !strings.Contains(got, want) {
-		t.Errorf("the reason is %q, want %q", got, want)
-	}
+	g.Expect(p.UnavailableReasons(class, "c1.4VCPU-8GB")[zone("east", "pve2")]).To(ContainSubstring(want))
 	placed, err := placement.Choose(v.View(), must(p.Request(class, claim, instancetype.RequestOptions{})))
-	if err != nil || placed.Need.CPUs != 3 {
-		t.Errorf("the VM has %d CPUs (%v), want 3", placed.Need.CPUs, err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(placed.Need.CPUs).To(BeEquivalentTo(3))
 	if kept, violation := p.CheckReserve(class); !kept || violation != "" {
 		t.Errorf("the reserve is kept: %v, violated by %q", kept, violation)
 	}
 
 	v.change(func(r map[string]*proxmox.Resources) { r["east"].Guests[len(r["east"].Guests)-1].CPUs = 7 })
-	if got := offered("c1.1VCPU-2GB"); !maps.Equal(got, map[string]bool{"pve1": false, "pve2": false}) {
-		t.Errorf("another guest uses the reserve, but one CPU is offered on %v", got)
-	}
-	if _, err := placement.Choose(v.View(), must(p.Request(class, claim, instancetype.RequestOptions{}))); err == nil {
-		t.Error("another guest uses the reserve, but the claim was placed")
-	}
+	g.Expect(offered("c1.1VCPU-2GB")).To(Equal(map[string]bool{"pve1": false, "pve2": false}), "another guest uses the reserve, but one CPU is offered on")
+	g.Expect(placement.Choose(v.View(), must(p.Request(class, claim, instancetype.RequestOptions{})))).Error().To(HaveOccurred(),
+		"another guest uses the reserve, but the claim was placed")
 	if kept, violation := p.CheckReserve(class); !kept || !strings.HasPrefix(violation, "region east: if pve1 failed") {
 		t.Errorf("the reserve is kept: %v, violated by %q", kept, violation)
 	}

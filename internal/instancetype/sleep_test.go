@@ -6,6 +6,7 @@ package instancetype_test
 import (
 	"testing"
 
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -18,15 +19,14 @@ import (
 func parseSettings(t *testing.T, text string) inventory.Settings {
 	t.Helper()
 	settings, err := inventory.ParseSettings([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return settings
 }
 
 // A Host that was shut down to save energy is offered, and used last.
 func TestListSleeping(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	v, class := newViewer(), newNodeClassWithAllHosts()
 	const pve9 = "pve9"
 	settings := parseSettings(t, `{"west": {"pve9": {"powermanagement": "Enabled", "pricefactor": 0.1}}, "east": {"pve1": {"pricefactor": 5}}}`)
@@ -37,9 +37,7 @@ func TestListSleeping(t *testing.T) {
 	p, _ := newProvider(t, v)
 	choose := func() placement.Placement {
 		placed, err := placement.Choose(v.View(), must(p.Request(class, newClaim("1m", "1Mi"), instancetype.RequestOptions{})))
-		if err != nil {
-			t.Fatal(err)
-		}
+		g.Expect(err).NotTo(HaveOccurred())
 		return placed
 	}
 	for _, state := range []inventory.SleepState{inventory.ShuttingDown, inventory.Asleep, inventory.Waking} {
@@ -49,37 +47,26 @@ func TestListSleeping(t *testing.T) {
 		for _, o := range offerings {
 			if o.Zone() == pve9 {
 				asleep = o.Price
-				if !o.Available {
-					t.Errorf("%s: the host is not offered", state)
-				}
+				g.Expect(o.Available).To(BeTrue(), "%s: the host is not offered", state)
 			} else {
 				highest = max(highest, o.Price)
 			}
 		}
-		if asleep <= highest || asleep > 1.1*highest {
-			t.Errorf("%s: the price is %g, the highest one of other hosts %g: Nodes could not be replaced by smaller ones", state, asleep, highest)
-		}
-		if placed := choose(); placed.Zone.Host == pve9 {
-			t.Errorf("%s: the VM is placed on it", state)
-		}
+		g.Expect(asleep).To(BeNumerically(">", highest), "%s: the price", state)
+		g.Expect(asleep).To(BeNumerically("<=", 1.1*highest), "%s: the price", state)
+		g.Expect(choose().Zone.Host).NotTo(Equal(pve9), "%s: the VM is placed on it", state)
 	}
 	v.change(func(r map[string]*proxmox.Resources) {
 		r["east"].Hosts[0].Online, r["east"].Hosts[1].Online = false, false
 	})
-	if placed := choose(); placed.Zone.Host != pve9 {
-		t.Errorf("the VM is placed on %s", placed.Zone)
-	}
+	g.Expect(choose().Zone.Host).To(Equal(pve9))
 	prices := map[string]float64{}
 	for _, o := range find(t, p.List(class, ""), oneType).Offerings {
 		prices[o.Zone()] = o.Price
 	}
-	if prices[pve9] < 10*prices["pve1"] {
-		t.Errorf("without capacity elsewhere, the price is %g, on another host %g", prices[pve9], prices["pve1"])
-	}
+	g.Expect(prices[pve9]).To(BeNumerically(">=", 10*prices["pve1"]), "without capacity elsewhere, the price")
 	sleep(inventory.WakeFailed)
-	if got := availability(find(t, p.List(class, ""), oneType)); got[pve9] {
-		t.Error("a host that does not wake is offered")
-	}
+	g.Expect(availability(find(t, p.List(class, ""), oneType))[pve9]).To(BeFalse(), "a host that does not wake is offered")
 }
 
 // Karpenter finds the price of a Node on the Host that is on, not that of one with the same name
@@ -106,6 +93,7 @@ func TestPriceOfSleepingHostWithSameName(t *testing.T) {
 // VMs on a Host with few of them are more expensive, so they are moved to others.
 func TestPriceEnergy(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	v, class := newViewer(), newNodeClassWithAllHosts()
 	v.settings = parseSettings(t, `{"*": {"*": {"powermanagement": "Enabled", "wattsidle": 50, "wattsfull": 200}, "pve9": {"powermanagement": "Report"}}}`)
 	v.publish()
@@ -120,22 +108,15 @@ func TestPriceEnergy(t *testing.T) {
 	}
 	base := price("pve9")
 	last := price("pve1")
-	if last != 3*base {
-		t.Errorf("on an empty host the price is %g, want 1 + 0.25 x 8 times %g", last, base)
-	}
+	g.Expect(last).To(Equal(3*base), "on an empty host the price")
 	for _, cpus := range []int{1, 5, 9, 13} {
 		v.change(func(r map[string]*proxmox.Resources) {
 			r["east"].Guests = append(r["east"].Guests[:2:2], proxmox.GuestRow{VMID: 100, Kind: proxmox.KindQEMU, Host: "pve1", Status: "running", CPUs: cpus, MemoryBytes: gib})
 		})
-		if now := price("pve1"); now >= last {
-			t.Errorf("with %d CPUs in use the price is %g, not below %g", cpus, now, last)
-		}
+		g.Expect(price("pve1")).To(BeNumerically("<", last), "with %d CPUs in use the price", cpus)
 		last = price("pve1")
 	}
-	if last != 1.25*base {
-		t.Errorf("on a full host the price is %g, want 1.25 times %g", last, base)
-	}
-	if price("pve2") <= last || price("pve9") != base {
-		t.Errorf("prices of the other hosts: %g, %g", price("pve2"), price("pve9"))
-	}
+	g.Expect(last).To(Equal(1.25*base), "on a full host the price")
+	g.Expect(price("pve2")).To(BeNumerically(">", last), "prices of the other hosts")
+	g.Expect(price("pve9")).To(Equal(base), "prices of the other hosts")
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
@@ -106,9 +107,7 @@ func newProvider(t testing.TB, v instancetype.Viewer) (*instancetype.Provider, *
 	t.Helper()
 	clock := testclock.NewFakeClock(start)
 	p, err := instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), VMMemoryOverheadPercent: new(0.075), Clock: clock})
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return p, clock
 }
 

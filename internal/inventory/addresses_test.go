@@ -8,11 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -54,41 +54,31 @@ func clusterWithAddresses() *cluster {
 // interval.
 func TestWatchAddressesStartsPoll(t *testing.T) {
 	t.Parallel()
-	i, _ := newInventory(t, clusterWithAddresses())
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); _ = i.Start(ctx) }()
-	defer func() { stop(); <-done }()
-	refresh(t, i)
-	if i.View().Snapshots["r"].AddressesKnown {
-		t.Fatal("addresses are known before WatchAddresses")
-	}
-	i.WatchAddresses() // the fake clock does not advance
-	for deadline := time.Now().Add(30 * time.Second); !i.View().Snapshots["r"].AddressesKnown; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the addresses were not read")
-		}
-	}
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		i, _ := newInventory(t, clusterWithAddresses())
+		go func() { _ = i.Start(t.Context()) }()
+		refresh(t, i)
+		g.Expect(i.View().Snapshots["r"].AddressesKnown).To(BeFalse(), "addresses are known before WatchAddresses")
+		i.WatchAddresses() // the clock does not advance
+		synctest.Wait()
+		g.Expect(i.View().Snapshots["r"].AddressesKnown).To(BeTrue(), "the addresses were not read")
+	})
 }
 
 func TestAddressesOwner(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := clusterWithAddresses()
-	i, _ := newInventory(t, c)
-	i.WatchAddresses()
-	refresh(t, i)
+	i, _ := newWatched(t, c)
 	v := i.View()
-	if !v.Snapshots["r"].AddressesKnown {
-		t.Error("the addresses are not known after a poll")
-	}
+	g.Expect(v.Snapshots["r"].AddressesKnown).To(BeTrue(), "the addresses are not known after a poll")
 	got := owners(v, "10.0.0.2", "10.0.0.10", "10.0.0.11", "fd00::11", "10.0.0.12", "10.0.0.20", "10.0.0.30", "10.0.0.31", "10.0.0.90", "10.0.0.1", "10.0.0.3", "10.0.0.99")
 	want := []string{
 		"host pve1 in region r", "VM 100 in region r", "VM 101 in region r", "VM 101 in region r", "container 102 in region r", "VM 20001 in region r",
 		"VM 100 in region r", "the gateway of vnet blue in region r", "", "the gateway of host pve1 in region r", "host pve1 in region r", "",
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("the owners are %q,\nwant %q", got, want)
-	}
+	g.Expect(got).To(Equal(want))
 	if _, conflict := v.Addresses().Conflict(addr("10.0.0.20"), "r", 20001); conflict {
 		t.Error("a VM conflicts with itself")
 	}
@@ -96,87 +86,53 @@ func TestAddressesOwner(t *testing.T) {
 		t.Errorf("the conflicting owner is %q", owner)
 	}
 	i.Ledger().ObserveDeleted("r", 101)
-	if got := owners(i.View(), "10.0.0.11"); got[0] != "" {
-		t.Errorf("a deleted guest still has its address: %q", got)
-	}
+	g.Expect(owners(i.View(), "10.0.0.11")[0]).To(BeEmpty(), "a deleted guest still has its address")
 }
 
 // Our VMs on a host that was removed from the cluster never run again. Others may be restored.
 func TestAddressesOfRemovedHost(t *testing.T) {
 	t.Parallel()
 	c := clusterWithAddresses()
-	i, _ := newInventory(t, c)
-	i.WatchAddresses()
-	refresh(t, i)
+	i, _ := newWatched(t, c)
 	c.change(func() { c.resources.Hosts = []proxmox.HostRow{host("pve2", 16, 64)} })
 	refresh(t, i)
-	if got, want := owners(i.View(), "10.0.0.20", "10.0.0.11"), []string{"", "VM 101 in region r"}; !slices.Equal(got, want) {
-		t.Errorf("the owners are %q, want %q", got, want)
-	}
+	NewWithT(t).Expect(owners(i.View(), "10.0.0.20", "10.0.0.11")).To(Equal([]string{"", "VM 101 in region r"}))
 }
 
 func TestAddressesNotReadWithoutWatch(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := clusterWithAddresses()
 	i, clock := newInventory(t, c)
 	for range 3 {
 		refresh(t, i)
 		clock.Step(time.Minute)
 	}
-	if i.View().Snapshots["r"].AddressesKnown {
-		t.Error("addresses are known without WatchAddresses")
-	}
-	for _, call := range c.takeCalls() {
-		if strings.HasPrefix(call, "agent") || strings.HasPrefix(call, "container") || call == "sdn" {
-			t.Errorf("unexpected call %q", call)
-		}
-	}
+	g.Expect(i.View().Snapshots["r"].AddressesKnown).To(BeFalse(), "addresses are known without WatchAddresses")
+	g.Expect(c.takeCalls()).NotTo(ContainElement(Or(HavePrefix("agent"), HavePrefix("container"), Equal("sdn"))))
 	i.WatchAddresses()
 	refresh(t, i)
-	if !i.View().Snapshots["r"].AddressesKnown {
-		t.Error("the addresses are not known after a poll")
-	}
+	g.Expect(i.View().Snapshots["r"].AddressesKnown).To(BeTrue(), "the addresses are not known after a poll")
 }
 
 func TestAgentReadOncePerStart(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := clusterWithAddresses()
 	i, clock := newInventory(t, c)
 	i.WatchAddresses()
-	agentReads := func() int {
-		count := 0
-		for _, call := range c.takeCalls() {
-			if strings.HasPrefix(call, "agent") {
-				count++
-			}
-		}
-		return count
+	poll := func(times time.Duration) int {
+		pollFor(t, i, clock, times*10*time.Second)
+		return len(c.takeReads("agent"))
 	}
-	poll := func(times int) int {
-		for range times {
-			clock.Step(10 * time.Second)
-			refresh(t, i)
-		}
-		return agentReads()
-	}
-	if n := poll(60); n != 1 {
-		t.Errorf("%d reads in ten minutes, want 1", n)
-	}
+	g.Expect(poll(60)).To(BeEquivalentTo(1))
 	c.change(func() { c.resources.Guests[0].Status = "stopped" })
-	if n := poll(2); n != 0 {
-		t.Errorf("%d reads of a stopped guest", n)
-	}
-	if got := owners(i.View(), "10.0.0.10"); got[0] != "" {
-		t.Errorf("a stopped guest still has the address from its agent: %q", got)
-	}
+	g.Expect(poll(2)).To(BeZero())
+	g.Expect(owners(i.View(), "10.0.0.10")[0]).To(BeEmpty(), "a stopped guest still has the address from its agent")
 	c.change(func() { c.resources.Guests[0].Status, c.resources.Guests[0].UptimeSeconds = "running", 5 })
-	if n := poll(2); n != 0 {
-		t.Errorf("%d reads of a guest that has just started", n)
-	}
+	g.Expect(poll(2)).To(BeZero())
 	c.change(func() { c.resources.Guests[0].UptimeSeconds = 600 })
-	if n := poll(6); n != 1 {
-		t.Errorf("%d reads after the start, want 1", n)
-	}
+	g.Expect(poll(6)).To(BeEquivalentTo(1))
 }
 
 // A guest keeps its addresses while its agent or its status cannot be read.
@@ -190,18 +146,13 @@ func TestAgentAddressesKept(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := clusterWithAddresses()
-			i, clock := newInventory(t, c)
-			i.WatchAddresses()
-			refresh(t, i)
+			i, clock := newWatched(t, c)
 			c.takeCalls()
 			c.change(func() { fail(c) })
 			pollFor(t, i, clock, 2*time.Hour)
-			if name == "agent_fails" && !slices.Contains(c.takeCalls(), "agent pve1/100") {
-				t.Error("the agent was not read again")
-			}
-			if got := owners(i.View(), "10.0.0.10"); got[0] != "VM 100 in region r" {
-				t.Errorf("the owner of its address is %q", got)
-			}
+			g := NewWithT(t)
+			g.Expect(len(c.takeReads("agent")) > 0).To(Equal(name == "agent_fails"))
+			g.Expect(owners(i.View(), "10.0.0.10")[0]).To(Equal("VM 100 in region r"), "the owner of its address")
 		})
 	}
 }
@@ -209,18 +160,15 @@ func TestAgentAddressesKept(t *testing.T) {
 func TestContainerAddressChanged(t *testing.T) {
 	t.Parallel()
 	c := clusterWithAddresses()
-	i, clock := newInventory(t, c)
-	i.WatchAddresses()
-	refresh(t, i)
+	i, clock := newWatched(t, c)
 	c.change(func() { c.configs[102] = config("net0", "name=eth0,bridge=vmbr0,ip=10.0.0.60/24") })
 	pollFor(t, i, clock, time.Hour)
-	if got, want := owners(i.View(), "10.0.0.60", "10.0.0.12"), []string{"container 102 in region r", ""}; !slices.Equal(got, want) {
-		t.Errorf("the owners are %q, want %q", got, want)
-	}
+	NewWithT(t).Expect(owners(i.View(), "10.0.0.60", "10.0.0.12")).To(Equal([]string{"container 102 in region r", ""}))
 }
 
 func TestAgentReadsBeforeAddressesKnown(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := clusterWithAddresses()
 	addVM := func(vmid int) {
 		c.change(func() {
@@ -239,12 +187,8 @@ func TestAgentReadsBeforeAddressesKnown(t *testing.T) {
 	refresh(t, i) // first Snapshot without agents
 	i.WatchAddresses()
 	refresh(t, i)
-	if early {
-		t.Error("addresses are known before all agents were read")
-	}
-	if got, want := owners(i.View(), "10.0.0.10", "10.0.1.10", "10.0.1.11"), []string{"VM 100 in region r", "VM 110 in region r", "VM 111 in region r"}; !slices.Equal(got, want) {
-		t.Errorf("the owners are %q, want %q", got, want)
-	}
+	g.Expect(early).To(BeFalse(), "addresses are known before all agents were read")
+	g.Expect(owners(i.View(), "10.0.0.10", "10.0.1.10", "10.0.1.11")).To(Equal([]string{"VM 100 in region r", "VM 110 in region r", "VM 111 in region r"}))
 
 	// After that, one agent is read per poll.
 	addVM(112)
@@ -253,27 +197,20 @@ func TestAgentReadsBeforeAddressesKnown(t *testing.T) {
 	for n := 1; n <= 2; n++ {
 		clock.Step(time.Minute)
 		refresh(t, i)
-		if reads := slices.DeleteFunc(c.takeCalls(), func(call string) bool { return !strings.HasPrefix(call, "agent") }); len(reads) != 1 {
-			t.Errorf("poll %d read %v, want one agent", n, reads)
-		}
+		g.Expect(c.takeReads("agent")).To(HaveLen(1))
 	}
 }
 
 func TestAgentTimeout(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := clusterWithAddresses()
 	c.agentFailure = context.DeadlineExceeded // of the poll: other reads used all of its time
-	i, clock := newInventory(t, c)
-	i.WatchAddresses()
-	refresh(t, i)
-	if i.View().Snapshots["r"].AddressesKnown {
-		t.Error("addresses are known before an agent responded")
-	}
+	i, clock := newWatched(t, c)
+	g.Expect(i.View().Snapshots["r"].AddressesKnown).To(BeFalse(), "addresses are known before an agent responded")
 	clock.Step(2 * time.Minute)
 	refresh(t, i)
-	if !i.View().Snapshots["r"].AddressesKnown {
-		t.Error("addresses are unknown after the agent timeout")
-	}
+	g.Expect(i.View().Snapshots["r"].AddressesKnown).To(BeTrue(), "addresses are unknown after the agent timeout")
 }
 
 func TestAgentForbidden(t *testing.T) {
@@ -288,76 +225,52 @@ func TestAgentForbidden(t *testing.T) {
 	})
 	i, clock := newInventory(t, c)
 	i.WatchAddresses()
-	for range 30 {
-		clock.Step(10 * time.Second)
-		refresh(t, i)
-	}
-	reads := slices.DeleteFunc(c.takeCalls(), func(call string) bool { return !strings.HasPrefix(call, "agent") })
-	if len(reads) != 1 {
-		t.Errorf("read %v, want one agent", reads)
-	}
+	pollFor(t, i, clock, 5*time.Minute)
+	NewWithT(t).Expect(c.takeReads("agent")).To(HaveLen(1))
 }
 
 func TestReserveAddresses(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := newCluster("r", host("pve1", 16, 64))
-	i, clock := newInventory(t, c)
-	refresh(t, i)
+	i, clock := newPolled(t, c)
 	decide := func(vmid int) inventory.DecideFunc {
 		return func(inventory.View) (inventory.Reservation, error) {
 			return inventory.Reservation{Region: "r", Host: "pve1", VMID: vmid, Addresses: []netip.Addr{addr("10.0.0.5")}}, nil
 		}
 	}
-	if _, err := i.Ledger().Reserve("a", decide(20001)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := i.Ledger().Reserve("b", decide(20002)); err == nil || !strings.Contains(err.Error(), "address 10.0.0.5 is taken by NodeClaim a") {
-		t.Errorf("the second reservation returned %v", err)
-	}
+	g.Expect(i.Ledger().Reserve("a", decide(20001))).Error().NotTo(HaveOccurred())
+	g.Expect(i.Ledger().Reserve("b", decide(20002))).Error().To(MatchError(ContainSubstring("address 10.0.0.5 is taken by NodeClaim a")),
+		"the second reservation")
 	i.Ledger().Release("a")
-	if v := i.View(); !v.Addresses().IsRecentlyReleased(addr("10.0.0.5")) || owners(v, "10.0.0.5")[0] != "" {
-		t.Error("a released address is not marked as recently released")
-	}
-	if _, err := i.Ledger().Reserve("b", decide(20002)); err != nil {
-		t.Errorf("a recently released address was rejected: %v", err)
-	}
+	g.Expect(i.View().Addresses().IsRecentlyReleased(addr("10.0.0.5"))).To(BeTrue())
+	g.Expect(owners(i.View(), "10.0.0.5")[0]).To(BeEmpty())
+	g.Expect(i.Ledger().Reserve("b", decide(20002))).Error().NotTo(HaveOccurred(), "a recently released address was rejected")
 	i.Ledger().Release("b")
 	clock.Step(time.Hour)
 	i.Ledger().Restore(inventory.Reservation{ClaimUID: "c", Region: "r", Host: "pve1", VMID: 20003, Addresses: []netip.Addr{addr("10.0.0.6")}})
-	if got := owners(i.View(), "10.0.0.6"); got[0] != "NodeClaim c" {
-		t.Errorf("a restored reservation belongs to %q", got)
-	}
+	g.Expect(owners(i.View(), "10.0.0.6")[0]).To(Equal("NodeClaim c"), "a restored reservation belongs")
 	i.Ledger().Release("c")
-	if i.View().Addresses().IsRecentlyReleased(addr("10.0.0.5")) {
-		t.Error("an address is still recently released after an hour")
-	}
+	g.Expect(i.View().Addresses().IsRecentlyReleased(addr("10.0.0.5"))).To(BeFalse(), "an address is still recently released after an hour")
 }
 
 func TestAddressesKnownWithNewGuest(t *testing.T) {
 	t.Parallel()
 	c := clusterWithAddresses()
-	i, _ := newInventory(t, c)
-	i.WatchAddresses()
-	refresh(t, i)
+	i, _ := newWatched(t, c)
 	unknown := false
 	c.onConfig = func() { unknown = unknown || !i.View().Snapshots["r"].AddressesKnown }
 	c.change(func() { c.resources.Guests = append(c.resources.Guests, vm(20002, "pve1", "running", 2, 4)) })
 	refresh(t, i)
-	if unknown {
-		t.Error("addresses became unknown while a new guest was read")
-	}
+	NewWithT(t).Expect(unknown).To(BeFalse(), "addresses became unknown while a new guest was read")
 }
 
 func TestAddressesKnownWithUnreadableContainer(t *testing.T) {
 	t.Parallel()
 	c := clusterWithAddresses()
 	c.unreadable[102] = errors.New("broken")
-	i, _ := newInventory(t, c)
-	i.WatchAddresses()
-	refresh(t, i)
-	if !i.View().Snapshots["r"].AddressesKnown {
-		t.Error("an unreadable container keeps all addresses unknown")
-	}
+	i, _ := newWatched(t, c)
+	NewWithT(t).Expect(i.View().Snapshots["r"].AddressesKnown).To(BeTrue(), "an unreadable container keeps all addresses unknown")
 }
 
 // The other addresses do not wait for ever for a container whose host hangs.
@@ -370,9 +283,7 @@ func TestAddressesKnownWithHangingContainer(t *testing.T) {
 		i.WatchAddresses()
 		for n := 1; n <= 3; n++ {
 			refresh(t, i)
-			if known := i.View().Snapshots["r"].AddressesKnown; known != (n == 3) {
-				t.Errorf("after %d polls, the addresses are known: %t", n, known)
-			}
+			NewWithT(t).Expect(i.View().Snapshots["r"].AddressesKnown).To(Equal(n == 3))
 		}
 	})
 }

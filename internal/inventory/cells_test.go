@@ -4,9 +4,9 @@
 package inventory_test
 
 import (
-	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
 	"k8s.io/utils/cpuset"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -17,44 +17,30 @@ import (
 const (
 	allOf0 = "[0 1 2 3 4 5 6 7]"
 	allOf1 = "[8 9 10 11 12 13 14 15]"
+	// idle are two cells without guests, shared with a floating guest in both, bound with one in the second.
+	idle   = "0: 8 32.0 " + allOf0 + "; 1: 8 32.0 " + allOf1
+	shared = "0: 6 28.0 " + allOf0 + "; 1: 6 28.0 " + allOf1
+	bound  = "0: 8 32.0 " + allOf0 + "; 1: 4 24.0 " + allOf1
 )
 
 func TestCellsGuests(t *testing.T) {
 	t.Parallel()
-	bound := []string{"numa", "1", "numa0", "cpus=0-3,hostnodes=1,memory=8192,policy=bind"}
+	numa := []string{"numa", "1", "numa0", "cpus=0-3,hostnodes=1,memory=8192,policy=bind"}
 	for name, test := range map[string]struct {
 		fill func(*numaHost)
 		want string
 	}{
-		"no_guests": {
-			func(*numaHost) {},
-			"0: 8 32.0 " + allOf0 + "; 1: 8 32.0 " + allOf1,
-		},
-		"bound_guest_counts_in_its_cell": {
-			func(h *numaHost) { h.guest(vm(100, "pve1", "running", 4, 8), bound...) },
-			"0: 8 32.0 " + allOf0 + "; 1: 4 24.0 " + allOf1,
-		},
-		"bound_guest_stopped": {
-			func(h *numaHost) { h.guest(vm(100, "pve1", "stopped", 4, 8), bound...) },
-			"0: 8 32.0 " + allOf0 + "; 1: 8 32.0 " + allOf1,
-		},
-		"floating_guest_counts_in_every_cell": {
-			func(h *numaHost) { h.guest(vm(100, "pve1", "running", 3, 8)) },
-			"0: 6 28.0 " + allOf0 + "; 1: 6 28.0 " + allOf1,
-		},
-		"container_counts_in_every_cell": {
-			func(h *numaHost) { h.guests = append(h.guests, container(100, 4, 8)) },
-			"0: 6 28.0 " + allOf0 + "; 1: 6 28.0 " + allOf1,
-		},
-		"numaN_without_numa": {
-			func(h *numaHost) { h.guest(vm(100, "pve1", "running", 4, 8), bound[2:]...) },
-			"0: 6 28.0 " + allOf0 + "; 1: 6 28.0 " + allOf1,
-		},
+		"no_guests":                           {func(*numaHost) {}, idle},
+		"bound_guest_counts_in_its_cell":      {func(h *numaHost) { h.guest(vm(100, "pve1", "running", 4, 8), numa...) }, bound},
+		"bound_guest_stopped":                 {func(h *numaHost) { h.guest(vm(100, "pve1", "stopped", 4, 8), numa...) }, idle},
+		"floating_guest_counts_in_every_cell": {func(h *numaHost) { h.guest(vm(100, "pve1", "running", 3, 8)) }, shared},
+		"container_counts_in_every_cell":      {func(h *numaHost) { h.guests = append(h.guests, container(100, 4, 8)) }, shared},
+		"numaN_without_numa":                  {func(h *numaHost) { h.guest(vm(100, "pve1", "running", 4, 8), numa[2:]...) }, shared},
 		"interleaved_memory": {
 			func(h *numaHost) {
 				h.guest(vm(100, "pve1", "running", 4, 8), "numa", "1", "numa0", "cpus=0-3,hostnodes=0-1,memory=8192,policy=interleave")
 			},
-			"0: 6 28.0 " + allOf0 + "; 1: 6 28.0 " + allOf1,
+			shared,
 		},
 		"affinity_binds_CPUs_and_memory": {
 			func(h *numaHost) { h.guest(vm(100, "pve1", "running", 2, 8), "affinity", "8-9") },
@@ -64,14 +50,8 @@ func TestCellsGuests(t *testing.T) {
 			func(h *numaHost) { h.guest(vm(100, "pve1", "stopped", 2, 8), "affinity", "8-9") },
 			"0: 8 32.0 " + allOf0 + "; 1: 8 32.0 [10 11 12 13 14 15]",
 		},
-		"topology_VM_of_upstream": {
-			func(h *numaHost) { h.guest(topologyVM(100), "affinity", "0-7,8-15") },
-			"0: 8 32.0 " + allOf0 + "; 1: 8 32.0 " + allOf1,
-		},
-		"topology_VM_of_upstream_in_our_range": {
-			func(h *numaHost) { h.guest(topologyVM(20001), "affinity", "0-7,8-15") },
-			"0: 8 32.0 " + allOf0 + "; 1: 8 32.0 " + allOf1,
-		},
+		"topology_VM_of_upstream":              {func(h *numaHost) { h.guest(topologyVM(100), "affinity", "0-7,8-15") }, idle},
+		"topology_VM_of_upstream_in_our_range": {func(h *numaHost) { h.guest(topologyVM(20001), "affinity", "0-7,8-15") }, idle},
 		"topology_VM_of_upstream_started": {
 			func(h *numaHost) {
 				row := topologyVM(100)
@@ -110,18 +90,13 @@ func TestCellsGuests(t *testing.T) {
 			},
 			"0: 8 32.0 [4 5 6 7]; 1: 8 32.0 " + allOf1,
 		},
-		"template_that_is_not_a_slot": {
-			func(h *numaHost) { h.guest(template(9100), "template", "1", "affinity", "0-3") },
-			"0: 8 32.0 " + allOf0 + "; 1: 8 32.0 " + allOf1,
-		},
+		"template_that_is_not_a_slot": {func(h *numaHost) { h.guest(template(9100), "template", "1", "affinity", "0-3") }, idle},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := twoSockets()
 			test.fill(h)
-			if got := describe(h.view(t).Cells("r", "pve1")); got != test.want {
-				t.Errorf("got  %s\nwant %s", got, test.want)
-			}
+			NewWithT(t).Expect(describe(h.view(t).Cells("r", "pve1"))).To(Equal(test.want))
 		})
 	}
 }
@@ -139,9 +114,8 @@ func reservation(vmid int, binding *inventory.Binding) inventory.Reservation {
 
 func TestCellsReservations(t *testing.T) {
 	t.Parallel()
-	shared := &inventory.Binding{Cells: []inventory.BoundCell{{ID: 1, VCPUs: 4, MemoryMiB: 8192}}}
-	exclusive := &inventory.Binding{Cells: shared.Cells, CPUs: cpuset.New(8, 9, 10, 11)}
-	const sharedCells = "0: 8 32.0 " + allOf0 + "; 1: 4 24.0 " + allOf1
+	inCell := &inventory.Binding{Cells: []inventory.BoundCell{{ID: 1, VCPUs: 4, MemoryMiB: 8192}}}
+	exclusive := &inventory.Binding{Cells: inCell.Cells, CPUs: cpuset.New(8, 9, 10, 11)}
 	const exclusiveCells = "0: 8 32.0 " + allOf0 + "; 1: 4 24.0 [12 13 14 15]"
 	for name, test := range map[string]struct {
 		binding   *inventory.Binding
@@ -149,34 +123,24 @@ func TestCellsReservations(t *testing.T) {
 		guest     func(*numaHost)
 		want      string
 	}{
-		"VM_not_visible":  {shared, false, func(*numaHost) {}, sharedCells},
-		"exclusive_cores": {exclusive, false, func(*numaHost) {}, exclusiveCells},
-		"unconfigured_clone_counts_once": {
-			exclusive, false, func(h *numaHost) { h.guest(vm(20001, "pve1", "stopped", 1, 1)) }, exclusiveCells,
-		},
+		"VM_not_visible":                 {inCell, false, func(*numaHost) {}, bound},
+		"exclusive_cores":                {exclusive, false, func(*numaHost) {}, exclusiveCells},
+		"unconfigured_clone_counts_once": {exclusive, false, func(h *numaHost) { h.guest(vm(20001, "pve1", "stopped", 1, 1)) }, exclusiveCells},
 		"configured_VM_counts_once": {
 			exclusive, true, func(h *numaHost) {
 				h.guest(vm(20001, "pve1", "running", 4, 8), "numa", "1", "numa0", "cpus=0-3,hostnodes=1,memory=8192,policy=bind", "affinity", "8-11")
 			}, exclusiveCells,
 		},
-		"cores_stay_reserved_with_outdated_config": {
-			exclusive, true, func(h *numaHost) { h.guest(vm(20001, "pve1", "running", 4, 8)) }, exclusiveCells,
-		},
+		"cores_stay_reserved_with_outdated_config": {exclusive, true, func(h *numaHost) { h.guest(vm(20001, "pve1", "running", 4, 8)) }, exclusiveCells},
 		"migrated_VM_counts_on_its_host": {
 			exclusive, true, func(h *numaHost) {
 				moved := vm(20001, "pve2", "running", 4, 8)
 				h.guest(moved, "affinity", "8-11")
-			}, "0: 8 32.0 " + allOf0 + "; 1: 8 32.0 " + allOf1,
+			}, idle,
 		},
-		"clone_counts_on_its_target": {
-			exclusive, false, func(h *numaHost) { h.guest(vm(20001, "pve2", "stopped", 1, 1)) }, exclusiveCells,
-		},
-		"without_binding_floats": {
-			nil, false, func(*numaHost) {}, "0: 6 28.0 " + allOf0 + "; 1: 6 28.0 " + allOf1,
-		},
-		"without_binding_counts_once": {
-			nil, false, func(h *numaHost) { h.guest(vm(20001, "pve1", "stopped", 2, 2)) }, "0: 6 28.0 " + allOf0 + "; 1: 6 28.0 " + allOf1,
-		},
+		"clone_counts_on_its_target":  {exclusive, false, func(h *numaHost) { h.guest(vm(20001, "pve2", "stopped", 1, 1)) }, exclusiveCells},
+		"without_binding_floats":      {nil, false, func(*numaHost) {}, shared},
+		"without_binding_counts_once": {nil, false, func(h *numaHost) { h.guest(vm(20001, "pve1", "stopped", 2, 2)) }, shared},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -185,9 +149,7 @@ func TestCellsReservations(t *testing.T) {
 			r.Fulfilled = test.fulfilled
 			h.reservations["uid"] = r
 			test.guest(h)
-			if got := describe(h.view(t).Cells("r", "pve1")); got != test.want {
-				t.Errorf("got  %s\nwant %s", got, test.want)
-			}
+			NewWithT(t).Expect(describe(h.view(t).Cells("r", "pve1"))).To(Equal(test.want))
 		})
 	}
 }
@@ -217,14 +179,10 @@ func TestCellsSlots(t *testing.T) {
 			slot(h, 9100, "0-3")
 			test.fill(h)
 			slots := h.view(t).Cells("r", "pve1").Slots
-			if len(slots) != 2 || slots[0].VMID != 9100 || slots[0].CPUs.String() != "0-3" || slots[0].Hugepages != "1024" {
-				t.Fatalf("got slots %+v", slots)
-			}
-			for n, busy := range test.busy {
-				if slots[n].Busy != busy {
-					t.Errorf("slot %d is busy: %v", slots[n].VMID, slots[n].Busy)
-				}
-			}
+			g := NewWithT(t)
+			g.Expect(slots).To(HaveLen(2))
+			g.Expect(slots[0]).To(And(HaveField("VMID", 9100), HaveField("CPUs.String()", "0-3"), HaveField("Hugepages", "1024")))
+			g.Expect([]bool{slots[0].Busy, slots[1].Busy}).To(Equal(test.busy))
 		})
 	}
 }
@@ -236,8 +194,6 @@ func TestParseSettingsInvalidCells(t *testing.T) {
 		`{"siblings": "twins"}`:                                   `field "siblings": found "twins", want "spread"`,
 	} {
 		_, err := inventory.ParseSettings([]byte(`{"r": {"pve1": ` + entry + `}}`))
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `region "r", host "pve1": `) {
-			t.Errorf("%s: %v", entry, err)
-		}
+		NewWithT(t).Expect(err).To(And(MatchError(ContainSubstring(want)), MatchError(ContainSubstring(`region "r", host "pve1": `))), "%v", entry)
 	}
 }

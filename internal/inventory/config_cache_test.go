@@ -12,19 +12,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// configCalls returns the config reads among the calls.
-func configCalls(calls []string) []string {
-	reads := slices.DeleteFunc(calls, func(call string) bool { return len(call) < 7 || call[:7] != "config " })
-	slices.Sort(reads)
-	return reads
-}
-
 func TestConfigReadForOnlineVMs(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64))
 	offline := vm(20002, "pve2", "running", 2, 4)
 	c.setGuests(vm(100, "pve1", "running", 2, 4), template(900), vm(20001, "pve1", "running", 2, 4), offline, container(20003, 1, 1))
@@ -34,24 +30,18 @@ func TestConfigReadForOnlineVMs(t *testing.T) {
 		c.configs[900] = config("name", "tpl")
 		c.configs[20001] = config("name", "node")
 	})
-	i, _ := newInventory(t, c)
-	refresh(t, i)
-	if got, want := configCalls(c.takeCalls()), []string{"config pve1/100", "config pve1/20001", "config pve1/900"}; !slices.Equal(got, want) {
-		t.Errorf("read %v, want %v", got, want)
-	}
+	i, _ := newPolled(t, c)
+	NewWithT(t).Expect(c.takeReads("config")).To(Equal([]string{"config pve1/100", "config pve1/20001", "config pve1/900"}))
 	v := i.View()
 	for vmid, name := range map[int]string{100: "vm", 900: "tpl", 20001: "node"} {
-		if g, _ := v.Guest("r", vmid); g.Config == nil || g.Config.Name() != name {
-			t.Errorf("guest %d has config %v", vmid, g.Config)
-		}
+		g.Expect(guestOf(i, vmid).Config.Name()).To(Equal(name))
 	}
-	if s := v.Snapshots["r"]; s.Version.Release != "9.2" || s.Options.MACPrefix != "BC:24:11" {
-		t.Errorf("the snapshot has %+v, %+v", s.Version, s.Options)
-	}
+	g.Expect(v.Snapshots["r"]).To(And(HaveField("Version.Release", "9.2"), HaveField("Options.MACPrefix", "BC:24:11")))
 }
 
 func TestConfigInFirstSnapshot(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := newCluster("r", host("pve1", 16, 64))
 	c.setGuests(vm(20001, "pve1", "running", 2, 4))
 	c.configs[20001] = config("name", "node")
@@ -60,21 +50,18 @@ func TestConfigInFirstSnapshot(t *testing.T) {
 	c.onConfig = func() { early = early || i.View().Snapshots["r"] != nil }
 	i, _ = newInventory(t, c)
 	refresh(t, i)
-	if early {
-		t.Error("the first Snapshot was published before the configs were read")
-	}
-	if g, _ := i.View().Guest("r", 20001); g.Config == nil {
-		t.Error("the config is missing")
-	}
+	g.Expect(early).To(BeFalse(), "the first Snapshot was published before the configs were read")
+	guest, _ := i.View().Guest("r", 20001)
+	g.Expect(guest.Config).NotTo(BeNil(), "the config is missing")
 }
 
 func TestConfigReadAfterRowChange(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64))
 	c.setGuests(vm(20001, "pve1", "stopped", 2, 4))
 	c.configs[20001] = config("name", "a")
-	i, _ := newInventory(t, c)
-	refresh(t, i)
+	i, _ := newPolled(t, c)
 	c.takeCalls()
 	for name, change := range map[string]func(*proxmox.GuestRow){
 		"status":   func(r *proxmox.GuestRow) { r.Status = "running" },
@@ -87,35 +74,26 @@ func TestConfigReadAfterRowChange(t *testing.T) {
 	} {
 		c.change(func() { change(&c.resources.Guests[0]) })
 		refresh(t, i)
-		if got := configCalls(c.takeCalls()); len(got) != 1 {
-			t.Errorf("%s changed: read %v, want one config", name, got)
-		}
+		g.Expect(c.takeReads("config")).To(HaveLen(1), "%s changed", name)
 		c.change(func() { c.resources.Guests[0].UptimeSeconds++ })
 		refresh(t, i)
-		if got := configCalls(c.takeCalls()); len(got) != 0 {
-			t.Errorf("nothing changed after %s: read %v, want none", name, got)
-		}
+		g.Expect(c.takeReads("config")).To(BeEmpty(), "nothing changed after %s", name)
 	}
 }
 
 func TestConfigUnreadable(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := newCluster("r", host("pve1", 16, 64))
 	c.setGuests(vm(20001, "pve1", "running", 2, 4), vm(20002, "pve1", "running", 2, 4))
 	c.configs[20001], c.configs[20002] = config("name", "a"), config("name", "b")
 	c.unreadable[20001] = errors.Join(proxmox.ErrHostUnreachable)
-	i, clock := newInventory(t, c)
-	refresh(t, i)
+	i, clock := newPolled(t, c)
 	v := i.View()
-	if ok, reason := v.Usable("r", "pve1"); !ok || v.Failures["r"] != nil {
-		t.Errorf("an unreadable config made the Host unusable: %s", reason)
-	}
-	if hostState(v, "pve1").Free.CPUs != 12 {
-		t.Errorf("%d CPUs free, want 12: both VMs count", hostState(v, "pve1").Free.CPUs)
-	}
-	if g, _ := v.Guest("r", 20002); g.Config == nil {
-		t.Error("the other VM's config is missing")
-	}
+	g.Expect(hostState(v, "pve1").Unusable).To(BeEmpty())
+	g.Expect(v.Failures["r"]).To(Succeed())
+	g.Expect(hostState(v, "pve1").Free.CPUs).To(BeEquivalentTo(12), "want 12: both VMs count")
+	g.Expect(guestOf(i, 20002).Config).NotTo(BeNil())
 
 	// It is retried with backoff.
 	c.takeCalls()
@@ -123,21 +101,16 @@ func TestConfigUnreadable(t *testing.T) {
 	for range 60 {
 		clock.Step(10 * time.Second)
 		refresh(t, i)
-		for _, call := range configCalls(c.takeCalls()) {
-			if call == "config pve1/20001" {
-				tries++
-			}
+		if slices.Contains(c.takeReads("config"), "config pve1/20001") {
+			tries++
 		}
 	}
-	if tries < 4 || tries > 10 {
-		t.Errorf("%d tries in ten minutes, want 4 to 10", tries)
-	}
+	g.Expect(tries).To(BeNumerically(">=", 4))
+	g.Expect(tries).To(BeNumerically("<=", 10))
 	c.change(func() { delete(c.unreadable, 20001) })
 	clock.Step(10 * time.Minute)
 	refresh(t, i)
-	if g, _ := i.View().Guest("r", 20001); g.Config == nil {
-		t.Error("the config is readable again, but was not read")
-	}
+	g.Expect(guestOf(i, 20001).Config).NotTo(BeNil(), "the config is readable again")
 
 	// The last config remains unless the VM is confirmed deleted.
 	c.change(func() {
@@ -145,17 +118,13 @@ func TestConfigUnreadable(t *testing.T) {
 		c.resources.Guests[0].Tags = []string{"x"}
 	})
 	refresh(t, i)
-	if g, _ := i.View().Guest("r", 20001); g.Config == nil {
-		t.Error("the last config was dropped because a new one could not be read")
-	}
+	g.Expect(guestOf(i, 20001).Config).NotTo(BeNil(), "a new one could not be read")
 	c.change(func() {
 		c.unreadable[20001] = proxmox.ErrNotFound
 		c.resources.Guests[0].Tags = nil
 	})
 	refresh(t, i)
-	if g, _ := i.View().Guest("r", 20001); g.Config != nil {
-		t.Error("the config of a deleted VM remains")
-	}
+	g.Expect(guestOf(i, 20001).Config).To(BeNil(), "the VM was deleted")
 }
 
 func TestConfigOfTemplateWithoutResources(t *testing.T) {
@@ -163,26 +132,23 @@ func TestConfigOfTemplateWithoutResources(t *testing.T) {
 	c := newCluster("r", host("pve1", 16, 64))
 	c.setGuests(template(900))
 	c.configs[900] = config("name", "tpl", "template", "1")
-	i, _ := newInventory(t, c)
-	refresh(t, i)
+	i, _ := newPolled(t, c)
 	c.setGuests(rowWithoutResources(900))
 	for range 2 {
 		refresh(t, i)
-		if g, _ := i.View().Guest("r", 900); !g.Template || g.Config == nil {
-			t.Errorf("the template is %+v, want it unchanged", g)
-		}
+		NewWithT(t).Expect(guestOf(i, 900)).To(And(HaveField("Template", true), HaveField("Config", Not(BeNil()))))
 	}
 }
 
 func TestConfigSweep(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := newCluster("r", host("pve1", 16, 64))
 	c.setGuests(vm(20001, "pve1", "running", 2, 4), vm(20002, "pve1", "running", 2, 4), template(900))
 	for _, vmid := range []int{20001, 20002, 900} {
 		c.configs[vmid] = config("name", "before")
 	}
-	i, clock := newInventory(t, c)
-	refresh(t, i)
+	i, clock := newPolled(t, c)
 	c.change(func() {
 		for _, vmid := range []int{20001, 20002, 900} {
 			c.configs[vmid] = config("name", "after")
@@ -191,13 +157,9 @@ func TestConfigSweep(t *testing.T) {
 	generation := i.View().Generation
 	pollFor(t, i, clock, 10*time.Minute) // one at a time
 	for _, vmid := range []int{20001, 20002, 900} {
-		if g, _ := i.View().Guest("r", vmid); g.Config.Name() != "after" {
-			t.Errorf("guest %d still has its old config after ten minutes", vmid)
-		}
+		g.Expect(guestOf(i, vmid).Config.Name()).To(Equal("after"), "guest %d after ten minutes", vmid)
 	}
-	if i.View().Generation != generation+3 {
-		t.Errorf("the generation rose by %d, want 3", i.View().Generation-generation)
-	}
+	g.Expect(i.View().Generation).To(Equal(generation + 3))
 }
 
 func TestConfigReadOursFirst(t *testing.T) {
@@ -208,14 +170,9 @@ func TestConfigReadOursFirst(t *testing.T) {
 		guests = append(guests, vm(100+n, "pve1", "running", 1, 1))
 	}
 	c.setGuests(guests...)
-	i, _ := newInventory(t, c)
-	refresh(t, i)
+	newPolled(t, c)
 	reads := slices.DeleteFunc(c.takeCalls(), func(call string) bool { return !strings.HasPrefix(call, "config ") })
-	for _, ours := range []string{"config pve1/900", "config pve1/20001"} {
-		if n := slices.Index(reads, ours); n < 0 || n > 1 {
-			t.Errorf("%q is read number %d of %d", ours, n+1, len(reads))
-		}
-	}
+	NewWithT(t).Expect(reads[:2]).To(ConsistOf("config pve1/900", "config pve1/20001"))
 }
 
 // A poll that has no time for all configurations and facts continues with the next one: they
@@ -223,6 +180,7 @@ func TestConfigReadOursFirst(t *testing.T) {
 func TestPollContinuesReads(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
 		hosts := make([]proxmox.HostRow, 10)
 		guests := make([]proxmox.GuestRow, len(hosts))
 		for n := range hosts {
@@ -236,42 +194,30 @@ func TestPollContinuesReads(t *testing.T) {
 		}
 		c.onConfig = func() { time.Sleep(7 * time.Second) }
 		c.onBridges = func() { time.Sleep(2 * time.Second) }
-		i, clock := newInventory(t, c)
-		i.WatchAddresses()
-		refresh(t, i)
-		snapshot := i.View().Snapshots["r"]
-		if count := len(configCalls(c.takeCalls())); count != 9 || snapshot.AddressesKnown {
-			t.Errorf("the first poll read %d configs, want 9; addresses are known: %v", count, snapshot.AddressesKnown)
-		}
+		i, clock := newWatched(t, c)
+		g.Expect(c.takeReads("config")).To(HaveLen(9))
+		g.Expect(i.View().Snapshots["r"].AddressesKnown).To(BeFalse())
 		pollFor(t, i, clock, 10*time.Second)
-		if snapshot := i.View().Snapshots["r"]; !snapshot.AddressesKnown {
-			t.Error("addresses are not known after the second poll")
-		}
+		g.Expect(i.View().Snapshots["r"].AddressesKnown).To(BeTrue(), "addresses are not known after the second poll")
 		pollFor(t, i, clock, 20*time.Second) // less than the backoff of a failed read
-		if known := i.View().Snapshots["r"].Facts.Bridges; len(known) != len(hosts) {
-			t.Errorf("bridges of %d hosts are known, want %d", len(known), len(hosts))
-		}
+		g.Expect(i.View().Snapshots["r"].Facts.Bridges).To(HaveLen(len(hosts)))
 	})
 }
 
 func TestConfigNotReadForBackup(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := newCluster("r", host("pve1", 16, 64))
 	c.setGuests(vm(100, "pve1", "running", 2, 4))
 	c.configs[100] = config("hostpci0", "mapping=gpu")
-	i, _ := newInventory(t, c)
-	refresh(t, i)
+	i, _ := newPolled(t, c)
 	c.takeCalls()
 	c.change(func() { c.resources.Guests[0].Lock, c.resources.Guests[0].Tags = "backup", []string{"nightly"} })
 	refresh(t, i)
-	if got := configCalls(c.takeCalls()); len(got) != 0 {
-		t.Errorf("read %v, want none", got)
-	}
+	g.Expect(c.takeReads("config")).To(BeEmpty())
 	c.change(func() { c.resources.Guests[0].Status = "stopped" })
 	refresh(t, i)
-	if got := configCalls(c.takeCalls()); len(got) != 1 {
-		t.Errorf("read %v, want the stopped guest", got)
-	}
+	g.Expect(c.takeReads("config")).To(HaveLen(1), "want the stopped guest")
 }
 
 func TestCallBudgetIdle(t *testing.T) {
@@ -311,6 +257,7 @@ func idleCluster(release string) *cluster {
 
 func testCallBudgetIdle(t *testing.T, release string) {
 	t.Helper()
+	g := NewWithT(t)
 	c := idleCluster(release)
 	i, clock := newInventory(t, c)
 	i.WatchAddresses()
@@ -337,18 +284,14 @@ func testCallBudgetIdle(t *testing.T, release string) {
 		for _, here := range calls[n : n+6] {
 			minute += here
 		}
-		if minute > 8 {
-			t.Fatalf("%d calls in a minute, want at most 8: %v in all", minute, made)
-		}
+		g.Expect(minute).To(BeNumerically("<=", 8), "%d calls in a minute, want at most 8: %v in all", minute, made)
 	}
 	want := []string{"config", "agent", "sdn", "permissions", "mappings", "version", "{boot", "{images"}
 	if release == "8.4" {
 		want = append(want, "maintenance")
 	}
 	for _, name := range want {
-		if made[name] == 0 {
-			t.Errorf("no %s in three hours: %v", name, made)
-		}
+		g.Expect(made[name]).NotTo(BeZero())
 	}
 }
 
@@ -356,29 +299,17 @@ func TestVersionReadAfterOutage(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64))
 	i, clock := newInventory(t, c)
-	reads := func() (n int) {
-		for _, call := range c.takeCalls() {
-			if call == "version" {
-				n++
-			}
-		}
-		return n
-	}
+	reads := func() int { return len(c.takeReads("version")) }
 	refresh(t, i)
 	refresh(t, i)
-	if n := reads(); n != 1 {
-		t.Errorf("the release was read %d times, want once", n)
-	}
+	g := NewWithT(t)
+	g.Expect(reads()).To(Equal(1))
 	c.change(func() { c.failure = proxmox.ErrUnreachable })
 	_ = i.Refresh(t.Context(), "r")
 	c.change(func() { c.failure = nil })
 	refresh(t, i)
-	if n := reads(); n != 1 {
-		t.Errorf("after an outage the release was read %d times, want once: it may be an upgrade", n)
-	}
+	g.Expect(reads()).To(Equal(1), "the outage may have been an upgrade")
 	clock.Step(time.Hour)
 	refresh(t, i)
-	if n := reads(); n != 1 {
-		t.Errorf("after an hour the release was read %d times, want once", n)
-	}
+	g.Expect(reads()).To(Equal(1), "after an hour")
 }

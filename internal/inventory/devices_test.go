@@ -5,10 +5,11 @@ package inventory_test
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"testing"
 	"time"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -24,6 +25,7 @@ func mapping(id string, paths ...string) proxmox.PCIMapping {
 
 func TestFreeDevices(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	mediated := mapping("vgpu", "0000:90:00.0")
 	mediated.Mediated = true
 	for name, c := range map[string]struct {
@@ -34,10 +36,7 @@ func TestFreeDevices(t *testing.T) {
 		reserved []string
 		want     map[string]int
 	}{
-		"all_free": {
-			mappings: []proxmox.PCIMapping{mapping("gpu", "0000:01:00.0", "0000:02:00.0")},
-			want:     map[string]int{"gpu": 2},
-		},
+		"all_free": {mappings: []proxmox.PCIMapping{mapping("gpu", "0000:01:00.0", "0000:02:00.0")}, want: map[string]int{"gpu": 2}},
 		"used_by_mapping": {
 			mappings: []proxmox.PCIMapping{mapping("gpu", "0000:01:00.0", "0000:02:00.0")},
 			guests:   map[int]proxmox.VMConfig{100: config("hostpci0", "mapping=gpu,pcie=1"), 20001: config("hostpci3", "mapping=gpu")},
@@ -88,11 +87,7 @@ func TestFreeDevices(t *testing.T) {
 		configs := map[int]*proxmox.VMConfig{}
 		var rows []proxmox.GuestRow
 		for vmid, cfg := range c.guests {
-			status := "running"
-			if c.status != "" {
-				status = c.status
-			}
-			rows = append(rows, vm(vmid, cmp.Or(c.host, "pve1"), status, 1, 1))
+			rows = append(rows, vm(vmid, cmp.Or(c.host, "pve1"), cmp.Or(c.status, "running"), 1, 1))
 			configs[vmid] = &cfg
 		}
 		snapshot := inventory.NewSnapshot(inventory.PollResult{
@@ -104,60 +99,48 @@ func TestFreeDevices(t *testing.T) {
 			reservations["a"] = inventory.Reservation{ClaimUID: "a", Region: "r", Host: "pve1", VMID: 20009, Devices: c.reserved}
 		}
 		view := inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, reservations, inventory.Settings{})
-		if state, _ := view.Host("r", "pve1"); !maps.Equal(state.FreeDevices, c.want) {
-			t.Errorf("%s: free devices are %v, want %v", name, state.FreeDevices, c.want)
-		}
+		state, _ := view.Host("r", "pve1")
+		g.Expect(state.FreeDevices).To(Equal(c.want), "%s: free devices", name)
 	}
 }
 
 func TestMappingsInterval(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 64))
-	i, clock := newInventory(t, c)
-	refresh(t, i)
+	i, clock := newPolled(t, c)
 	c.change(func() { c.mappings = []proxmox.PCIMapping{mapping("gpu", "0000:01:00.0")} })
 	generation := i.View().Generation
 	refresh(t, i)
-	if i.View().Generation != generation {
-		t.Error("the mappings were read again immediately")
-	}
+	g := NewWithT(t)
+	g.Expect(i.View().Generation).To(Equal(generation), "the mappings were read again immediately")
 	clock.Step(5 * time.Minute)
 	refresh(t, i)
-	if state, _ := i.View().Host("r", "pve1"); state.FreeDevices["gpu"] != 1 || i.View().Generation == generation {
-		t.Errorf("after five minutes the free devices are %v", state.FreeDevices)
-	}
+	g.Expect(hostState(i.View(), "pve1").FreeDevices).To(HaveKeyWithValue("gpu", 1))
+	g.Expect(i.View().Generation).NotTo(Equal(generation))
 }
 
 func TestMaintenance(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	for _, release := range []string{"8.4", "9.2"} {
 		c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64))
 		c.release = release
-		i, clock := newInventory(t, c)
-		refresh(t, i)
+		i, clock := newPolled(t, c)
 		c.change(func() {
 			c.drained = []string{"pve2"}
 			c.resources.Hosts[1].Maintenance = release == "9.2" // not in the rows of older releases
 		})
 		clock.Step(time.Minute)
 		refresh(t, i)
-		if ok, reason := i.View().Usable("r", "pve2"); ok || reason != "in maintenance" {
-			t.Errorf("%s: pve2 is usable: %v (%s)", release, ok, reason)
-		}
+		g.Expect(hostState(i.View(), "pve2").Unusable).To(Equal("in maintenance"), release)
 		since := clock.Now()
 		clock.Step(time.Minute)
 		refresh(t, i)
-		if state, _ := i.View().Host("r", "pve2"); !state.OutOfServiceSince.Equal(since) {
-			t.Errorf("%s: out of service since %s, want %s", release, state.OutOfServiceSince, since)
-		}
-		if called := slices.Contains(c.takeCalls(), "maintenance"); called != (release == "8.4") {
-			t.Errorf("%s: the HA manager was called: %v", release, called)
-		}
+		g.Expect(hostState(i.View(), "pve2").OutOfServiceSince).To(BeTemporally("==", since), release)
+		g.Expect(slices.Contains(c.takeCalls(), "maintenance")).To(Equal(release == "8.4"))
 		c.change(func() { c.drained, c.resources.Hosts[1].Maintenance = nil, false })
 		clock.Step(time.Minute)
 		refresh(t, i)
-		if state, _ := i.View().Host("r", "pve2"); state.Unusable != "" || !state.OutOfServiceSince.IsZero() {
-			t.Errorf("%s: after its maintenance pve2 is %+v", release, state)
-		}
+		g.Expect(hostState(i.View(), "pve2")).To(And(HaveField("Unusable", BeEmpty()), HaveField("OutOfServiceSince", BeZero())), release)
 	}
 }

@@ -194,10 +194,7 @@ func TestFailoverShortfall(t *testing.T) {
 			guests: []proxmox.GuestRow{vm(100, "pve1", "running", 4, 16)},
 			want:   "on the other hosts with 0 CPUs and 0.0 GiB free",
 		},
-		"stopped_guests_of_others": {
-			hosts:  []proxmox.HostRow{host("pve1", 8, 33)},
-			guests: []proxmox.GuestRow{vm(100, "pve1", "stopped", 4, 16)},
-		},
+		"stopped_guests_of_others": {hosts: []proxmox.HostRow{host("pve1", 8, 33)}, guests: []proxmox.GuestRow{vm(100, "pve1", "stopped", 4, 16)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -10,10 +10,12 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -207,6 +209,13 @@ func (c *cluster) takeCalls() []string {
 	return calls
 }
 
+// takeReads returns the recorded calls of a kind, sorted, and clears all.
+func (c *cluster) takeReads(kind string) []string {
+	reads := slices.DeleteFunc(c.takeCalls(), func(call string) bool { return call != kind && !strings.HasPrefix(call, kind+" ") })
+	slices.Sort(reads)
+	return reads
+}
+
 // change changes the fake's state under its lock.
 func (c *cluster) change(f func()) {
 	c.mu.Lock()
@@ -264,6 +273,23 @@ func newInventory(t *testing.T, clusters ...*cluster) (*inventory.Inventory, *te
 	return newInventoryWith(t, inventory.Options{Clock: clock}, clusters...), clock
 }
 
+// newPolled returns an Inventory after its first poll.
+func newPolled(t *testing.T, clusters ...*cluster) (*inventory.Inventory, *testclock.FakeClock) {
+	t.Helper()
+	i, clock := newInventory(t, clusters...)
+	refresh(t, i)
+	return i, clock
+}
+
+// newWatched returns an Inventory after its first poll, which read addresses.
+func newWatched(t *testing.T, clusters ...*cluster) (*inventory.Inventory, *testclock.FakeClock) {
+	t.Helper()
+	i, clock := newInventory(t, clusters...)
+	i.WatchAddresses()
+	refresh(t, i)
+	return i, clock
+}
+
 func newInventoryWith(t *testing.T, options inventory.Options, clusters ...*cluster) *inventory.Inventory {
 	t.Helper()
 	clients := make([]proxmox.Client, 0, len(clusters))
@@ -272,9 +298,7 @@ func newInventoryWith(t *testing.T, options inventory.Options, clusters ...*clus
 	}
 	options.DetailRange = ownRange
 	i, err := inventory.New(clients, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return i
 }
 
@@ -290,9 +314,7 @@ func pollFor(t *testing.T, i *inventory.Inventory, clock *testclock.FakeClock, d
 // refresh polls region r.
 func refresh(t *testing.T, i *inventory.Inventory) {
 	t.Helper()
-	if err := i.Refresh(t.Context(), "r"); err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(i.Refresh(t.Context(), "r")).To(Succeed())
 }
 
 func amount(cpus int, memoryGiB int64) inventory.Amount {
@@ -303,6 +325,12 @@ func amount(cpus int, memoryGiB int64) inventory.Amount {
 func hostState(v inventory.View, host string) inventory.HostState {
 	state, _ := v.Host("r", host)
 	return state
+}
+
+// guestOf returns a guest of region r.
+func guestOf(i *inventory.Inventory, vmid int) inventory.Guest {
+	guest, _ := i.View().Guest("r", vmid)
+	return guest
 }
 
 // snapshotOf returns a Snapshot without an Inventory.

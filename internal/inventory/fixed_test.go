@@ -6,9 +6,10 @@ package inventory_test
 import (
 	"encoding/json"
 	"net/netip"
-	"reflect"
 	"testing"
 	"time"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -38,55 +39,40 @@ func savedSnapshot() *inventory.Snapshot {
 
 func TestSnapshotJSON(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	snapshot := savedSnapshot()
 	content, err := json.Marshal(snapshot)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	restored := &inventory.Snapshot{}
-	if err := json.Unmarshal(content, restored); err != nil {
-		t.Fatal(err)
-	}
-	if !reflect.DeepEqual(snapshot, restored) {
-		t.Errorf("got %+v, want %+v", restored, snapshot)
-	}
-	if err := json.Unmarshal([]byte(`{"Storages": {"local": {}}}`), restored); err == nil || err.Error() != `found storage "local", want HOST/STORAGE` {
-		t.Errorf("got error %v", err)
-	}
+	g.Expect(json.Unmarshal(content, restored)).To(Succeed())
+	g.Expect(snapshot).To(Equal(restored))
+	g.Expect(json.Unmarshal([]byte(`{"Storages": {"local": {}}}`), restored)).To(MatchError(`found storage "local", want HOST/STORAGE`))
 }
 
 func TestFixed(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	snapshot := savedSnapshot()
 	offline, ok := snapshot.WithHostOffline("pve2")
-	if !ok {
-		t.Fatal("pve2 is not in the snapshot")
-	}
+	g.Expect(ok).To(BeTrue(), "pve2 is not in the snapshot")
 	if _, ok := snapshot.WithHostOffline("pve9"); ok {
 		t.Error("pve9 is in the snapshot")
 	}
 	inv, err := inventory.NewFixed(map[string]*inventory.Snapshot{"home": offline}, inventory.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := inv.RefreshAll(t.Context()); err != nil {
-		t.Error(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(inv.RefreshAll(t.Context())).To(Succeed())
 	view := inv.View()
-	if host, _ := view.Host("home", "pve1"); host.Free.CPUs != 6 {
-		t.Errorf("pve1 has %d free CPUs", host.Free.CPUs)
-	}
+	host, _ := view.Host("home", "pve1")
+	g.Expect(host.Free.CPUs).To(Equal(6))
 	if ok, reason := view.Usable("home", "pve2"); ok || reason == "" {
 		t.Error("a lost host is usable")
 	}
-	if host, _ := view.Host("home", "pve2"); !host.OfflineSince.Equal(snapshot.Taken) {
-		t.Errorf("a lost host is offline since %s", host.OfflineSince)
-	}
+	host, _ = view.Host("home", "pve2")
+	g.Expect(host.OfflineSince).To(BeTemporally("==", snapshot.Taken))
 	if ok, _ := inventory.NewView(map[string]*inventory.Snapshot{"home": snapshot}, nil, nil, inventory.Settings{}).Usable("home", "pve2"); !ok {
 		t.Error("the original snapshot was changed")
 	}
 	inv.Ledger().ObserveDeleted("home", 100)
-	if host, _ := inv.View().Host("home", "pve1"); host.Free.CPUs != 8 {
-		t.Errorf("pve1 has %d free CPUs after the deletion", host.Free.CPUs)
-	}
+	host, _ = inv.View().Host("home", "pve1")
+	g.Expect(host.Free.CPUs).To(Equal(8), "after the deletion")
 }

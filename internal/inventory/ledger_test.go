@@ -6,9 +6,10 @@ package inventory_test
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"sync"
 	"testing"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -36,17 +37,15 @@ func firstFit(hosts ...string) inventory.DecideFunc {
 func reserve(t *testing.T, i *inventory.Inventory, claim string) inventory.Reservation {
 	t.Helper()
 	r, err := i.Ledger().Reserve(claim, firstFit("pve1"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return r
 }
 
 func TestReserveConcurrently(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := newCluster("r", host("pve1", 16, 65), host("pve2", 16, 65))
-	i, _ := newInventory(t, c)
-	refresh(t, i)
+	i, _ := newPolled(t, c)
 
 	const claims = 100
 	var (
@@ -65,68 +64,54 @@ func TestReserveConcurrently(t *testing.T) {
 				failed++
 				return
 			}
-			if other, taken := vmids[r.VMID]; taken {
-				t.Errorf("%s and %s got VMID %d", uid, other, r.VMID)
-			}
+			other, taken := vmids[r.VMID]
+			g.Expect(taken).To(BeFalse(), "%s and %s got VMID %d", uid, other, r.VMID)
 			vmids[r.VMID] = uid
 		})
 	}
 	all.Go(func() { // concurrent polls must keep the reservations
 		for range 20 {
-			if err := i.Refresh(t.Context(), "r"); err != nil {
-				t.Error(err)
-			}
+			g.Expect(i.Refresh(t.Context(), "r")).To(Succeed())
 		}
 	})
 	all.Wait()
-	if len(vmids) != 16 || failed != claims-16 {
-		t.Errorf("%d claims got a reservation and %d did not, want 16 of %d", len(vmids), failed, claims)
-	}
+	g.Expect(vmids).To(HaveLen(16))
+	g.Expect(failed).To(Equal(claims - 16))
 	for _, h := range i.View().Hosts() {
-		if h.Free.CPUs != 0 {
-			t.Errorf("%s has %d CPUs free, want none", h.Name, h.Free.CPUs)
-		}
+		g.Expect(h.Free.CPUs).To(BeZero(), h.Name)
 	}
 }
 
 func TestReserveIdempotent(t *testing.T) {
 	t.Parallel()
-	i, clock := newInventory(t, newCluster("r", host("pve1", 2, 8)))
-	refresh(t, i)
+	g := NewWithT(t)
+	i, clock := newPolled(t, newCluster("r", host("pve1", 2, 8)))
 	first := reserve(t, i, "a")
-	if !first.CreatedAt.Equal(clock.Now()) || first.ClaimUID != "a" {
-		t.Errorf("the reservation is %+v, want claim UID and time set", first)
-	}
+	g.Expect(first.CreatedAt.Equal(clock.Now())).To(BeTrue(), "want claim UID and time set")
+	g.Expect(first.ClaimUID).To(Equal("a"), "want claim UID and time set")
 	// The Host is full now; the claim keeps its reservation.
 	again, err := i.Ledger().Reserve("a", func(inventory.View) (inventory.Reservation, error) {
 		t.Error("decide was called for a claim with a reservation")
 		return inventory.Reservation{}, errFull
 	})
-	if err != nil || !reflect.DeepEqual(again, first) {
-		t.Errorf("the second call returned %+v (%v), want %+v", again, err, first)
-	}
-	if _, err := i.Ledger().Reserve("b", firstFit("pve1")); !errors.Is(err, errFull) {
-		t.Errorf("a second claim got %v, want the error of decide", err)
-	}
+	g.Expect(err).NotTo(HaveOccurred(), "the second call")
+	g.Expect(again).To(Equal(first), "the second call")
+	g.Expect(i.Ledger().Reserve("b", firstFit("pve1"))).Error().To(MatchError(errFull), "a second claim")
 	i.Ledger().Release("a")
 	reserve(t, i, "b")
 }
 
 func TestReserveInvalid(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := newCluster("r", host("pve1", 16, 64))
 	c.setGuests(vm(20005, "pve1", "stopped", 1, 1))
-	i, _ := newInventory(t, c)
-	refresh(t, i)
+	i, _ := newPolled(t, c)
 	_, err := i.Ledger().Reserve("a", func(inventory.View) (inventory.Reservation, error) {
 		return inventory.Reservation{Region: "r", Host: "pve1", VMID: 20005}, nil
 	})
-	if err == nil {
-		t.Error("the VMID of a guest was reserved")
-	}
-	if _, err := i.Ledger().Reserve("", firstFit("pve1")); err == nil {
-		t.Error("a claim without a UID got a reservation")
-	}
+	g.Expect(err).To(HaveOccurred(), "the VMID of a guest was reserved")
+	g.Expect(i.Ledger().Reserve("", firstFit("pve1"))).Error().To(HaveOccurred(), "a claim without a UID got a reservation")
 }
 
 // TestReserveFulfilled follows a launch through consecutive polls.
@@ -137,9 +122,9 @@ func locked(row proxmox.GuestRow, lock string) proxmox.GuestRow {
 
 func TestReserveFulfilled(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := newCluster("r", host("pve1", 16, 65))
-	i, _ := newInventory(t, c)
-	refresh(t, i)
+	i, _ := newPolled(t, c)
 	vmid := reserve(t, i, "a").VMID
 	for _, step := range []struct {
 		name      string
@@ -160,71 +145,54 @@ func TestReserveFulfilled(t *testing.T) {
 		c.change(func() { c.permissions = proxmox.Permissions{"/vms": {"VM.Audit": true}} })
 		refresh(t, i)
 		v := i.View()
-		if got := v.Reservations["a"].Fulfilled; got != step.fulfilled {
-			t.Errorf("%s: fulfilled is %v, want %v", step.name, got, step.fulfilled)
-		}
-		if got := hostState(v, "pve1").Free.CPUs; got != step.cpus {
-			t.Errorf("%s: %d CPUs free, want %d", step.name, got, step.cpus)
-		}
-		if !v.IsVMIDTaken("r", vmid) {
-			t.Errorf("%s: the VMID is free before its release", step.name)
-		}
+		g.Expect(v.Reservations["a"].Fulfilled).To(Equal(step.fulfilled), "%s: fulfilled", step.name)
+		g.Expect(hostState(v, "pve1").Free.CPUs).To(Equal(step.cpus), step.name)
+		g.Expect(v.IsVMIDTaken("r", vmid)).To(BeTrue(), "%s: the VMID is free before its release", step.name)
 	}
 	i.Ledger().Release("a")
-	if i.View().IsVMIDTaken("r", vmid) {
-		t.Error("the VMID is taken after its release")
-	}
+	g.Expect(i.View().IsVMIDTaken("r", vmid)).To(BeFalse(), "the VMID is taken after its release")
 }
 
 func TestReserveFulfilledByRunningVM(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 16, 65))
-	i, _ := newInventory(t, c)
-	refresh(t, i)
+	i, _ := newPolled(t, c)
 	vmid := reserve(t, i, "a").VMID
 	c.setGuests(vm(vmid, "pve1", "running", 1, 2)) // resized by an admin
 	refresh(t, i)
-	if v := i.View(); !v.Reservations["a"].Fulfilled || hostState(v, "pve1").Free.CPUs != 15 {
-		t.Errorf("the hosts are %+v, want only the running VM to count", v.Hosts())
-	}
+	g := NewWithT(t)
+	g.Expect(i.View().Reservations["a"].Fulfilled).To(BeTrue())
+	g.Expect(hostState(i.View(), "pve1").Free.CPUs).To(Equal(15), "only the running VM counts")
 }
 
 // A Reservation is replaced in one step. Restore with what was read before does not undo it.
 func TestReplace(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := newCluster("r", host("pve1", 4, 9))
-	i, _ := newInventory(t, c)
-	refresh(t, i)
+	i, _ := newPolled(t, c)
 	parked := inventory.Reservation{ClaimUID: "a", NodePool: "p", Region: "r", Host: "pve1", VMID: ownRange.From}
 	i.Ledger().Restore(parked)
 	reserve(t, i, "b")
 
-	if _, err := i.Ledger().Replace("a", firstFit("pve2")); !errors.Is(err, errFull) {
-		t.Errorf("the error is %v", err)
-	}
-	if got := i.View().Reservations["a"]; got.VMID != parked.VMID {
-		t.Errorf("after a failed decision the reservation is %+v, want %+v", got, parked)
-	}
+	g.Expect(i.Ledger().Replace("a", firstFit("pve2"))).Error().To(MatchError(errFull))
+	g.Expect(i.View().Reservations["a"].VMID).To(Equal(parked.VMID), "after a failed decision the reservation")
 	before := i.View().Generation
 	planned, err := i.Ledger().Replace("a", firstFit("pve1"))
-	if err != nil || planned.VMID != parked.VMID || planned.Amount != amount(2, 4) {
-		t.Fatalf("planned %+v, %v; want the VMID of the replaced reservation", planned, err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(planned).To(And(HaveField("VMID", parked.VMID), HaveField("Amount", amount(2, 4))))
 	i.Ledger().Restore(parked) // read before
 	v := i.View()
-	if got := v.Reservations["a"]; !reflect.DeepEqual(got, planned) || v.Generation != before+1 {
-		t.Errorf("after %d changes the reservation is %+v, want %+v", v.Generation-before, got, planned)
-	}
-	if got := hostState(v, "pve1").Free.CPUs; got != 0 || v.NodePoolVMs("r", "pve1", "p") != 2 {
-		t.Errorf("%d CPUs are free, want 0", got)
-	}
+	g.Expect(v.Reservations["a"]).To(Equal(planned))
+	g.Expect(v.Generation).To(Equal(before + 1))
+	g.Expect(hostState(v, "pve1").Free.CPUs).To(BeZero())
+	g.Expect(v.NodePoolVMs("r", "pve1", "p")).To(Equal(2))
 }
 
 // A thousand Reservations are restored in one change: each one rebuilds the View.
 func TestRestoreMany(t *testing.T) {
 	t.Parallel()
-	i, _ := newInventory(t, newCluster("r", host("pve1", 4, 9)))
-	refresh(t, i)
+	i, _ := newPolled(t, newCluster("r", host("pve1", 4, 9)))
 	var all []inventory.Reservation
 	for n := range 1000 {
 		all = append(all, inventory.Reservation{ClaimUID: fmt.Sprint(n), Region: "r", Host: "pve1", VMID: 20000 + n, Amount: amount(2, 4)})
@@ -232,17 +200,15 @@ func TestRestoreMany(t *testing.T) {
 	before := i.View().Generation
 	i.Ledger().Restore(all...)
 	i.Ledger().Restore(all...) // changes nothing
-	if v := i.View(); len(v.Reservations) != len(all) || v.Generation != before+1 {
-		t.Errorf("%d reservations in %d changes, want %d in one", len(v.Reservations), v.Generation-before, len(all))
-	}
+	NewWithT(t).Expect(i.View()).To(And(HaveField("Reservations", HaveLen(len(all))), HaveField("Generation", before+1)))
 }
 
 func TestRestore(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := newCluster("r", host("pve1", 4, 9))
 	c.setGuests(vm(20001, "pve1", "running", 2, 4))
-	i, _ := newInventory(t, c)
-	refresh(t, i)
+	i, _ := newPolled(t, c)
 	pending := inventory.Reservation{ClaimUID: "b", NodePool: "p", Region: "r", Host: "pve1", VMID: 20002, Amount: amount(8, 16), Fulfilled: true}
 	i.Ledger().Restore(inventory.Reservation{ClaimUID: "a", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Amount: amount(2, 4)})
 	i.Ledger().Restore(pending)
@@ -250,18 +216,10 @@ func TestRestore(t *testing.T) {
 	i.Ledger().Restore(pending) // ignored: the claim has a reservation
 
 	v := i.View()
-	if !v.Reservations["a"].Fulfilled {
-		t.Error("the reservation of a running VM is not fulfilled")
-	}
-	if r := v.Reservations["b"]; r.Fulfilled || r.VMID != 20002 {
-		t.Errorf("the pending reservation is %+v, want it as first restored and not fulfilled", r)
-	}
-	if got, want := hostState(v, "pve1").Free, amount(-6, -12); got != want {
-		t.Errorf("free is %+v, want %+v: reservations are restored even beyond the limit", got, want)
-	}
-	if v.NodePoolVMs("r", "pve1", "p") != 2 {
-		t.Error("want two VMs of the NodePool")
-	}
+	g.Expect(v.Reservations["a"].Fulfilled).To(BeTrue(), "the reservation of a running VM is not fulfilled")
+	g.Expect(v.Reservations["b"]).To(And(HaveField("VMID", 20002), HaveField("Fulfilled", false)), "as first restored")
+	g.Expect(hostState(v, "pve1").Free).To(Equal(amount(-6, -12)))
+	g.Expect(v.NodePoolVMs("r", "pve1", "p")).To(BeEquivalentTo(2), "want two VMs of the NodePool")
 }
 
 // The disks of VMs on a Host that failed before the controller started are on the shared storage
@@ -273,14 +231,12 @@ func TestRestoreOnOfflineHost(t *testing.T) {
 	for _, name := range []string{"pve1", "pve2"} {
 		c.resources.Storages = append(c.resources.Storages, proxmox.StorageRow{Name: "ceph", Host: name, Type: "rbd", Shared: true, Available: name == "pve2", TotalBytes: 1000 * gib, UsedBytes: 100 * gib})
 	}
-	i, _ := newInventory(t, c)
-	refresh(t, i)
+	i, _ := newPolled(t, c)
 	before, _ := i.View().Storage("r", "pve2", "ceph")
 	i.Ledger().Restore(inventory.Reservation{
 		ClaimUID: "a", Region: "r", Host: "pve1", VMID: 20001, Amount: amount(2, 4), Storage: "ceph", DiskBytes: 100 * gib,
 		Disks: []inventory.ReservedDisk{{Storage: "ceph", Bytes: 100 * gib}},
 	})
-	if after, ok := i.View().Storage("r", "pve2", "ceph"); !ok || !reflect.DeepEqual(after, before) {
-		t.Errorf("the storage is %+v, want %+v", after, before)
-	}
+	after, _ := i.View().Storage("r", "pve2", "ceph")
+	NewWithT(t).Expect(after).To(And(Equal(before), HaveField("Available", true)))
 }

@@ -5,11 +5,12 @@ package inventory_test
 
 import (
 	"errors"
-	"maps"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -17,11 +18,11 @@ import (
 
 func TestParseMaintenance(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	hosts, errs := inventory.ParseMaintenance(map[string]string{"home.pve1": " new disk\n", "site.a.pve-2": "", "pve1": "", ".pve1": "", "home.": ""})
 	want := inventory.Maintenance{{Region: "home", Host: "pve1"}: "new disk", {Region: "site.a", Host: "pve-2"}: ""}
-	if !maps.Equal(hosts, want) || len(errs) != 3 {
-		t.Errorf("found %v and %v, want %v and three errors", hosts, errs, want)
-	}
+	g.Expect(hosts).To(Equal(want))
+	g.Expect(errs).To(HaveLen(3))
 	for host := range want {
 		if parsed, errs := inventory.ParseMaintenance(map[string]string{host.Key(): "x"}); parsed[host] != "x" || len(errs) > 0 {
 			t.Errorf("key %s of host %s: found %v, %v", host.Key(), host, parsed, errs)
@@ -54,28 +55,19 @@ func FuzzParseMaintenance(f *testing.F) {
 
 func TestSetMaintenance(t *testing.T) {
 	t.Parallel()
-	i, _ := newInventory(t, newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64)))
-	refresh(t, i)
+	g := NewWithT(t)
+	i, _ := newPolled(t, newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64)))
 	generation := i.View().Generation
 	i.SetMaintenance(inventory.Maintenance{{Region: "r", Host: "pve1"}: "new disk"})
-	if state, _ := i.View().Host("r", "pve1"); state.OutOfService != inventory.InMaintenance || state.Unusable != "in maintenance" || state.Maintenance != "requested in Kubernetes: new disk" {
-		t.Errorf("pve1 is %+v, want it in maintenance", state)
-	}
-	if state, _ := i.View().Host("r", "pve2"); state.OutOfService != "" || state.Maintenance != "" {
-		t.Errorf("pve2 is %+v, want it in service", state)
-	}
-	if i.View().Generation == generation {
-		t.Error("subscribers were not notified")
-	}
+	g.Expect(hostState(i.View(), "pve1")).To(And(HaveField("OutOfService", inventory.InMaintenance), HaveField("Unusable", "in maintenance"),
+		HaveField("Maintenance", "requested in Kubernetes: new disk")))
+	g.Expect(hostState(i.View(), "pve2")).To(And(HaveField("OutOfService", BeEmpty()), HaveField("Maintenance", BeEmpty())))
+	NewWithT(t).Expect(i.View().Generation).NotTo(Equal(generation), "subscribers were not notified")
 	refresh(t, i)
 	i.SetSettings(inventory.Settings{})
-	if state, _ := i.View().Host("r", "pve1"); state.OutOfService != inventory.InMaintenance {
-		t.Errorf("after a poll and new settings pve1 is %+v, want it in maintenance", state)
-	}
+	g.Expect(hostState(i.View(), "pve1").OutOfService).To(Equal(inventory.InMaintenance), "after a poll and new settings")
 	i.SetMaintenance(nil)
-	if state, _ := i.View().Host("r", "pve1"); state.OutOfService != "" || state.Unusable != "" {
-		t.Errorf("pve1 is %+v, want it in service", state)
-	}
+	g.Expect(hostState(i.View(), "pve1")).To(And(HaveField("OutOfService", BeEmpty()), HaveField("Unusable", BeEmpty())))
 }
 
 func TestMaintenanceUnreadable(t *testing.T) {
@@ -95,9 +87,8 @@ func TestMaintenanceUnreadable(t *testing.T) {
 			expect := func(when, maintenance string, unknown bool) {
 				t.Helper()
 				refresh(t, i)
-				if state, _ := i.View().Host("r", "pve1"); state.Maintenance != maintenance || state.MaintenanceUnknown != unknown {
-					t.Errorf("%s: maintenance %q, unknown %v", when, state.Maintenance, state.MaintenanceUnknown)
-				}
+				NewWithT(t).Expect(hostState(i.View(), "pve1")).
+					To(And(HaveField("Maintenance", maintenance), HaveField("MaintenanceUnknown", unknown)), when)
 			}
 			expect("never read", "", test.unknown)
 			c.change(func() { c.noDrained = nil })

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	testclock "k8s.io/utils/clock/testing"
@@ -18,6 +19,7 @@ import (
 
 func TestMetrics(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := newCluster("r", host("pve1", 16, 65), host("pve2", 16, 65))
 	c.setGuests(vm(100, "pve1", "running", 4, 8))
 	c.change(func() { c.resources.Hosts[1].Online = false })
@@ -60,16 +62,11 @@ karpenter_proxmox_inventory_poll_errors_total{region="r"} 1
 `
 	err := testutil.GatherAndCompare(registry, strings.NewReader(want), "karpenter_proxmox_cluster_quorate", "karpenter_proxmox_host_cpus", "karpenter_proxmox_host_online", "karpenter_proxmox_host_usable",
 		"karpenter_proxmox_inventory_age_seconds", "karpenter_proxmox_inventory_poll_errors_total")
-	if err != nil {
-		t.Error(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	problems, err := testutil.GatherAndLint(registry)
-	if err != nil || len(problems) > 0 {
-		t.Errorf("the metrics violate Prometheus conventions: %v %v", problems, err)
-	}
-	if _, err := inventory.New(nil, inventory.Options{Registerer: registry}); err == nil {
-		t.Error("New registered the same metrics twice")
-	}
+	g.Expect(err).NotTo(HaveOccurred(), "the metrics violate Prometheus conventions")
+	g.Expect(len(problems)).To(BeNumerically("<=", 0), "the metrics violate Prometheus conventions")
+	g.Expect(inventory.New(nil, inventory.Options{Registerer: registry})).Error().To(HaveOccurred(), "New registered the same metrics twice")
 }
 
 func TestMetricsNoQuorum(t *testing.T) {
@@ -83,7 +80,5 @@ func TestMetricsNoQuorum(t *testing.T) {
 # TYPE karpenter_proxmox_cluster_quorate gauge
 karpenter_proxmox_cluster_quorate{region="r"} 0
 `
-	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "karpenter_proxmox_cluster_quorate"); err != nil {
-		t.Error(err)
-	}
+	NewWithT(t).Expect(testutil.GatherAndCompare(registry, strings.NewReader(want), "karpenter_proxmox_cluster_quorate")).To(Succeed())
 }

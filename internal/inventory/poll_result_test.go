@@ -6,6 +6,8 @@ package inventory_test
 import (
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -30,15 +32,14 @@ func TestAllocation(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := snapshotOf(nil, []proxmox.HostRow{host("pve1", 16, 64)}, c.guest)
-			if got := s.Hosts["pve1"].Allocated; got != c.want {
-				t.Errorf("the Host has allocated %+v, want %+v", got, c.want)
-			}
+			NewWithT(t).Expect(s.Hosts["pve1"].Allocated).To(Equal(c.want), "the Host has allocated")
 		})
 	}
 }
 
 func TestAllocationOfStaleRow(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	hosts := []proxmox.HostRow{host("pve1", 16, 64)}
 	running, stopped, tpl := vm(100, "pve1", "running", 4, 8), vm(101, "pve1", "stopped", 2, 4), template(900)
 	before := snapshotOf(nil, hosts, running, stopped, tpl)
@@ -48,21 +49,12 @@ func TestAllocationOfStaleRow(t *testing.T) {
 	for range 2 {
 		after = snapshotOf(after, hosts, rowWithoutResources(100), rowWithoutResources(101), rowWithoutResources(900))
 	}
-	if got, want := after.Hosts["pve1"].Allocated, amount(4, 8); got != want {
-		t.Errorf("the Host has allocated %+v, want %+v as before", got, want)
-	}
-	g := after.Guests[100]
-	if !g.Stale || g.Name != "vm-100" || g.CPUs != 4 || g.Status != "unknown" {
-		t.Errorf("guest 100 is %+v, want its last resources, marked stale, with the current status", g)
-	}
-	if !after.Guests[900].Template {
-		t.Error("the template lost its flag")
-	}
+	g.Expect(after.Hosts["pve1"].Allocated).To(Equal(amount(4, 8)), "the Host has allocated")
+	g.Expect(after.Guests[100]).To(And(HaveField("Stale", true), HaveField("Name", "vm-100"), HaveField("CPUs", 4), HaveField("Status", "unknown")))
+	g.Expect(after.Guests[900].Template).To(BeTrue(), "the template lost its flag")
 
 	fresh := snapshotOf(after, hosts, vm(100, "pve1", "stopped", 4, 8))
-	if g := fresh.Guests[100]; g.Stale || g.Allocated != (inventory.Amount{}) {
-		t.Errorf("guest 100 is %+v, want current resources", g)
-	}
+	g.Expect(fresh.Guests[100]).To(And(HaveField("Stale", false), HaveField("Allocated", inventory.Amount{})))
 }
 
 // The guests of others that a restarted host has not started yet keep their place.
@@ -93,9 +85,7 @@ func TestAllocationOfRestartedHost(t *testing.T) {
 		"moved":                {snapshotOf(before, up(60), moved, stopped), amount(0, 0)},
 	} {
 		allocated := c.snapshot.Hosts["pve1"].Allocated.Plus(c.snapshot.Hosts["pve2"].Allocated)
-		if allocated != c.want {
-			t.Errorf("%s: the hosts have allocated %+v, want %+v", name, allocated, c.want)
-		}
+		NewWithT(t).Expect(allocated).To(Equal(c.want), "%s: the hosts have allocated", name)
 	}
 }
 
@@ -105,9 +95,7 @@ func TestAllocationContainerReplacesVM(t *testing.T) {
 	before := snapshotOf(nil, hosts, vm(100, "pve1", "running", 4, 8))
 	row := rowWithoutResources(100)
 	row.Kind = proxmox.KindLXC
-	if after := snapshotOf(before, hosts, row); after.Guests[100].Stale {
-		t.Error("a container inherited the resources of a VM with its VMID")
-	}
+	NewWithT(t).Expect(snapshotOf(before, hosts, row).Guests[100].Stale).To(BeFalse(), "a container inherited the resources of a VM with its VMID")
 }
 
 func TestAllocationFromConfig(t *testing.T) {
@@ -120,17 +108,13 @@ func TestAllocationFromConfig(t *testing.T) {
 		},
 		Configs: map[int]*proxmox.VMConfig{20001: &c},
 	}, nil, ownRange)
-	if got, want := s.Hosts["pve1"].Allocated, amount(4, 4); got != want {
-		t.Errorf("the Host has allocated %+v, want %+v", got, want)
-	}
+	NewWithT(t).Expect(s.Hosts["pve1"].Allocated).To(Equal(amount(4, 4)), "the Host has allocated")
 }
 
 func TestAllocationOfOfflineHost(t *testing.T) {
 	t.Parallel()
 	before := snapshotOf(nil, []proxmox.HostRow{host("pve1", 16, 64)}, vm(100, "pve1", "running", 4, 8))
 	after := snapshotOf(before, []proxmox.HostRow{{Name: "pve1"}}, rowWithoutResources(100))
-	h := after.Hosts["pve1"]
-	if h.Online || h.CPUs != 16 || h.MemoryBytes != 64*gib || h.Allocated != amount(4, 8) {
-		t.Errorf("the Host is %+v, want offline with its last size and allocation", h)
-	}
+	NewWithT(t).Expect(after.Hosts["pve1"]).
+		To(And(HaveField("Online", false), HaveField("CPUs", 16), HaveField("MemoryBytes", 64*gib), HaveField("Allocated", amount(4, 8))))
 }

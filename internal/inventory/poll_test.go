@@ -8,7 +8,10 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -16,88 +19,70 @@ import (
 
 func TestPollFailure(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := newCluster("r", host("pve1", 16, 64))
 	c.setGuests(vm(100, "pve1", "running", 4, 8))
-	i, clock := newInventory(t, c)
-	refresh(t, i)
+	i, clock := newPolled(t, c)
 	generation := i.View().Generation
 
 	c.change(func() { c.failure = proxmox.ErrUnreachable })
 	for n := range 3 {
 		clock.Step(10 * time.Second)
-		if err := i.Refresh(t.Context(), "r"); !errors.Is(err, proxmox.ErrUnreachable) {
-			t.Fatalf("Refresh returned %v, want the poll's error", err)
-		}
+		g.Expect(i.Refresh(t.Context(), "r")).To(MatchError(proxmox.ErrUnreachable))
 		v := i.View()
-		if len(v.Snapshots["r"].Guests) != 1 || !v.Snapshots["r"].Taken.Equal(start) {
-			t.Fatal("the last good Snapshot was dropped")
-		}
+		g.Expect(v.Snapshots["r"].Guests).To(HaveLen(1), "the last good Snapshot was dropped")
+		g.Expect(v.Snapshots["r"].Taken.Equal(start)).To(BeTrue(), "the last good Snapshot was dropped")
 		var failure *inventory.PollError
 		if !errors.As(v.Failures["r"], &failure) || failure.Count != n+1 || !failure.Since.Equal(start.Add(10*time.Second)) {
 			t.Fatalf("the failure is %+v, want failure %d since the first", failure, n+1)
 		}
 		// The first failure changes nothing; the second makes the Hosts unusable.
-		if ok, _ := v.Usable("r", "pve1"); ok != (n == 0) {
-			t.Errorf("after %d failures usable is %v", n+1, ok)
-		}
+		ok, _ := v.Usable("r", "pve1")
+		g.Expect(ok).To(Equal(n == 0), "after %d failures usable", n+1)
 	}
-	if got := i.View().Generation; got != generation+1 {
-		t.Errorf("the generation changed from %d to %d, want one change when the Hosts became unusable", generation, got)
-	}
+	g.Expect(i.View().Generation).To(Equal(generation+1), "want one change when the Hosts became unusable")
 	c.change(func() { c.failure = nil })
 	refresh(t, i)
-	if v := i.View(); v.Failures["r"] != nil || i.View().Generation != generation+2 {
-		t.Error("the View still reports a failure")
-	}
+	g.Expect(i.View().Failures["r"]).To(Succeed())
+	g.Expect(i.View().Generation).To(Equal(generation + 2))
 }
 
 func TestPollNoQuorum(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := newCluster("r", host("pve1", 16, 64))
-	i, _ := newInventory(t, c)
-	refresh(t, i)
+	i, _ := newPolled(t, c)
 	c.change(func() { c.failure = proxmox.ErrNoQuorum })
-	if err := i.Refresh(t.Context(), "r"); !errors.Is(err, proxmox.ErrNoQuorum) {
-		t.Fatalf("Refresh returned %v, want the poll's error", err)
-	}
+	g.Expect(i.Refresh(t.Context(), "r")).To(MatchError(proxmox.ErrNoQuorum))
 	ok, reason := i.View().Usable("r", "pve1")
 	if want := "the Proxmox cluster has had no quorum since 2026-11-15T08:00:00Z"; ok || !strings.HasPrefix(reason, want) {
 		t.Errorf("usable is %v, reason %q, want %q after the first poll", ok, reason, want)
 	}
-	if err := i.View().Unavailable("r"); !errors.Is(err, proxmox.ErrNoQuorum) {
-		t.Errorf("Unavailable returned %v", err)
-	}
+	g.Expect(i.View().Unavailable("r")).To(MatchError(proxmox.ErrNoQuorum))
 	c.change(func() { c.failure = nil })
 	refresh(t, i)
-	if err := i.View().Unavailable("r"); err != nil {
-		t.Errorf("Unavailable returned %v after a successful poll", err)
-	}
+	g.Expect(i.View().Unavailable("r")).To(Succeed())
 }
 
 func TestPollHangingCluster(t *testing.T) {
 	t.Parallel()
-	hanging, reachable := newCluster("hanging", host("pve1", 8, 32)), newCluster("reachable", host("pve1", 8, 32))
-	hang := make(chan struct{})
-	hanging.before = func() { <-hang }
-	i, _ := newInventory(t, hanging, reachable)
-	ctx, cancel := context.WithCancel(t.Context())
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		if err := i.Start(ctx); err != nil {
-			t.Error(err)
-		}
-	}()
-	eventually(t, "the reachable Cluster is read", func() bool { return i.View().Snapshots["reachable"] != nil })
-	if i.View().Snapshots["hanging"] != nil {
-		t.Error("the hanging Cluster has a Snapshot")
-	}
-	cancel()
-	close(hang)
-	<-stopped
-	if err := i.View().Failures["hanging"]; err != nil {
-		t.Errorf("the shutdown was recorded as a failure: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		hanging, reachable := newCluster("hanging", host("pve1", 8, 32)), newCluster("reachable", host("pve1", 8, 32))
+		hang := make(chan struct{})
+		hanging.before = func() { <-hang }
+		i, _ := newInventory(t, hanging, reachable)
+		ctx, cancel := context.WithCancel(t.Context())
+		stopped := make(chan error)
+		go func() { stopped <- i.Start(ctx) }()
+		synctest.Wait()
+		g.Expect(i.View().Snapshots["reachable"]).NotTo(BeNil())
+		g.Expect(i.View().Snapshots["hanging"]).To(BeNil(), "the hanging Cluster has a Snapshot")
+		cancel()
+		close(hang)
+		g.Expect(<-stopped).To(Succeed())
+		g.Expect(i.View().Failures["hanging"]).To(Succeed(), "the shutdown was recorded as a failure")
+	})
 }
 
 func TestPollImplausibleResponse(t *testing.T) {
@@ -136,35 +121,28 @@ func TestPollImplausibleResponse(t *testing.T) {
 			c.permissions = proxmox.Permissions{"/vms": {"VM.Audit": true}}
 		}, ""},
 		"one_host_without_size": {func(c *cluster) { c.resources.Hosts[0].CPUs = 0 }, ""},
-		"all_hosts_offline": {func(c *cluster) {
-			c.resources.Hosts = []proxmox.HostRow{{Name: "pve1"}, {Name: "pve2"}}
-		}, ""},
+		"all_hosts_offline":     {func(c *cluster) { c.resources.Hosts = []proxmox.HostRow{{Name: "pve1"}, {Name: "pve2"}} }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			g := NewWithT(t)
 			cluster := full()
-			i, _ := newInventory(t, cluster)
-			refresh(t, i)
+			i, _ := newPolled(t, cluster)
 			cluster.change(func() { c.change(cluster) })
 			err := i.Refresh(t.Context(), "r")
 			if c.want == "" {
-				if err != nil {
-					t.Errorf("a plausible response was rejected: %v", err)
-				}
+				g.Expect(err).NotTo(HaveOccurred(), "a plausible response was rejected")
 				return
 			}
-			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("the error is %v, want %q", err, c.want)
-			}
-			if len(i.View().Snapshots["r"].Guests) != 1 {
-				t.Error("the last good Snapshot was dropped")
-			}
+			g.Expect(err).To(MatchError(ContainSubstring(c.want)))
+			g.Expect(i.View().Snapshots["r"].Guests).To(HaveLen(1), "the last good Snapshot was dropped")
 		})
 	}
 }
 
 func TestRefreshAfterChange(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := newCluster("r", host("pve1", 16, 64))
 	read, proceed := make(chan struct{}), make(chan struct{})
 	c.during = func() { read <- struct{}{}; <-proceed }
@@ -178,9 +156,7 @@ func TestRefreshAfterChange(t *testing.T) {
 	begin()
 	begin()
 	proceed <- struct{}{}
-	if err := <-refreshed; err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(<-refreshed).To(Succeed())
 	if _, ok := i.View().Guest("r", 100); ok {
 		t.Fatal("the first poll shows a guest that was created after its response")
 	}
@@ -189,14 +165,10 @@ func TestRefreshAfterChange(t *testing.T) {
 	for range 2 {
 		select {
 		case err := <-refreshed:
-			if err != nil {
-				t.Fatal(err)
-			}
+			g.Expect(err).NotTo(HaveOccurred())
 		case <-read: // the third call may have been made after the second poll began
 			proceed <- struct{}{}
-			if err := <-refreshed; err != nil {
-				t.Fatal(err)
-			}
+			g.Expect(<-refreshed).To(Succeed())
 		}
 	}
 	if _, ok := i.View().Guest("r", 100); !ok {
@@ -206,20 +178,20 @@ func TestRefreshAfterChange(t *testing.T) {
 
 func TestRefreshCanceled(t *testing.T) {
 	t.Parallel()
-	c := newCluster("r", host("pve1", 16, 64))
-	hang := make(chan struct{})
-	c.before = func() { <-hang }
-	i, _ := newInventory(t, c)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := i.Refresh(ctx, "r"); !errors.Is(err, context.Canceled) {
-		t.Errorf("Refresh returned %v, want context.Canceled", err)
-	}
-	close(hang)
-	eventually(t, "the poll continues for other callers", func() bool { return i.View().Snapshots["r"] != nil })
-	if err := i.Refresh(t.Context(), "nowhere"); err == nil {
-		t.Error("a region that is not configured was refreshed")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		c := newCluster("r", host("pve1", 16, 64))
+		hang := make(chan struct{})
+		c.before = func() { <-hang }
+		i, _ := newInventory(t, c)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		g.Expect(i.Refresh(ctx, "r")).To(MatchError(context.Canceled))
+		close(hang)
+		synctest.Wait()
+		g.Expect(i.View().Snapshots["r"]).NotTo(BeNil(), "the poll continues for other callers")
+		g.Expect(i.Refresh(t.Context(), "nowhere")).To(HaveOccurred(), "a region that is not configured was refreshed")
+	})
 }
 
 func TestObserveDeletedDuringPoll(t *testing.T) {
@@ -227,8 +199,7 @@ func TestObserveDeletedDuringPoll(t *testing.T) {
 	c := newCluster("r", host("pve1", 16, 64))
 	c.setGuests(vm(20001, "pve1", "running", 4, 8), vm(100, "pve1", "running", 2, 4))
 	c.configs[20001] = config("name", "vm-20001")
-	i, clock := newInventory(t, c)
-	refresh(t, i)
+	i, clock := newPolled(t, c)
 
 	c.change(func() {
 		c.during = func() { // destroyed after the poll read its response
@@ -253,11 +224,11 @@ func TestObserveDeletedDuringPoll(t *testing.T) {
 
 func TestGenerationIgnoresNoise(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := newCluster("r", host("pve1", 16, 64))
 	c.setGuests(vm(100, "pve1", "running", 4, 8))
 	c.resources.Storages = []proxmox.StorageRow{{Name: "local", Host: "pve1", Available: true, TotalBytes: 100 * gib, UsedBytes: 10 * gib}}
-	i, _ := newInventory(t, c)
-	refresh(t, i)
+	i, _ := newPolled(t, c)
 	for _, step := range []struct {
 		name     string
 		change   func()
@@ -278,14 +249,13 @@ func TestGenerationIgnoresNoise(t *testing.T) {
 		before := i.View().Generation
 		c.change(step.change)
 		refresh(t, i)
-		if changed := i.View().Generation != before; changed != step.relevant {
-			t.Errorf("%s: the generation changed: %v, want %v", step.name, changed, step.relevant)
-		}
+		g.Expect(i.View().Generation != before).To(Equal(step.relevant), "%s: the generation changed", step.name)
 	}
 }
 
 func TestSubscribe(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := newCluster("r", host("pve1", 16, 64))
 	i, _ := newInventory(t, c)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -304,40 +274,24 @@ func TestSubscribe(t *testing.T) {
 	i.Ledger().Release("a")
 	<-events
 	cancel()
-	if _, open := <-events; open {
-		t.Error("the channel is open after the context ended")
-	}
+	_, open := <-events
+	g.Expect(open).To(BeFalse(), "the channel is open after the context ended")
 	i.Ledger().Release("b") // without subscribers
 }
 
 func TestNewDuplicateRegion(t *testing.T) {
 	t.Parallel()
 	a, b := newCluster("r", host("pve1", 1, 1)), newCluster("r", host("pve2", 1, 1))
-	if _, err := inventory.New([]proxmox.Client{a, b}, inventory.Options{}); err == nil {
-		t.Error("two Clusters with the same region were accepted")
-	}
+	NewWithT(t).Expect(inventory.New([]proxmox.Client{a, b}, inventory.Options{})).Error().To(HaveOccurred(), "two Clusters with the same region were accepted")
 }
 
 func TestRefreshAll(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	good, bad := newCluster("good", host("pve1", 1, 2)), newCluster("bad", host("pve1", 1, 2))
 	bad.failure = proxmox.ErrUnauthorized
 	i, _ := newInventory(t, good, bad)
-	err := i.RefreshAll(t.Context())
-	if !errors.Is(err, proxmox.ErrUnauthorized) || !strings.Contains(err.Error(), "region bad") || i.View().Snapshots["good"] == nil {
-		t.Errorf("the error is %v, want the name of the bad region and the good one read", err)
-	}
-	if got := i.Regions(); len(got) != 2 || got[0] != "bad" {
-		t.Errorf("the regions are %v", got)
-	}
-}
-
-// eventually waits for a condition that another goroutine causes.
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out waiting until %s", what)
-		}
-	}
+	g.Expect(i.RefreshAll(t.Context())).To(And(MatchError(proxmox.ErrUnauthorized), MatchError(ContainSubstring("region bad"))))
+	g.Expect(i.View().Snapshots["good"]).NotTo(BeNil(), "want the name of the bad region and the good one read")
+	g.Expect(i.Regions()).To(Equal([]string{"bad", "good"}))
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/funcr"
+	. "github.com/onsi/gomega"
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/hosttopology"
@@ -63,9 +64,7 @@ func TestCellsPublishedTopology(t *testing.T) {
 			if err != nil {
 				h.published.Problem = err.Error()
 			}
-			if got := describe(h.view(t).Cells("r", "pve1")); got != test.want {
-				t.Errorf("got  %s\nwant %s", got, test.want)
-			}
+			NewWithT(t).Expect(describe(h.view(t).Cells("r", "pve1"))).To(Equal(test.want))
 		})
 	}
 }
@@ -74,6 +73,7 @@ func TestCellsPublishedTopology(t *testing.T) {
 // and when it is back, and an invalid topology is logged once.
 func TestPublishedTopologyReads(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := newCluster("r", host("pve1", 8, 24), host("pve2", 8, 24))
 	c.hardware = map[string]proxmox.HostInfo{"pve1": {Sockets: 1, Cores: 4, CPUs: 8}}
 	c.notes = map[string]string{"pve1": "Rack 7\n\n" + topologyLine(twoCells) + "\n"}
@@ -86,20 +86,15 @@ func TestPublishedTopologyReads(t *testing.T) {
 	}, funcr.Options{})}, c)
 	expect := func(when string, reads int, unnumbered string, cells ...int) {
 		t.Helper()
-		n := 0
-		for _, call := range c.takeCalls() {
-			if call == "notes pve1" {
-				n++
-			}
-		}
+		g.Expect(slices.DeleteFunc(c.takeReads("notes"), func(call string) bool { return call != "notes pve1" })).To(HaveLen(reads), when)
 		accounts := i.View().Cells("r", "pve1")
 		var found []int
 		for _, cell := range accounts.Cells {
 			found = append(found, cell.ID)
 		}
-		if n != reads || !slices.Equal(found, cells) || !strings.Contains(accounts.Unnumbered, unnumbered) || (unnumbered == "") != (accounts.Unnumbered == "") {
-			t.Errorf("%s: %d reads, want %d; cells %v, want %v; unnumbered: %q, want %q", when, n, reads, found, cells, accounts.Unnumbered, unnumbered)
-		}
+		g.Expect(found).To(Equal(cells), when)
+		g.Expect(accounts.Unnumbered).To(ContainSubstring(unnumbered), when)
+		g.Expect(accounts.Unnumbered == "").To(Equal(unnumbered == ""), when)
 	}
 	refresh(t, i)
 	expect("first poll", 1, "", 0, 1)
@@ -113,9 +108,7 @@ func TestPublishedTopologyReads(t *testing.T) {
 		refresh(t, i)
 		expect("invalid topology", 1, "the topology in the notes of host pve1 is invalid: found no cells", 0)
 	}
-	if len(logged) != 1 || !strings.Contains(logged[0], `"host"="pve1"`) || !strings.Contains(logged[0], "found no cells") {
-		t.Errorf("logged %q, want one line with host and problem", logged)
-	}
+	g.Expect(logged).To(ConsistOf(And(ContainSubstring(`"host"="pve1"`), ContainSubstring("found no cells"))))
 
 	c.change(func() { c.resources.Hosts[0].Online, c.notes["pve1"] = false, topologyLine(twoCells) })
 	refresh(t, i)
@@ -135,15 +128,12 @@ func TestPublishedTopologyPrivilege(t *testing.T) {
 	t.Parallel()
 	c := newCluster("r", host("pve1", 8, 24))
 	c.permissions = proxmox.Permissions{"/nodes": {"Sys.Audit": true}}
-	i, clock := newInventory(t, c)
-	refresh(t, i)
+	i, clock := newPolled(t, c)
 	c.takeCalls()
 	for range 3 {
 		clock.Step(time.Minute)
 		i.Invalidate("r", inventory.FactTopology("pve1"))
 		refresh(t, i)
 	}
-	if calls := c.takeCalls(); slices.Contains(calls, "notes pve1") {
-		t.Errorf("the notes were read without Sys.Audit on /: %v", calls)
-	}
+	NewWithT(t).Expect(c.takeCalls()).NotTo(ContainElement("notes pve1"), "the notes were read without Sys.Audit on /")
 }

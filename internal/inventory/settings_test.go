@@ -4,81 +4,65 @@
 package inventory_test
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/go-logr/logr/funcr"
+	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
-	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
 func TestLoadSettings(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	file := filepath.Join(t.TempDir(), "hosts.json")
 	err := os.WriteFile(file, []byte(`{"cluster-1": {
 	  "*":    {"reservedmemory": 2147483648},
 	  "pve1": {"cores": 32, "sockets": 2, "threads": 2, "uncorecaches": 4, "reservedcpus": [0, 32],
 	           "nodes": {"0": {"cpus": "0-7,32-39", "memsize": 68719476736}, "1": {"cpus": "8-15", "memory": "64Gi"}}}
 	}}`), 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	settings, err := inventory.LoadSettings(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	s := settings.For("cluster-1", "pve1")
-	if s.ReservedMemoryBytes != 2*gib || s.ReservedCPUs.String() != "0,32" || s.CPURatio != 1 || s.Excluded {
-		t.Errorf("pve1 has %+v", s)
-	}
-	if s.Topology.Sockets != 2 || s.Topology.Cores != 32 || s.Topology.Threads != 2 || s.Topology.UncoreCaches != 4 {
-		t.Errorf("pve1 has topology %+v", s.Topology)
-	}
+	g.Expect([]any{s.ReservedMemoryBytes, s.ReservedCPUs.String(), s.CPURatio, s.Excluded}).To(Equal([]any{2 * gib, "0,32", 1.0, false}))
+	g.Expect([]int{s.Topology.Sockets, s.Topology.Cores, s.Topology.Threads, s.Topology.UncoreCaches}).To(Equal([]int{2, 32, 2, 4}))
 	for id, cpus := range map[int]int{0: 16, 1: 8} {
 		if cell := s.Topology.Cells[id]; cell.CPUs.Size() != cpus || cell.MemoryBytes != 64*gib {
 			t.Errorf("cell %d is %+v", id, cell)
 		}
 	}
-	if s := settings.For("cluster-2", "pve1"); s.ReservedMemoryBytes != inventory.DefaultReservedMemoryBytes {
-		t.Errorf("another region has %+v, want the defaults", s)
-	}
+	g.Expect(settings.For("cluster-2", "pve1").ReservedMemoryBytes).To(Equal(inventory.DefaultReservedMemoryBytes), "another region")
 }
 
 func TestLoadSettingsDefaults(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	settings, err := inventory.LoadSettings("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	s := settings.For("any", "host")
-	if s.ReservedMemoryBytes != gib || s.CPURatio != 1 || s.MemoryRatio != 1 || s.StorageHighWater != 0.9 || s.StorageThinFactor != 1 {
-		t.Errorf("the defaults are %+v", s)
-	}
+	g.Expect([]any{s.ReservedMemoryBytes, s.CPURatio, s.MemoryRatio, s.StorageHighWater, s.StorageThinFactor}).To(Equal([]any{gib, 1.0, 1.0, 0.9, 1.0}))
 }
 
 func TestParseSettingsSpecificity(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	settings, err := inventory.ParseSettings([]byte(`{
 	  "*":         {"pve-a-1": {"cpuratio": 5, "excluded": true}, "*": {"memoryratio": 1.5}},
 	  "cluster-1": {"*": {"cpuratio": 2}, "pve-*": {"cpuratio": 3}, "pve-a-*": {"cpuratio": 4}, "pve-a-1": {"storagehighwater": 0.5}}
 	}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	for name, want := range map[string]float64{"pve-a-1": 4, "pve-a-2": 4, "pve-b": 3, "other": 2} {
-		if got := settings.For("cluster-1", name); got.CPURatio != want || got.MemoryRatio != 1.5 {
-			t.Errorf("%s has CPU ratio %g and memory ratio %g, want %g and 1.5", name, got.CPURatio, got.MemoryRatio, want)
-		}
+		g.Expect(settings.For("cluster-1", name)).To(And(HaveField("CPURatio", want), HaveField("MemoryRatio", 1.5)), name)
 	}
-	if s := settings.For("cluster-1", "pve-a-1"); s.StorageHighWater != 0.5 || !s.Excluded {
-		t.Errorf("pve-a-1 has %+v, want the fields of every matching entry", s)
-	}
+	g.Expect(settings.For("cluster-1", "pve-a-1")).To(And(HaveField("StorageHighWater", 0.5), HaveField("Excluded", true)), "fields of every matching entry")
 }
 
 func TestParseSettingsInvalid(t *testing.T) {
@@ -122,26 +106,21 @@ func TestParseSettingsInvalid(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			g := NewWithT(t)
 			_, err := inventory.ParseSettings([]byte(c.file))
-			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("the error is %q, want one line with %q", err, c.want)
-			}
+			g.Expect(err).To(MatchError(ContainSubstring(c.want)))
+			g.Expect(err).NotTo(MatchError(ContainSubstring("\n")))
 		})
 	}
 }
 
 func TestLoadSettingsErrors(t *testing.T) {
 	t.Parallel()
-	if _, err := inventory.LoadSettings("/nowhere/hosts.json"); err == nil || !strings.Contains(err.Error(), "/nowhere/hosts.json") {
-		t.Errorf("the error is %v, want the file name", err)
-	}
+	g := NewWithT(t)
+	g.Expect(inventory.LoadSettings("/nowhere/hosts.json")).Error().To(MatchError(ContainSubstring("/nowhere/hosts.json")))
 	file := filepath.Join(t.TempDir(), "hosts.json")
-	if err := os.WriteFile(file, []byte(`{"a": {"b": {"x": 1}}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := inventory.LoadSettings(file); err == nil || !strings.Contains(err.Error(), file+`: region "a", host "b"`) {
-		t.Errorf("the error is %v, want the file name", err)
-	}
+	g.Expect(os.WriteFile(file, []byte(`{"a": {"b": {"x": 1}}}`), 0o600)).To(Succeed())
+	g.Expect(inventory.LoadSettings(file)).Error().To(MatchError(ContainSubstring(file + `: region "a", host "b"`)))
 }
 
 func FuzzParseSettings(f *testing.F) {
@@ -172,70 +151,51 @@ func FuzzParseSettings(f *testing.F) {
 
 func TestWatchSettings(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join(t.TempDir(), "hosts.json")
-	write := func(text string) {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		file := filepath.Join(t.TempDir(), "hosts.json")
+		write := func(text string) {
+			g.Expect(os.WriteFile(file, []byte(text), 0o600)).To(Succeed())
 		}
-	}
-	write(`{"r": {"pve1": {"cpuratio": 2}}}`)
-	settings, err := inventory.LoadSettings(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	registry := prometheus.NewRegistry()
-	clock := testclock.NewFakeClock(start)
-	i := newInventoryWith(t, inventory.Options{Clock: clock, Settings: settings, Registerer: registry}, newCluster("r", host("pve1", 16, 64)))
-	refresh(t, i)
-	ctx, cancel := context.WithCancel(t.Context())
-	stopped := make(chan struct{})
-	watch := inventory.WatchSettings(i, file)
-	go func() { defer close(stopped); _ = watch.Start(ctx) }()
-	check := func() {
-		eventually(t, "the watch waits for its interval", clock.HasWaiters)
-		clock.Step(inventory.DefaultPollInterval)
-		eventually(t, "the watch has checked the file", clock.HasWaiters)
-	}
-	cpus := func() int { return hostState(i.View(), "pve1").Allocatable.CPUs }
-	generation := i.View().Generation
-	check()
-	if cpus() != 32 || i.View().Generation != generation {
-		t.Errorf("%d CPUs, want 32 and no change", cpus())
-	}
-	write(`{"r": {"*": {"cpuratio": 3}}}`)
-	check()
-	if cpus() != 48 || i.View().Generation == generation {
-		t.Errorf("%d CPUs, want 48 from the changed file", cpus())
-	}
-	write(`{"r": {"*": {"cpuratio": "many"}}}`)
-	check()
-	check()
-	if cpus() != 48 {
-		t.Errorf("%d CPUs, want 48: an invalid file changes nothing", cpus())
-	}
-	if failed := metric(t, registry, "karpenter_proxmox_settings_reload_errors_total"); failed != 1 {
-		t.Errorf("%g reload errors were counted, want 1", failed)
-	}
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
-	check()
-	write(`{"r": {"pve?": {"excluded": true}}}`)
-	check()
-	if state, _ := i.View().Host("r", "pve1"); state.OutOfService != inventory.Excluded || state.Unusable != "excluded by settings" {
-		t.Errorf("the Host is %+v, want it excluded", state)
-	}
-	cancel()
-	<-stopped
+		write(`{"r": {"pve1": {"cpuratio": 2}}}`)
+		settings, err := inventory.LoadSettings(file)
+		g.Expect(err).NotTo(HaveOccurred())
+		registry := prometheus.NewRegistry()
+		i := newInventoryWith(t, inventory.Options{Settings: settings, Registerer: registry}, newCluster("r", host("pve1", 16, 64)))
+		refresh(t, i)
+		watch := inventory.WatchSettings(i, file)
+		go func() { _ = watch.Start(t.Context()) }()
+		check := func() {
+			time.Sleep(inventory.DefaultPollInterval)
+			synctest.Wait()
+		}
+		cpus := func() int { return hostState(i.View(), "pve1").Allocatable.CPUs }
+		generation := i.View().Generation
+		check()
+		g.Expect(cpus()).To(BeEquivalentTo(32))
+		g.Expect(i.View().Generation).To(Equal(generation))
+		write(`{"r": {"*": {"cpuratio": 3}}}`)
+		check()
+		g.Expect(cpus()).To(BeEquivalentTo(48), "want 48 from the changed file")
+		g.Expect(i.View().Generation).NotTo(Equal(generation), "want 48 from the changed file")
+		write(`{"r": {"*": {"cpuratio": "many"}}}`)
+		check()
+		check()
+		g.Expect(cpus()).To(BeEquivalentTo(48), "want 48: an invalid file changes nothing")
+		g.Expect(metric(t, registry, "karpenter_proxmox_settings_reload_errors_total")).To(BeEquivalentTo(1))
+		g.Expect(os.Remove(file)).To(Succeed())
+		check()
+		write(`{"r": {"pve?": {"excluded": true}}}`)
+		check()
+		g.Expect(hostState(i.View(), "pve1")).To(And(HaveField("OutOfService", inventory.Excluded), HaveField("Unusable", "excluded by settings")))
+	})
 }
 
 // metric returns the value of a counter.
 func metric(t *testing.T, registry *prometheus.Registry, name string) float64 {
 	t.Helper()
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	for _, family := range families {
 		if family.GetName() == name {
 			return family.GetMetric()[0].GetCounter().GetValue()
@@ -247,10 +207,9 @@ func metric(t *testing.T, registry *prometheus.Registry, name string) float64 {
 
 func TestDuplicateHostNames(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	settings, err := inventory.ParseSettings([]byte(`{"west": {"pve1": {"pricefactor": 0.5}}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	var mu sync.Mutex
 	var log []string
 	i := newInventoryWith(t, inventory.Options{Settings: settings, Log: funcr.New(func(_, line string) {
@@ -259,16 +218,12 @@ func TestDuplicateHostNames(t *testing.T) {
 		log = append(log, line)
 	}, funcr.Options{})}, newCluster("east", host("pve1", 16, 64), host("pve2", 16, 64)), newCluster("west", host("pve1", 16, 64)))
 	for range 2 {
-		if err := i.RefreshAll(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		g.Expect(i.RefreshAll(t.Context())).To(Succeed())
 	}
 	mu.Lock()
 	defer mu.Unlock()
 	all := strings.Join(log, "\n")
 	for _, want := range []string{"two Proxmox clusters have a host of the same name", "different price factors", `"factors"=[1 0.5]`} {
-		if strings.Count(all, want) != 1 {
-			t.Errorf("the log contains %d times %q:\n%s", strings.Count(all, want), want, all)
-		}
+		g.Expect(strings.Count(all, want)).To(BeEquivalentTo(1), "the log contains")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
 	"k8s.io/utils/cpuset"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/hosttopology"
@@ -20,11 +21,10 @@ import (
 // earlier Snapshot shows them. It is in service, so it counts for the reserve.
 func TestKnownHost(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	const region, host = "r", "pve2"
 	topology, err := hosttopology.Read(strings.Replace(topologyLine(twoCells), "pve1", host, 1), host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	online := inventory.PollResult{
 		Region: region, Configs: map[int]*proxmox.VMConfig{9000: {Options: map[string]string{"template": "1", "name": "ubuntu"}}},
 		Facts: &inventory.Facts{Topologies: map[string]inventory.PublishedTopology{host: {Topology: topology}}},
@@ -42,13 +42,9 @@ func TestKnownHost(t *testing.T) {
 		},
 	}
 	raw, err := json.Marshal(inventory.Sleep{State: inventory.Asleep, Known: inventory.NewSnapshot(online, nil, inventory.VMIDRange{}).KnownHost(host)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	var record inventory.Sleep
-	if err := json.Unmarshal(raw, &record); err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(json.Unmarshal(raw, &record)).To(Succeed())
 	off := inventory.PollResult{
 		Region: region, Taken: start, Known: map[string]inventory.KnownHost{host: record.Known},
 		Resources: proxmox.Resources{
@@ -93,9 +89,7 @@ func TestKnownHost(t *testing.T) {
 			if nas, _ := view.Storage(region, host, "nas"); !nas.Available || nas.UsedBytes != 80<<30 {
 				t.Errorf("the shared storage is %+v", nas)
 			}
-			if failover := view.Failover(region, host); len(failover.Unavailable) > 0 {
-				t.Errorf("unavailable for the reserve: %v", failover.Unavailable)
-			}
+			NewWithT(t).Expect(len(view.Failover(region, host).Unavailable)).To(BeNumerically("<=", 0), "unavailable for the reserve")
 		})
 	}
 }
@@ -140,7 +134,5 @@ func TestKnownTemplateOfSleepingHost(t *testing.T) {
 		Region: "r", Taken: start, Resources: proxmox.Resources{Hosts: []proxmox.HostRow{asleep}, Guests: []proxmox.GuestRow{template(900)}},
 		Known: map[string]inventory.KnownHost{"pve1": {Host: asleep, Guests: []inventory.KnownGuest{{GuestRow: template(900), Config: &options}}}},
 	}, nil, ownRange)
-	if s.Guests[900].Config == nil {
-		t.Error("the template has no configuration")
-	}
+	NewWithT(t).Expect(s.Guests[900].Config).NotTo(BeNil(), "the template has no configuration")
 }

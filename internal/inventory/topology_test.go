@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -84,22 +86,14 @@ func TestCellsTopology(t *testing.T) {
 		settings string
 		want     string
 	}{
-		"one_socket_without_SMT": {
-			4, 8, proxmox.HostInfo{Sockets: 1, Cores: 4, CPUs: 4}, `{"reservedmemory": 0}`, "0: 4 8.0 [0 1 2 3]",
-		},
-		"one_socket_with_SMT": {
-			8, 8, proxmox.HostInfo{Sockets: 1, Cores: 4, CPUs: 8}, `{"reservedmemory": 0}`, "0: 8 8.0 []; unnumbered",
-		},
-		"two_sockets_with_reserved_memory": {
-			8, 17, proxmox.HostInfo{Sockets: 2, Cores: 8, CPUs: 8}, "", "0: 4 8.0 []; 1: 4 8.0 []; unnumbered",
-		},
+		"one_socket_without_SMT":           {4, 8, proxmox.HostInfo{Sockets: 1, Cores: 4, CPUs: 4}, `{"reservedmemory": 0}`, "0: 4 8.0 [0 1 2 3]"},
+		"one_socket_with_SMT":              {8, 8, proxmox.HostInfo{Sockets: 1, Cores: 4, CPUs: 8}, `{"reservedmemory": 0}`, "0: 8 8.0 []; unnumbered"},
+		"two_sockets_with_reserved_memory": {8, 17, proxmox.HostInfo{Sockets: 2, Cores: 8, CPUs: 8}, "", "0: 4 8.0 []; 1: 4 8.0 []; unnumbered"},
 		"four_sockets": {
 			8, 32, proxmox.HostInfo{Sockets: 4, Cores: 8, CPUs: 8}, `{"reservedmemory": 0}`,
 			"0: 2 8.0 []; 1: 2 8.0 []; 2: 2 8.0 []; 3: 2 8.0 []; unnumbered",
 		},
-		"sockets_from_settings": {
-			8, 32, proxmox.HostInfo{}, `{"reservedmemory": 0, "sockets": 2}`, "0: 4 16.0 []; 1: 4 16.0 []; unnumbered",
-		},
+		"sockets_from_settings": {8, 32, proxmox.HostInfo{}, `{"reservedmemory": 0, "sockets": 2}`, "0: 4 16.0 []; 1: 4 16.0 []; unnumbered"},
 		"several_cells_per_socket_with_SMT": {
 			16, 48, proxmox.HostInfo{Sockets: 1, Cores: 8, CPUs: 16},
 			`{"reservedmemory": 0, "nodes": {"0": {"cpus": "0-3,8-11", "memsize": "32Gi"}, "1": {"cpus": "4-7,12-15", "memsize": "16Gi"}}}`,
@@ -139,60 +133,38 @@ func TestCellsTopology(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := numaHost{row: host("pve1", test.cpus, test.memory), info: test.info, settings: test.settings}
-			if got := describe(h.view(t).Cells("r", "pve1")); got != test.want {
-				t.Errorf("got  %s\nwant %s", got, test.want)
-			}
+			NewWithT(t).Expect(describe(h.view(t).Cells("r", "pve1"))).To(Equal(test.want))
 		})
 	}
 }
 
 func TestCellsUnknownHost(t *testing.T) {
 	t.Parallel()
-	h := twoSockets()
-	if got := h.view(t).Cells("r", "pve9").Problem; got != "region r has no such host" {
-		t.Errorf("the problem is %q", got)
-	}
-	if got := (inventory.View{}).Cells("r", "pve1").Problem; got == "" {
-		t.Error("the zero View has a Host")
-	}
+	g := NewWithT(t)
+	g.Expect(twoSockets().view(t).Cells("r", "pve9").Problem).To(Equal("region r has no such host"))
+	g.Expect((inventory.View{}).Cells("r", "pve1").Problem).NotTo(BeEmpty(), "the zero View has a Host")
 }
 
 // TestHardwareReads: hardware is read once, after the number of CPUs changed, and after a
 // delay if the Host reported nothing.
 func TestHardwareReads(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := newCluster("r", host("pve1", 8, 16), host("pve2", 8, 16))
 	c.hardware = map[string]proxmox.HostInfo{"pve1": {Sockets: 2, Cores: 8, CPUs: 8}}
 	i, clock := newInventory(t, c)
-	read := func() (n int) {
-		for _, call := range c.takeCalls() {
-			if strings.HasPrefix(call, "hardware ") {
-				n++
-			}
-		}
-		return n
-	}
+	read := func() int { return len(c.takeReads("hardware")) }
 	refresh(t, i)
-	if n := read(); n != 2 {
-		t.Errorf("%d reads with the first poll, want one per host", n)
-	}
-	if cells := i.View().Cells("r", "pve1").Cells; len(cells) != 2 {
-		t.Errorf("pve1 has the cells %v", cells)
-	}
+	g.Expect(read()).To(BeEquivalentTo(2))
+	g.Expect(i.View().Cells("r", "pve1").Cells).To(HaveLen(2))
 	refresh(t, i)
-	if n := read(); n != 0 {
-		t.Errorf("%d reads without a change", n)
-	}
+	g.Expect(read()).To(BeZero())
 	c.change(func() {
 		c.resources.Hosts[0].CPUs = 16
 		c.hardware["pve1"] = proxmox.HostInfo{Sockets: 4, Cores: 16, CPUs: 16}
 	})
 	clock.Step(11 * time.Minute)
 	refresh(t, i)
-	if n := read(); n != 2 {
-		t.Errorf("%d reads, want the changed host and the one without hardware", n)
-	}
-	if cells := i.View().Cells("r", "pve1").Cells; len(cells) != 4 {
-		t.Errorf("pve1 has the cells %v", cells)
-	}
+	g.Expect(read()).To(Equal(2), "the changed host and the one without hardware")
+	g.Expect(i.View().Cells("r", "pve1").Cells).To(HaveLen(4))
 }

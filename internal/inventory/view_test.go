@@ -5,8 +5,9 @@ package inventory_test
 
 import (
 	"errors"
-	"strings"
 	"testing"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -31,6 +32,7 @@ func viewOf(t *testing.T, s *inventory.Snapshot, settings string, reservations .
 
 func TestUsable(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	inMaintenance, offline := host("pve3", 8, 32), host("pve4", 8, 32)
 	inMaintenance.Maintenance, offline.Online = true, false
 	s := snapshotOf(nil, []proxmox.HostRow{
@@ -42,32 +44,26 @@ func TestUsable(t *testing.T) {
 		"pve5": "Sys.Audit on /nodes/pve5", "pve6": "region r has no such host",
 	} {
 		ok, reason := v.Usable("r", name)
-		if ok != (want == "") || !strings.Contains(reason, want) {
-			t.Errorf("%s: usable %v because %q, want the reason %q", name, ok, reason, want)
-		}
+		g.Expect(ok).To(Equal(want == ""), "%s: usable", name)
+		g.Expect(reason).To(ContainSubstring(want), "%s: usable", name)
 	}
-	if ok, reason := v.Usable("elsewhere", "pve1"); ok || !strings.Contains(reason, "elsewhere was not read yet") {
-		t.Errorf("region without Snapshot: usable %v because %q", ok, reason)
-	}
+	ok, reason := v.Usable("elsewhere", "pve1")
+	g.Expect(ok).To(BeFalse())
+	g.Expect(reason).To(ContainSubstring("elsewhere was not read yet"))
 }
 
 func TestUsableAfterFailedPolls(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	s := snapshotOf(nil, []proxmox.HostRow{host("pve1", 8, 32)})
 	usable := func(count int, cause error) bool {
 		failures := map[string]error{"r": &inventory.PollError{Region: "r", Since: start, Count: count, Err: cause}}
 		ok, _ := inventory.NewView(map[string]*inventory.Snapshot{"r": s}, failures, nil, inventory.Settings{}).Usable("r", "pve1")
 		return ok
 	}
-	if !usable(1, proxmox.ErrUnreachable) {
-		t.Error("the Host is unusable after one failed poll")
-	}
-	if usable(2, proxmox.ErrUnreachable) {
-		t.Error("the Host is usable after two failed polls")
-	}
-	if usable(1, errors.Join(errors.New("401"), proxmox.ErrUnauthorized)) {
-		t.Error("the Host is usable with invalid credentials")
-	}
+	g.Expect(usable(1, proxmox.ErrUnreachable)).To(BeTrue(), "the Host is unusable after one failed poll")
+	g.Expect(usable(2, proxmox.ErrUnreachable)).To(BeFalse(), "the Host is usable after two failed polls")
+	g.Expect(usable(1, errors.Join(errors.New("401"), proxmox.ErrUnauthorized))).To(BeFalse(), "the Host is usable with invalid credentials")
 }
 
 func TestFreeWithSettings(t *testing.T) {
@@ -86,13 +82,10 @@ func TestFreeWithSettings(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			g := NewWithT(t)
 			v := viewOf(t, s, c.settings)
-			if got := hostState(v, "pve1").Allocatable; got != c.allocatable {
-				t.Errorf("allocatable is %+v, want %+v", got, c.allocatable)
-			}
-			if got, want := hostState(v, "pve1").Free, c.allocatable.Minus(amount(4, 8)); got != want {
-				t.Errorf("free is %+v, want %+v", got, want)
-			}
+			g.Expect(hostState(v, "pve1").Allocatable).To(Equal(c.allocatable))
+			g.Expect(hostState(v, "pve1").Free).To(Equal(c.allocatable.Minus(amount(4, 8))))
 		})
 	}
 }
@@ -114,33 +107,29 @@ func TestFreeWithReservation(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			g := NewWithT(t)
 			r := r
 			r.Fulfilled = c.fulfilled
 			v := viewOf(t, snapshotOf(nil, hosts, c.guests...), "", r)
-			if got := hostState(v, "pve1").Free; got != c.free {
-				t.Errorf("free is %+v, want %+v", got, c.free)
-			}
-			if !v.IsVMIDTaken("r", 20001) || v.IsVMIDTaken("r", 20002) || v.IsVMIDTaken("q", 20001) {
-				t.Error("want only the reserved VMID of the region to be taken")
-			}
-			if got := v.NodePoolVMs("r", "pve1", "p"); got != 1 {
-				t.Errorf("the NodePool has %d VMs there, want 1", got)
-			}
+			g.Expect(hostState(v, "pve1").Free).To(Equal(c.free))
+			g.Expect([]bool{v.IsVMIDTaken("r", 20001), v.IsVMIDTaken("r", 20002), v.IsVMIDTaken("q", 20001)}).To(Equal([]bool{true, false, false}))
+			g.Expect(v.NodePoolVMs("r", "pve1", "p")).To(BeEquivalentTo(1))
 		})
 	}
 }
 
 func TestNodePoolVMsAfterMigration(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	r := inventory.Reservation{ClaimUID: "a", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Fulfilled: true}
 	v := viewOf(t, snapshotOf(nil, []proxmox.HostRow{host("pve1", 8, 32), host("pve2", 8, 32)}, vm(20001, "pve2", "running", 2, 4)), "", r)
-	if v.NodePoolVMs("r", "pve1", "p") != 0 || v.NodePoolVMs("r", "pve2", "p") != 1 {
-		t.Error("the VM counts on its previous Host")
-	}
+	g.Expect(v.NodePoolVMs("r", "pve1", "p")).To(BeZero(), "the VM counts on its previous Host")
+	g.Expect(v.NodePoolVMs("r", "pve2", "p")).To(BeEquivalentTo(1), "the VM counts on its previous Host")
 }
 
 func TestStorageFree(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	storage := func(name, hostName, kind string, shared bool) proxmox.StorageRow {
 		return proxmox.StorageRow{
 			Name: name, Host: hostName, Type: kind, Shared: shared, Available: true, TotalBytes: 1000 * gib, UsedBytes: 100 * gib,
@@ -176,17 +165,14 @@ func TestStorageFree(t *testing.T) {
 		{"pve1", "thick", 700, 800},
 		{"pve1", "ceph", 700, 850}, // a shared storage counts the reservations of all Hosts
 	} {
-		if got, ok := v.Storage("r", c.host, c.storage); !ok || !got.Available || got.FreeBytes != c.free*gib {
-			t.Errorf("%s on %s: %d GiB free (%v), want %d", c.storage, c.host, got.FreeBytes/gib, ok, c.free)
-		}
-		if got, ok := half.Storage("r", c.host, c.storage); !ok || !got.Available || got.FreeBytes != c.half*gib {
-			t.Errorf("%s on %s with settings: %d GiB free (%v), want %d", c.storage, c.host, got.FreeBytes/gib, ok, c.half)
+		for view, free := range map[*inventory.View]int64{&v: c.free, &half: c.half} {
+			got, _ := view.Storage("r", c.host, c.storage)
+			g.Expect(got).To(And(HaveField("Available", true), HaveField("FreeBytes", free*gib)), "%s on %s", c.storage, c.host)
 		}
 	}
 	for _, name := range []string{"down", "none"} {
-		if got, ok := v.Storage("r", "pve1", name); ok && got.Available {
-			t.Errorf("storage %s is available although it is inactive or missing", name)
-		}
+		got, _ := v.Storage("r", "pve1", name)
+		g.Expect(got.Available).To(BeFalse(), name)
 	}
 }
 

@@ -7,12 +7,15 @@ import (
 	"net/netip"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 func TestWithout(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	const gib = int64(1) << 30
 	vm := proxmox.GuestRow{VMID: 20000, Kind: proxmox.KindQEMU, Host: "pve1", Status: "running", CPUs: 2, MemoryBytes: 4 * gib, DiskBytes: gib}
 	other := vm
@@ -38,12 +41,8 @@ func TestWithout(t *testing.T) {
 		"unknown_VM":          {20002, free(v)},
 	} {
 		after := v.Without("r", c.vmid)
-		if got := free(after); got != c.want {
-			t.Errorf("%s: %+v is free, want %+v", name, got, c.want)
-		}
-		if after.IsVMIDTaken("r", c.vmid) {
-			t.Errorf("%s: the VMID is taken", name)
-		}
+		g.Expect(free(after)).To(Equal(c.want), name)
+		g.Expect(after.IsVMIDTaken("r", c.vmid)).To(BeFalse(), "%s: the VMID is taken", name)
 	}
 	if address := addr("10.0.0.20"); !v.Addresses().IsTaken(address) || v.Without("r", 20000).Addresses().IsTaken(address) {
 		t.Error("the address must be taken only with the VM")

@@ -7,6 +7,8 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"testing"
+
+	. "github.com/onsi/gomega"
 )
 
 func (n number) big() *big.Int {
@@ -16,6 +18,7 @@ func (n number) big() *big.Int {
 
 func TestNumberArithmetic(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	draw := func() number {
 		return number{random.Uint64() >> random.IntN(65), random.Uint64() >> random.IntN(65)}
@@ -24,21 +27,13 @@ func TestNumberArithmetic(t *testing.T) {
 	for range 20000 {
 		a, b := draw(), draw()
 		sum := new(big.Int).Add(a.big(), b.big())
-		if got := a.plus(b).big(); got.Cmp(sum.Mod(sum, wrap)) != 0 {
-			t.Fatalf("%v + %v = %v", a, b, got)
-		}
+		g.Expect(a.plus(b).big().Cmp(sum.Mod(sum, wrap))).To(BeZero(), "%v + %v", a, b)
 		difference := new(big.Int).Sub(a.big(), b.big())
-		if got := a.minus(b).big(); got.Cmp(difference.Mod(difference, wrap)) != 0 {
-			t.Fatalf("%v - %v = %v", a, b, got)
-		}
-		if got := a.less(b); got != (a.big().Cmp(b.big()) < 0) {
-			t.Fatalf("%v < %v = %v", a, b, got)
-		}
+		g.Expect(a.minus(b).big().Cmp(difference.Mod(difference, wrap))).To(BeZero(), "%v - %v", a, b)
+		g.Expect(a.less(b)).To(Equal(a.big().Cmp(b.big()) < 0))
 		if b.isZero() {
 			continue
 		}
-		if got, want := a.modulo(b).big(), new(big.Int).Mod(a.big(), b.big()); got.Cmp(want) != 0 {
-			t.Fatalf("%v mod %v = %v, want %v", a, b, got, want)
-		}
+		g.Expect(a.modulo(b).big().Cmp(new(big.Int).Mod(a.big(), b.big()))).To(BeZero(), "%v mod %v", a, b)
 	}
 }

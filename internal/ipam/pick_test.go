@@ -81,9 +81,7 @@ func TestPickRandomPools(t *testing.T) {
 			taken[addr] = true
 			count++
 		}
-		if float64(count) != p.Size() {
-			t.Fatalf("seed %d: %+v picked %d addresses of %g", seed, spec, count, p.Size())
-		}
+		NewWithT(t).Expect(float64(count)).To(Equal(p.Size()), "seed %d: %+v picked", seed, spec)
 	}
 }
 

@@ -123,8 +123,7 @@ func TestNewInvalid(t *testing.T) {
 		`{systemCgroups: /system}`:                           `systemCgroups: found "/system"; it needs cgroupRoot, which is not set`,
 		`{podPidsLimit: 100000000000000000000}`:              `podPidsLimit: found 100000000000000000000; want an integer of 64 bits`,
 	} {
-		_, err := kubelet.New(parse(t, text))
-		NewWithT(t).Expect(err).To(MatchError(And(HavePrefix("spec.kubeletConfiguration."), ContainSubstring(want))), text)
+		NewWithT(t).Expect(kubelet.New(parse(t, text))).Error().To(MatchError(And(HavePrefix("spec.kubeletConfiguration."), ContainSubstring(want))), text)
 	}
 	_, err := kubelet.New(parse(t, `{maxPod: 5, syncFrequency: 10x}`))
 	NewWithT(t).Expect(err).To(MatchError(And(ContainSubstring("maxPod: "), ContainSubstring("; spec.kubeletConfiguration.syncFrequency: "))), "all problems at once")
@@ -140,8 +139,7 @@ func TestNewValid(t *testing.T) {
 		`{enforceNodeAllocatable: [pods, kube-reserved, system-reserved-compressible], kubeReservedCgroup: /a, systemReservedCgroup: /b}`,
 		`{enforceNodeAllocatable: [none], cgroupsPerQOS: false}`, `{systemCgroups: /system, cgroupRoot: /}`,
 	} {
-		_, err := kubelet.New(parse(t, text))
-		NewWithT(t).Expect(err).NotTo(HaveOccurred(), text)
+		NewWithT(t).Expect(kubelet.New(parse(t, text))).Error().NotTo(HaveOccurred(), text)
 	}
 }
 

@@ -154,8 +154,7 @@ func TestNewLayoutInvalid(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := network.NewLayout(row.class, row.template)
-			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(row.want)))
+			NewWithT(t).Expect(network.NewLayout(row.class, row.template)).Error().To(MatchError(ContainSubstring(row.want)))
 		})
 	}
 }

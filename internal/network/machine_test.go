@@ -63,8 +63,7 @@ func TestNewLayoutInvalidMachines(t *testing.T) {
 			with := class(pool4("net0", "10.0.0.0/24"))
 			with.Spec.Network.Interfaces[0].Address4.Gateway = "10.0.0.1"
 			with.Spec.Machines = c.machines
-			_, err := network.NewLayout(with, template())
-			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(c.want)))
+			NewWithT(t).Expect(network.NewLayout(with, template())).Error().To(MatchError(ContainSubstring(c.want)))
 		})
 	}
 }

@@ -4,14 +4,17 @@
 package operator_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 const (
@@ -25,8 +28,7 @@ func TestStopOnChange(t *testing.T) {
 		"cloud_config":   {"cloud.yaml", "clusters: [{region: a}]", oneCluster + "# renewed\n"},
 		"instance_types": {"types.json", `[{"name": "small"`, oneType + "\n"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		testenv.RunSimulated(t, name, func(t *testing.T) {
 			g := NewWithT(t)
 			dir := t.TempDir()
 			replace := func(file, content string) {
@@ -38,18 +40,20 @@ func TestStopOnChange(t *testing.T) {
 			replace("types.json", oneType)
 			settings, err := operator.Load([]string{"--cloud-config", filepath.Join(dir, "cloud.yaml"), "--instance-types-file", filepath.Join(dir, "types.json")})
 			g.Expect(err).NotTo(HaveOccurred())
-			ctx := operator.StopOnChange(t.Context(), settings, time.Millisecond)
-			defer func() {
-				early := operator.StopOnChange(t.Context(), settings, time.Millisecond)
-				g.Eventually(early.Done()).WithTimeout(time.Minute).Should(BeClosed(), "the file changed since it was loaded")
-			}()
-			g.Consistently(ctx.Err).WithTimeout(50 * time.Millisecond).ShouldNot(HaveOccurred())
+			stopped := func(ctx context.Context) bool {
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				return ctx.Err() != nil
+			}
+			ctx := operator.StopOnChange(t.Context(), settings, time.Minute)
+			g.Expect(stopped(ctx)).To(BeFalse())
 			replace(c.file, c.bad)
-			g.Consistently(ctx.Err).WithTimeout(50*time.Millisecond).ShouldNot(HaveOccurred(), "an invalid file must not stop the controller")
+			g.Expect(stopped(ctx)).To(BeFalse(), "an invalid file must not stop the controller")
 			g.Expect(os.Remove(filepath.Join(dir, c.file))).To(Succeed())
-			g.Consistently(ctx.Err).WithTimeout(50*time.Millisecond).ShouldNot(HaveOccurred(), "a deleted file must not stop the controller")
+			g.Expect(stopped(ctx)).To(BeFalse(), "a deleted file must not stop the controller")
 			replace(c.file, c.good)
-			g.Eventually(ctx.Done()).WithTimeout(time.Minute).Should(BeClosed())
+			g.Expect(stopped(ctx)).To(BeTrue())
+			g.Expect(stopped(operator.StopOnChange(t.Context(), settings, time.Minute))).To(BeTrue(), "the file changed since it was loaded")
 		})
 	}
 }

@@ -257,7 +257,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		unmanagedtemplatestatus.NewController(kube, o.Inventory, o.EventRecorder),
 		templatebuild.NewController(kube, o.Templates),
 		templatestatus.NewController(kube, o.Templates, o.boot.CheckPreparation),
-		templatechecksum.NewController(kube, o.Templates, o.EventRecorder, clock.RealClock{}),
+		templatechecksum.NewController(kube, o.Templates, o.EventRecorder, clock.RealClock{}, nil),
 		templatehash.NewManaged(kube),
 		templatehash.NewUnmanaged(kube),
 		templatetermination.NewManaged(kube, o.Templates, o.EventRecorder),

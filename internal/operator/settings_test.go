@@ -45,91 +45,67 @@ func clearEnv(t *testing.T) {
 	}
 }
 
-// settingCase is a value for one setting, the field that it sets, and invalid values with
-// the expected errors.
+// settingCase is a value for one setting, what it sets, and invalid values with the expected
+// errors.
 type settingCase struct {
 	value string
 	want  any
-	get   func(*operator.Options) any
 	bad   map[string]string
 }
 
-func settingCases() map[string]settingCase {
-	duration := func(get func(*operator.Options) time.Duration, tooShort string) settingCase {
-		return settingCase{
-			value: "7m", want: 7 * time.Minute, get: func(o *operator.Options) any { return get(o) },
-			bad: map[string]string{"soon": "want a duration of at least", tooShort: "want a duration of at least"},
-		}
-	}
-	price := func(get func(*operator.Options) float64) settingCase {
-		return settingCase{
-			value: "0.5", want: 0.5, get: func(o *operator.Options) any { return get(o) },
-			bad: map[string]string{"cheap": "want a number from 0", "-1": "want a number from 0", "NaN": "want a number from 0", "+Inf": "want a number from 0"},
-		}
-	}
-	vmid := map[string]string{"many": "want a whole number", "99": "from 100 to 999999999", "1.5": "want a whole number"}
-	return map[string]settingCase{
-		"SYSTEM_NAMESPACE": {value: "infra", want: "infra", get: func(o *operator.Options) any { return o.SystemNamespace }},
-		"NODE_POLICY":      {value: "simple", want: "simple", get: func(o *operator.Options) any { return o.NodePolicy }, bad: map[string]string{"clever": "want one of simple"}},
-		"VM_SIZE_POLICY": {value: "InstanceType", want: v1alpha1.VMSizeInstanceType, get: func(o *operator.Options) any { return o.VMSizePolicy },
-			bad: map[string]string{"exact": "want one of Auto, Exact, InstanceType"}},
-		"PROXMOX_VMID":     {value: "30000", want: 30000, get: func(o *operator.Options) any { return o.ProxmoxVMID }, bad: vmid},
-		"PROXMOX_VMID_MAX": {value: "40000", want: 40000, get: func(o *operator.Options) any { return o.ProxmoxVMIDMax }, bad: vmid},
-		"PROXMOX_EXCLUDED_VMIDS": {value: "9999, 30555", want: []int{9999, 30555}, get: func(o *operator.Options) any { return o.ProxmoxExcludedVMIDs },
-			bad: map[string]string{"csi": "want VMIDs from 100 to 999999999", "99": "want VMIDs from 100"}},
-		"VM_MEMORY_OVERHEAD_PERCENT": {value: "0.1", want: new(0.1), get: func(o *operator.Options) any { return o.VMMemoryOverheadPercent },
-			bad: map[string]string{"7.5": "0.075", "-0.1": "0.075", "NaN": "0.075", "some": "0.075"}},
-		"PROXMOX_TEMPLATE_VMID":     {value: "3000", want: 3000, get: func(o *operator.Options) any { return o.ProxmoxTemplateVMID }, bad: vmid},
-		"PROXMOX_TEMPLATE_VMID_MAX": {value: "4000", want: 4000, get: func(o *operator.Options) any { return o.ProxmoxTemplateVMIDMax }, bad: vmid},
-		"TEMPLATE_BUILDS": {value: "3", want: 3, get: func(o *operator.Options) any { return o.TemplateBuilds },
-			bad: map[string]string{"0": "from 1 to 1000"}},
-		"TEMPLATE_GRACE_PERIOD": duration(func(o *operator.Options) time.Duration { return o.TemplateGracePeriod }, "0s"),
-		"PROXMOX_CLONE_SLOTS": {value: "9", want: 9, get: func(o *operator.Options) any { return o.ProxmoxCloneSlots },
-			bad: map[string]string{"0": "from 1 to 100", "101": "from 1 to 100"}},
-		"PCI_RESOURCES": {value: "gpu=nvidia.com/gpu", want: instancetype.Devices{"nvidia.com/gpu": {"gpu"}},
-			get: func(o *operator.Options) any { return o.PCIResources }, bad: map[string]string{"gpu": "want <PCI mapping>=<resource>", "gpu=cpu": "want <PCI mapping>"}},
-		"PRICE_PER_VCPU":   price(func(o *operator.Options) float64 { return o.PricePerVCPU }),
-		"PRICE_PER_GB":     price(func(o *operator.Options) float64 { return o.PricePerGB }),
-		"PRICE_PER_NODE":   price(func(o *operator.Options) float64 { return o.PricePerNode }),
-		"PRICE_PER_DEVICE": price(func(o *operator.Options) float64 { return o.PricePerDevice }),
-		"VOLUME_ATTACHMENT_LIMITS": {value: "a=1,b=2", want: map[string]int{"a": 1, "b": 2},
-			get: func(o *operator.Options) any { return o.VolumeAttachmentLimits }, bad: map[string]string{"24": "want <CSI driver>=<number>", "a=-1": "want <CSI driver>"}},
-		"HOST_DRIFT_AFTER": duration(func(o *operator.Options) time.Duration { return o.HostDriftAfter }, "-1s"),
-		"HOST_MAINTENANCE_POLICY": {value: "keep", want: maintenance.PolicyKeep, get: func(o *operator.Options) any { return o.HostMaintenancePolicy },
-			bad: map[string]string{"evict": "want one of drain, keep"}},
-		"HOST_MAINTENANCE_TIMEOUT": duration(func(o *operator.Options) time.Duration { return o.HostMaintenanceTimeout }, "-1s"),
-		"ORPHAN_POLICY": {value: "report", want: garbagecollection.PolicyReport, get: func(o *operator.Options) any { return o.OrphanPolicy },
-			bad: map[string]string{"shred": "want one of delete, report"}},
-		"PROXMOX_POLL_INTERVAL": duration(func(o *operator.Options) time.Duration { return o.ProxmoxPollInterval }, "50ms"),
-		"PROXMOX_TASK_TIMEOUT":  duration(func(o *operator.Options) time.Duration { return o.ProxmoxTaskTimeout }, "0s"),
-		"LAUNCH_RETRY_TIMEOUT":  duration(func(o *operator.Options) time.Duration { return o.LaunchRetryTimeout }, "-1m"),
-		"JOIN_TOKEN_TTL":        duration(func(o *operator.Options) time.Duration { return o.JoinTokenTTL }, "59s"),
-		"SHUTDOWN_TIMEOUT":      duration(func(o *operator.Options) time.Duration { return o.ShutdownTimeout }, "-1s"),
-		"HOST_REMOVED_AFTER":    duration(func(o *operator.Options) time.Duration { return o.HostRemovedAfter }, "0s"),
-		"MIGRATED_DRIFT_AFTER":  duration(func(o *operator.Options) time.Duration { return o.MigratedDriftAfter }, "-1s"),
-		"ORPHAN_GRACE_PERIOD":   duration(func(o *operator.Options) time.Duration { return o.OrphanGracePeriod }, "0s"),
-		"ORPHAN_DELETION_MAX_FRACTION": {value: "1", want: 1.0, get: func(o *operator.Options) any { return o.OrphanDeletionMaxFraction },
-			bad: map[string]string{"20": "from 0 to 1", "NaN": "from 0 to 1"}},
-		"WEB_PAGE_PORT": {value: "8443", want: 8443, get: func(o *operator.Options) any { return o.WebPagePort },
-			bad: map[string]string{"https": "want a whole number", "65536": "from 0 to 65535"}},
-		"PROXMOX_DIAL_TIMEOUT":       duration(func(o *operator.Options) time.Duration { return o.ProxmoxDialTimeout }, "0s"),
-		"PROXMOX_RESPONSE_TIMEOUT":   duration(func(o *operator.Options) time.Duration { return o.ProxmoxResponseTimeout }, "0s"),
-		"CLONE_SLOW_AFTER":           duration(func(o *operator.Options) time.Duration { return o.CloneSlowAfter }, "0s"),
-		"CLONE_REFUSE_AFTER":         duration(func(o *operator.Options) time.Duration { return o.CloneRefuseAfter }, "0s"),
-		"LAUNCH_FAILURE_BACKOFF":     duration(func(o *operator.Options) time.Duration { return o.LaunchFailureBackoff }, "0s"),
-		"LAUNCH_FAILURE_BACKOFF_MAX": duration(func(o *operator.Options) time.Duration { return o.LaunchFailureBackoffMax }, "0s"),
-		"STATIC_CAPACITY_TIMEOUT":    duration(func(o *operator.Options) time.Duration { return o.StaticCapacityTimeout }, "0s"),
-		"OPERATION_TIMEOUT":          duration(func(o *operator.Options) time.Duration { return o.OperationTimeout }, "0s"),
-		"RESTART_BACKOFF":            duration(func(o *operator.Options) time.Duration { return o.RestartBackoff }, "0s"),
-		"RESTART_LIMIT": {value: "2", want: 2, get: func(o *operator.Options) any { return o.RestartLimit },
-			bad: map[string]string{"0": "from 1 to 10", "11": "from 1 to 10"}},
-		"REPAIR_UNREADY_TOLERATION": duration(func(o *operator.Options) time.Duration { return o.RepairUnreadyToleration }, "0s"),
-		"REPAIR_REQUEST_TOLERATION": duration(func(o *operator.Options) time.Duration { return o.RepairRequestToleration }, "0s"),
-		"REPAIR_DRAIN_TIMEOUT":      duration(func(o *operator.Options) time.Duration { return o.RepairDrainTimeout }, "0s"),
-	}
+// field returns the field of a setting, which has the same name.
+func field(o *operator.Options, env string) any {
+	name := strings.ReplaceAll(env, "_", "")
+	return reflect.ValueOf(o).Elem().FieldByNameFunc(func(field string) bool { return strings.EqualFold(field, name) }).Interface()
 }
 
-// fileSettings are the settings with paths of files, which TestLoadFiles covers.
+func settingCases() map[string]settingCase {
+	vmid := map[string]string{"many": "want a whole number", "99": "from 100 to 999999999", "1.5": "want a whole number"}
+	cases := map[string]settingCase{
+		"SYSTEM_NAMESPACE":           {"infra", "infra", nil},
+		"NODE_POLICY":                {"simple", "simple", map[string]string{"clever": "want one of simple"}},
+		"VM_SIZE_POLICY":             {"InstanceType", v1alpha1.VMSizeInstanceType, map[string]string{"exact": "want one of Auto, Exact, InstanceType"}},
+		"PROXMOX_VMID":               {"30000", 30000, vmid},
+		"PROXMOX_VMID_MAX":           {"40000", 40000, vmid},
+		"PROXMOX_EXCLUDED_VMIDS":     {"9999, 30555", []int{9999, 30555}, map[string]string{"csi": "want VMIDs from 100 to 999999999", "99": "want VMIDs from 100"}},
+		"VM_MEMORY_OVERHEAD_PERCENT": {"0.1", new(0.1), map[string]string{"7.5": "0.075", "-0.1": "0.075", "NaN": "0.075", "some": "0.075"}},
+		"PROXMOX_TEMPLATE_VMID":      {"3000", 3000, vmid},
+		"PROXMOX_TEMPLATE_VMID_MAX":  {"4000", 4000, vmid},
+		"TEMPLATE_BUILDS":            {"3", 3, map[string]string{"0": "from 1 to 1000"}},
+		"PROXMOX_CLONE_SLOTS":        {"9", 9, map[string]string{"0": "from 1 to 100", "101": "from 1 to 100"}},
+		"PCI_RESOURCES": {"gpu=nvidia.com/gpu", instancetype.Devices{"nvidia.com/gpu": {"gpu"}},
+			map[string]string{"gpu": "want <PCI mapping>=<resource>", "gpu=cpu": "want <PCI mapping>"}},
+		"VOLUME_ATTACHMENT_LIMITS": {"a=1,b=2", map[string]int{"a": 1, "b": 2},
+			map[string]string{"24": "want <CSI driver>=<number>", "a=-1": "want <CSI driver>"}},
+		"HOST_MAINTENANCE_POLICY":      {"keep", maintenance.PolicyKeep, map[string]string{"evict": "want one of drain, keep"}},
+		"ORPHAN_POLICY":                {"report", garbagecollection.PolicyReport, map[string]string{"shred": "want one of delete, report"}},
+		"ORPHAN_DELETION_MAX_FRACTION": {"1", 1.0, map[string]string{"20": "from 0 to 1", "NaN": "from 0 to 1"}},
+		"WEB_PAGE_PORT":                {"8443", 8443, map[string]string{"https": "want a whole number", "65536": "from 0 to 65535"}},
+		"RESTART_LIMIT":                {"2", 2, map[string]string{"0": "from 1 to 10", "11": "from 1 to 10"}},
+	}
+	const price = "want a number from 0"
+	for _, env := range []string{"PRICE_PER_VCPU", "PRICE_PER_GB", "PRICE_PER_NODE", "PRICE_PER_DEVICE"} {
+		cases[env] = settingCase{"0.5", 0.5, map[string]string{"cheap": price, "-1": price, "NaN": price, "+Inf": price}}
+	}
+	for tooShort, settings := range map[string][]string{
+		"-1m":  {"LAUNCH_RETRY_TIMEOUT"},
+		"-1s":  {"HOST_DRIFT_AFTER", "HOST_MAINTENANCE_TIMEOUT", "SHUTDOWN_TIMEOUT", "MIGRATED_DRIFT_AFTER"},
+		"50ms": {"PROXMOX_POLL_INTERVAL"},
+		"59s":  {"JOIN_TOKEN_TTL"},
+		"0s": {
+			"TEMPLATE_GRACE_PERIOD", "PROXMOX_TASK_TIMEOUT", "HOST_REMOVED_AFTER", "ORPHAN_GRACE_PERIOD", "PROXMOX_DIAL_TIMEOUT", "PROXMOX_RESPONSE_TIMEOUT",
+			"CLONE_SLOW_AFTER", "CLONE_REFUSE_AFTER", "LAUNCH_FAILURE_BACKOFF", "LAUNCH_FAILURE_BACKOFF_MAX", "STATIC_CAPACITY_TIMEOUT", "OPERATION_TIMEOUT",
+			"RESTART_BACKOFF", "REPAIR_UNREADY_TOLERATION", "REPAIR_REQUEST_TOLERATION", "REPAIR_DRAIN_TIMEOUT",
+		},
+	} {
+		for _, env := range settings {
+			cases[env] = settingCase{"7m", 7 * time.Minute, map[string]string{"soon": "want a duration of at least", tooShort: "want a duration of at least"}}
+		}
+	}
+	return cases
+}
+
+// fileSettings are the settings with paths of files, which TestLoadInvalidSettings and TestLoadCustomCatalog cover.
 var fileSettings = map[string]bool{"CLOUD_CONFIG": true, "INSTANCE_TYPES_FILE": true, "NODE_SETTING_FILE": true}
 
 func TestLoadSettings(t *testing.T) {
@@ -148,7 +124,7 @@ func TestLoadSettings(t *testing.T) {
 			t.Setenv(option.Env, c.value)
 			settings, err := operator.Load(nil)
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(c.get(settings.Options)).To(Equal(c.want))
+			g.Expect(field(settings.Options, option.Env)).To(Equal(c.want))
 			for bad, message := range c.bad {
 				t.Setenv(option.Env, bad)
 				_, err := operator.Load(nil)
@@ -161,12 +137,12 @@ func TestLoadSettings(t *testing.T) {
 				return
 			}
 			if option.Default != "" && option.Default != c.value {
-				g.Expect(c.get(settings.Options)).NotTo(Equal(c.want), "the test's value must not be the default")
+				g.Expect(field(settings.Options, option.Env)).NotTo(Equal(c.want), "the test's value must not be the default")
 				t.Setenv(option.Env, option.Default)
 			}
 			settings, err = operator.Load([]string{"--" + option.Flag, c.value})
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(c.get(settings.Options)).To(Equal(c.want), "a flag takes precedence over its variable")
+			g.Expect(field(settings.Options, option.Env)).To(Equal(c.want), "a flag takes precedence over its variable")
 			for bad, message := range c.bad {
 				_, err := operator.Load([]string{"--" + option.Flag + "=" + bad})
 				expectLine(g, err, option.Flag, bad, message)
@@ -258,61 +234,46 @@ func TestLoadInvalidSettings(t *testing.T) {
 		env  map[string]string
 		want []string
 	}{
-		"no_cloud_config":           {want: []string{"--cloud-config", "CLOUD_CONFIG", "is empty"}},
-		"template_VMIDs_reversed":   {args: []string{"--cloud-config", config, "--proxmox-template-vmid", "5000", "--proxmox-template-vmid-max", "4000"}, want: []string{"PROXMOX_TEMPLATE_VMID_MAX", "4000", "5000"}},
-		"VMIDs_reversed":            {args: []string{"--cloud-config", config, "--proxmox-vmid", "5000", "--proxmox-vmid-max", "4000"}, want: []string{"PROXMOX_VMID_MAX", "4000", "5000"}},
-		"clone_refused_before_slow": {args: []string{"--cloud-config", config, "--clone-refuse-after", "3m"}, want: []string{"CLONE_REFUSE_AFTER", "3m0s", "5m0s"}},
-		"max_backoff_below_initial": {args: []string{"--cloud-config", config, "--launch-failure-backoff-max", "1m"}, want: []string{"LAUNCH_FAILURE_BACKOFF_MAX", "1m0s", "3m0s"}},
-		"capacity_timeout_too_long": {args: []string{"--cloud-config", config, "--static-capacity-timeout", "10m1s"}, want: []string{"--static-capacity-timeout", "STATIC_CAPACITY_TIMEOUT", "10m1s", "must not be above 10m", "15m"}},
-		"unknown_flag":              {args: []string{"--cloud-config", config, "--no-such-flag"}, want: []string{"no-such-flag", "--help"}},
-		"extra_argument":            {args: []string{"--cloud-config", config, "start"}, want: []string{`"start"`, "--help"}},
-		"flags_after_argument":      {args: []string{"start", "--cloud-config", config}, want: []string{`"start"`, "--help"}},
-		"two_invalid_variables":     {args: []string{"--cloud-config", config}, env: map[string]string{"PROXMOX_VMID": "x", "ORPHAN_GRACE_PERIOD": "y"}, want: []string{"PROXMOX_VMID", "ORPHAN_GRACE_PERIOD"}},
-		"invalid_feature_gate":      {args: []string{"--cloud-config", config, "--feature-gates", "NodeRepair=maybe"}, want: []string{"NodeRepair"}},
+		"no_cloud_config":             {args: []string{"--cloud-config", ""}, want: []string{"--cloud-config", "CLOUD_CONFIG", "is empty"}},
+		"template_VMIDs_reversed":     {args: []string{"--proxmox-template-vmid", "5000", "--proxmox-template-vmid-max", "4000"}, want: []string{"PROXMOX_TEMPLATE_VMID_MAX", "4000", "5000"}},
+		"VMIDs_reversed":              {args: []string{"--proxmox-vmid", "5000", "--proxmox-vmid-max", "4000"}, want: []string{"PROXMOX_VMID_MAX", "4000", "5000"}},
+		"clone_refused_before_slow":   {args: []string{"--clone-refuse-after", "3m"}, want: []string{"CLONE_REFUSE_AFTER", "3m0s", "5m0s"}},
+		"max_backoff_below_initial":   {args: []string{"--launch-failure-backoff-max", "1m"}, want: []string{"LAUNCH_FAILURE_BACKOFF_MAX", "1m0s", "3m0s"}},
+		"capacity_timeout_too_long":   {args: []string{"--static-capacity-timeout", "10m1s"}, want: []string{"--static-capacity-timeout", "STATIC_CAPACITY_TIMEOUT", "10m1s", "must not be above 10m", "15m"}},
+		"unknown_flag":                {args: []string{"--no-such-flag"}, want: []string{"no-such-flag", "--help"}},
+		"extra_argument":              {args: []string{"start"}, want: []string{`"start"`, "--help"}},
+		"flags_after_argument":        {args: []string{"start", "--cloud-config", config}, want: []string{`"start"`, "--help"}},
+		"two_invalid_variables":       {env: map[string]string{"PROXMOX_VMID": "x", "ORPHAN_GRACE_PERIOD": "y"}, want: []string{"PROXMOX_VMID", "ORPHAN_GRACE_PERIOD"}},
+		"invalid_feature_gate":        {args: []string{"--feature-gates", "NodeRepair=maybe"}, want: []string{"NodeRepair"}},
+		"cloud_config_missing":        {args: []string{"--cloud-config", "/nowhere/cloud.yaml"}, want: []string{"/nowhere/cloud.yaml", "does not exist"}},
+		"cloud_config_invalid":        {args: []string{"--cloud-config", file(t, "cloud.yaml", strings.Replace(cloudConfig, "url:", "uri:", 1))}, want: []string{"clusters[0].uri", "unknown field"}},
+		"node_settings_missing":       {args: []string{"--node-setting-file", "/nowhere/hosts.json"}, want: []string{"/nowhere/hosts.json"}},
+		"node_settings_invalid":       {args: []string{"--node-setting-file", file(t, "hosts.json", "{")}, want: []string{"hosts.json"}},
+		"instance_types_missing":      {args: []string{"--instance-types-file", "/nowhere/types.json"}, want: []string{"/nowhere/types.json"}},
+		"instance_types_not_a_list":   {args: []string{"--instance-types-file", file(t, "types.json", `{"name": 7}`)}, want: []string{"types.json"}},
+		"instance_types_without_name": {args: []string{"--instance-types-file", file(t, "types.json", `[{}]`)}, want: []string{"types.json", "name"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			clearEnv(t)
 			for key, value := range c.env {
 				t.Setenv(key, value)
 			}
-			_, err := operator.Load(c.args)
-			expectLine(NewWithT(t), err, c.want...)
-		})
-	}
-}
-
-func TestLoadFiles(t *testing.T) {
-	good := file(t, "cloud.yaml", cloudConfig)
-	types := file(t, "types.json", `[{"name": "big", "capacity": {"cpu": "4", "memory": "8Gi"}}]`)
-	for name, c := range map[string]struct {
-		args []string
-		want []string
-	}{
-		"cloud_config_missing":        {[]string{"--cloud-config", "/nowhere/cloud.yaml"}, []string{"/nowhere/cloud.yaml", "does not exist"}},
-		"cloud_config_invalid":        {[]string{"--cloud-config", file(t, "cloud.yaml", strings.Replace(cloudConfig, "url:", "uri:", 1))}, []string{"clusters[0].uri", "unknown field"}},
-		"node_settings_missing":       {[]string{"--cloud-config", good, "--node-setting-file", "/nowhere/hosts.json"}, []string{"/nowhere/hosts.json"}},
-		"node_settings_invalid":       {[]string{"--cloud-config", good, "--node-setting-file", file(t, "hosts.json", "{")}, []string{"hosts.json"}},
-		"instance_types_missing":      {[]string{"--cloud-config", good, "--instance-types-file", "/nowhere/types.json"}, []string{"/nowhere/types.json"}},
-		"instance_types_not_a_list":   {[]string{"--cloud-config", good, "--instance-types-file", file(t, "types.json", `{"name": 7}`)}, []string{"types.json"}},
-		"instance_types_without_name": {[]string{"--cloud-config", good, "--instance-types-file", file(t, "types.json", `[{}]`)}, []string{"types.json", "name"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			clearEnv(t)
-			_, err := operator.Load(c.args)
+			_, err := operator.Load(append([]string{"--cloud-config", config}, c.args...))
 			expectLine(NewWithT(t), err, c.want...)
 			NewWithT(t).Expect(err.Error()).NotTo(ContainSubstring("11111111-2222"), "the error must not contain the secret")
 		})
 	}
-	t.Run("custom_catalog_replaces_built_in", func(t *testing.T) {
-		clearEnv(t)
-		g := NewWithT(t)
-		t.Setenv("CLOUD_CONFIG", good)
-		t.Setenv("INSTANCE_TYPES_FILE", types)
-		settings, err := operator.Load(nil)
-		g.Expect(err).NotTo(HaveOccurred())
-		_, ok := settings.Catalog.Get("big")
-		g.Expect(ok).To(BeTrue())
-		g.Expect(settings.Catalog.Types()).NotTo(ContainElement(HaveField("Name", "t1.2VCPU-6GB")))
-		g.Expect(settings.InstanceTypes(nil, nil).VMSizePolicy).To(Equal(v1alpha1.VMSizeInstanceType))
-	})
+}
+
+func TestLoadCustomCatalog(t *testing.T) {
+	clearEnv(t)
+	g := NewWithT(t)
+	t.Setenv("CLOUD_CONFIG", file(t, "cloud.yaml", cloudConfig))
+	t.Setenv("INSTANCE_TYPES_FILE", file(t, "types.json", `[{"name": "big", "capacity": {"cpu": "4", "memory": "8Gi"}}]`))
+	settings, err := operator.Load(nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	_, ok := settings.Catalog.Get("big")
+	g.Expect(ok).To(BeTrue())
+	g.Expect(settings.Catalog.Types()).NotTo(ContainElement(HaveField("Name", "t1.2VCPU-6GB")))
+	g.Expect(settings.InstanceTypes(nil, nil).VMSizePolicy).To(Equal(v1alpha1.VMSizeInstanceType))
 }

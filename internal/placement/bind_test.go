@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
 	"k8s.io/utils/cpuset"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -30,35 +31,28 @@ func exclusive(cpus int, memoryMiB int64, pinning placement.PinningSupport) plac
 func (host *numaHost) place(t *testing.T, need placement.Need) *placement.Binding {
 	t.Helper()
 	p, err := placement.Choose(host.view(t), numaRequest(need))
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	host.reserve(p)
 	return p.Binding
 }
 
 func TestBindFewestCells(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	host := newNUMAHost(4, 4, 1, 8192)
-	if b := host.place(t, bound(4, 4096)); len(b.Cells) != 1 {
-		t.Errorf("a VM that fits one cell is bound to %+v", b.Cells)
-	}
+	g.Expect(host.place(t, bound(4, 4096)).Cells).To(HaveLen(1), "a VM that fits one cell is bound")
 	b := host.place(t, bound(6, 8193))
 	if len(b.Cells) != 2 || b.Cells[0].VCPUs != 3 || b.Cells[1].VCPUs != 3 {
 		t.Fatalf("got %+v, want two equal cells", b.Cells)
 	}
-	if b.Cells[0].MemoryMiB+b.Cells[1].MemoryMiB != 8193 {
-		t.Errorf("%+v do not add up to 8193 MiB", b.Cells)
-	}
+	g.Expect(b.Cells[0].MemoryMiB + b.Cells[1].MemoryMiB).To(BeEquivalentTo(8193))
 }
 
 func TestBindTightestCell(t *testing.T) {
 	t.Parallel()
 	host := newNUMAHost(2, 4, 1, 8192)
 	host.guests = []numaGuest{{vcpus: 2, memory: 1024, cell: 1}}
-	if b := host.place(t, bound(2, 1024)); b.Cells[0].ID != 1 {
-		t.Errorf("the small VM went into cell %d", b.Cells[0].ID)
-	}
+	NewWithT(t).Expect(host.place(t, bound(2, 1024)).Cells[0].ID).To(BeEquivalentTo(1), "the small VM went into cell")
 	if b := host.place(t, bound(4, 8192)); len(b.Cells) != 1 || b.Cells[0].ID != 0 {
 		t.Errorf("the large VM is bound to %+v", b.Cells)
 	}
@@ -75,11 +69,11 @@ func TestBindAsymmetricMemory(t *testing.T) {
 
 func TestBindExclusiveCores(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	host := newNUMAHost(1, 4, 2, 8192) // cores 0,4 1,5 2,6 3,7
 	first := host.place(t, exclusive(3, 1024, asRoot))
-	if first.CPUs.String() != "0-1,4-5" || first.Method != placement.PinByRoot {
-		t.Errorf("three vCPUs have the CPUs %s by %s", first.CPUs, first.Method)
-	}
+	g.Expect(first.CPUs.String()).To(Equal("0-1,4-5"), "three vCPUs have the CPUs")
+	g.Expect(first.Method).To(Equal(placement.PinByRoot), "three vCPUs have the CPUs")
 	if got := first.Pin; len(got) != 3 || got[0] != 0 || got[1] != 4 || got[2] != 1 {
 		t.Errorf("the vCPUs are pinned to %v, want the two threads of a core first", got)
 	}
@@ -110,19 +104,15 @@ func TestBindSlots(t *testing.T) {
 // Clones of a slot with hugepages do not start if their memory is not a multiple of these.
 func TestBindSlotsWithHugepages(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	host := newNUMAHost(1, 8, 1, 16384)
 	host.slots, host.slotPages = []cpuset.CPUSet{cpuset.New(0, 1), cpuset.New(2, 3, 4, 5)}, map[int]string{0: "1024"}
 	need := exclusive(2, 2048, placement.PinningSupport{SlotTag: slotTag})
-	if b := host.place(t, need); b.Slot != 9001 {
-		t.Errorf("a VM without hugepages has slot %d, want 9001, which has none either", b.Slot)
-	}
-	if ok, reason := placement.Fit(host.view(t), zone("pve1"), need); ok {
-		t.Errorf("a second VM without hugepages fits: %s", reason)
-	}
+	g.Expect(host.place(t, need).Slot).To(BeEquivalentTo(9001), "want 9001, which has none either")
+	ok, reason := placement.Fit(host.view(t), zone("pve1"), need)
+	g.Expect(ok).To(BeFalse(), "a second VM without hugepages fits: %s", reason)
 	need.Layout.PageMiB = 1024
-	if b := host.place(t, need); b.Slot != 9000 {
-		t.Errorf("a VM with hugepages has slot %d, want 9000", b.Slot)
-	}
+	g.Expect(host.place(t, need).Slot).To(BeEquivalentTo(9000), "a VM with hugepages has slot")
 }
 
 // Slots with other hugepages are not reported as missing.
@@ -144,9 +134,7 @@ func TestBindForeignPinnedGuests(t *testing.T) {
 	t.Parallel()
 	host := newNUMAHost(1, 4, 1, 8192)
 	host.guests = []numaGuest{{vcpus: 1, memory: 512, cell: -1, affinity: cpuset.New(1)}, {vcpus: 1, memory: 512, cell: -1, affinity: cpuset.New(2), stopped: true}}
-	if b := host.place(t, exclusive(2, 1024, asRoot)); b.CPUs.String() != "0,3" {
-		t.Errorf("got %s", b.CPUs)
-	}
+	NewWithT(t).Expect(host.place(t, exclusive(2, 1024, asRoot)).CPUs.String()).To(Equal("0,3"))
 }
 
 func TestFitCellReasons(t *testing.T) {
@@ -195,12 +183,12 @@ func TestFitCellReasons(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			g := NewWithT(t)
 			host := newNUMAHost(2, 4, 1, 8192)
 			test.fill(host)
 			ok, reason := placement.Fit(host.view(t), zone("pve1"), test.need)
-			if ok || reason != test.want {
-				t.Errorf("got  %v %s\nwant %s", ok, reason, test.want)
-			}
+			g.Expect(ok).To(BeFalse())
+			g.Expect(reason).To(Equal(test.want))
 		})
 	}
 }
@@ -216,9 +204,7 @@ func TestBindHugepages(t *testing.T) {
 	}
 	need.PinningSupport = placement.PinningSupport{Hugepages: "1024"}
 	host.reservations = map[string]inventory.Reservation{}
-	if b := host.place(t, need); b.Hugepages != "" {
-		t.Errorf("root is to set hugepages=%q, which the template already has", b.Hugepages)
-	}
+	NewWithT(t).Expect(host.place(t, need).Hugepages).To(BeEmpty(), "root is to set hugepages")
 }
 
 // TestBindSameCellAffinity checks that VMs of a NodePool share one cell, and the reason
@@ -230,9 +216,7 @@ func TestBindSameCellAffinity(t *testing.T) {
 	need.NodePool, need.Affinity = "db", v1alpha1.PoolAffinitySameCell
 	first := host.place(t, need)
 	host.guests = []numaGuest{{vcpus: 1, memory: 1024, cell: 1 - first.Cells[0].ID}}
-	if second := host.place(t, need); second.Cells[0].ID != first.Cells[0].ID {
-		t.Errorf("the second VM is in cell %d, the first in %d", second.Cells[0].ID, first.Cells[0].ID)
-	}
+	NewWithT(t).Expect(host.place(t, need).Cells[0].ID).To(Equal(first.Cells[0].ID), "the second VM is in cell")
 	ok, reason := placement.Fit(host.view(t), zone("pve1"), need)
 	if ok || !strings.Contains(reason, "0 CPUs free, 2 requested") || !strings.Contains(reason, "the VMs of NodePool db are kept in another cell") {
 		t.Errorf("got %v %q", ok, reason)
@@ -252,9 +236,7 @@ func TestChooseFewestCells(t *testing.T) {
 	env.host("r", "many", 32, 64)
 	env.host("r", "one", 16, 32)
 	settings, err := inventory.ParseSettings([]byte(`{"r": {"many": {"sockets": 8}, "one": {"sockets": 1}}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	env.settings = settings
 	need := bound(8, 4096)
 	p, err := placement.Choose(env.view(), placement.Request{
@@ -268,6 +250,7 @@ func TestChooseFewestCells(t *testing.T) {
 // TestBindSharedCache: exclusive cores share as few last-level caches as possible.
 func TestBindSharedCache(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	host := newNUMAHost(1, 8, 1, 1<<20)
 	host.caches = []cpuset.CPUSet{cpuset.New(0, 1, 2, 3), cpuset.New(4, 5, 6, 7)}
 	for _, step := range []struct {
@@ -278,9 +261,7 @@ func TestBindSharedCache(t *testing.T) {
 		{4, "4-7"}, // not 1-4
 		{2, "1-2"},
 	} {
-		if b := host.place(t, exclusive(step.vcpus, 1024, asRoot)); b.CPUs.String() != step.want {
-			t.Errorf("%d vCPUs got the CPUs %s, want %s", step.vcpus, b.CPUs, step.want)
-		}
+		g.Expect(host.place(t, exclusive(step.vcpus, 1024, asRoot)).CPUs.String()).To(Equal(step.want), "%d vCPUs got the CPUs", step.vcpus)
 	}
 	host = newNUMAHost(1, 8, 1, 1<<20)
 	host.caches = []cpuset.CPUSet{cpuset.New(0, 1, 2, 3), cpuset.New(4, 5, 6, 7)}
@@ -292,8 +273,7 @@ func TestBindSharedCache(t *testing.T) {
 		{2, "1-2"}, // the cache with fewer free cores
 		{5, "3-7"}, // more than one cache has
 	} {
-		if b := host.place(t, exclusive(step.vcpus, 1024, asRoot)); b.CPUs.String() != step.want {
-			t.Errorf("with a reserved CPU, %d vCPUs got the CPUs %s, want %s", step.vcpus, b.CPUs, step.want)
-		}
+		g.Expect(host.place(t, exclusive(step.vcpus, 1024, asRoot)).CPUs.String()).To(Equal(step.want),
+			"with a reserved CPU, %d vCPUs got the CPUs", step.vcpus)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
@@ -105,6 +107,7 @@ func TestChooseBurst(t *testing.T) {
 
 func burst(t *testing.T, strategy v1alpha1.ZoneBalance, polls bool, claims int) {
 	t.Helper()
+	g := NewWithT(t)
 	const hosts = 6
 	c := &burstCluster{}
 	var names []string
@@ -113,13 +116,9 @@ func burst(t *testing.T, strategy v1alpha1.ZoneBalance, polls bool, claims int) 
 		c.resources.Hosts = append(c.resources.Hosts, proxmox.HostRow{Name: names[h], Online: true, CPUs: 64, MemoryBytes: 257 * gib})
 	}
 	i, err := inventory.New([]proxmox.Client{c}, inventory.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	poll := func() {
-		if err := i.Refresh(t.Context(), "r"); err != nil {
-			t.Error(err)
-		}
+		g.Expect(i.Refresh(t.Context(), "r")).To(Succeed())
 	}
 	poll()
 
@@ -139,9 +138,7 @@ func burst(t *testing.T, strategy v1alpha1.ZoneBalance, polls bool, claims int) 
 			}
 			mu.Lock()
 			byHost[r.Host]++
-			if vmids[r.VMID] {
-				t.Errorf("VMID %d was assigned twice", r.VMID)
-			}
+			g.Expect(vmids[r.VMID]).To(BeFalse())
 			vmids[r.VMID] = true
 			mu.Unlock()
 			c.addVM(r)
@@ -155,9 +152,7 @@ func burst(t *testing.T, strategy v1alpha1.ZoneBalance, polls bool, claims int) 
 	for _, name := range names {
 		fewest, most = min(fewest, byHost[name]), max(most, byHost[name])
 	}
-	if most-fewest > 1 {
-		t.Errorf("the Hosts got %v, want them to differ by at most one", byHost)
-	}
+	g.Expect(most-fewest).To(BeNumerically("<=", 1), "the Hosts got %v, want them to differ by at most one", byHost)
 }
 
 func chooseAndReserve(i *inventory.Inventory, request placement.Request) (inventory.Reservation, error) {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
@@ -40,6 +42,7 @@ func TestChooseCheapestOption(t *testing.T) {
 
 func TestChooseBalanced(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	env := newEnv()
 	env.host("r", "cpu-full", 16, 64)
 	env.guest("r", "cpu-full", 100, 12, 4)
@@ -49,14 +52,12 @@ func TestChooseBalanced(t *testing.T) {
 	env.guest("r", "half", 102, 8, 32)
 	request := placement.Request{ClaimUID: "a", Strategy: v1alpha1.ZoneBalanceBalanced,
 		Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones("cpu-full", "memory-full", "half")}}}
-	got, err := placement.Choose(env.view(), request)
-	if err != nil || got.Zone != zone("half") {
-		t.Errorf("got %+v (%v), want half: the scarcer resource decides", got, err)
-	}
+	g.Expect(placement.Choose(env.view(), request)).To(HaveField("Zone", Equal(zone("half"))), "want half: the scarcer resource decides")
 }
 
 func TestChooseAvailabilityFirst(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	env := newEnv()
 	env.host("r", "pve1", 16, 64)
 	env.host("r", "pve2", 16, 64)
@@ -65,9 +66,8 @@ func TestChooseAvailabilityFirst(t *testing.T) {
 	request := placement.Request{ClaimUID: "a", NodePool: "p", Strategy: v1alpha1.ZoneBalanceAvailabilityFirst,
 		Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones("pve1", "pve2")}}}
 	got, err := placement.Choose(env.view(), request)
-	if err != nil || got.Zone != zone("pve2") {
-		t.Errorf("got %+v (%v), want pve2", got, err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(got.Zone).To(Equal(zone("pve2")))
 	request.NodePool = "another"
 	request.Strategy = v1alpha1.ZoneBalanceBalanced
 	if got, err := placement.Choose(env.view(), request); err != nil || got.Zone != zone("pve1") {
@@ -77,6 +77,7 @@ func TestChooseAvailabilityFirst(t *testing.T) {
 
 func TestChooseEqualHosts(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	const hosts, claims = 6, 6000
 	env := newEnv()
 	var names []string
@@ -90,15 +91,12 @@ func TestChooseEqualHosts(t *testing.T) {
 		request := placement.Request{ClaimUID: fmt.Sprint("claim-", n),
 			Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones(names...)}}}
 		got, err := placement.Choose(view, request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		g.Expect(err).NotTo(HaveOccurred())
 		chosen[got.Zone]++
 	}
 	for z, n := range chosen {
-		if n < claims/hosts*8/10 || n > claims/hosts*12/10 {
-			t.Errorf("%s was chosen %d times of %d, want about %d", z, n, claims, claims/hosts)
-		}
+		g.Expect(n).To(BeNumerically(">=", claims/hosts*8/10), "%s was chosen", z)
+		g.Expect(n).To(BeNumerically("<=", claims/hosts*12/10), "%s was chosen", z)
 	}
 }
 
@@ -121,6 +119,7 @@ func TestChooseZoneStorage(t *testing.T) {
 
 func TestChooseNoFitError(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	env := newEnv()
 	for n, cpus := range []int{4, 4, 2} {
 		env.host("r", fmt.Sprint("pve", n+1), cpus, 64)
@@ -137,18 +136,14 @@ func TestChooseNoFitError(t *testing.T) {
 		t.Fatalf("the error is %v", err)
 	}
 	want := "no host fits small, the cheapest allowed instance type: pve1, pve2: 4 CPUs in total, 8 requested | pve3: offline | pve4: the NodeClass has no template on this host"
-	if err.Error() != want {
-		t.Errorf("the error is\n%s, want\n%s", err, want)
-	}
+	g.Expect(err).To(MatchError(want))
 
 	env.host("q", "pve1", 1, 64)
 	request.Options[0].Zones = append(request.Options[0].Zones, placement.Zone{Region: "q", Host: "pve1"})
 	_, err = placement.Choose(env.view(), request)
 	want = "no host fits small, the cheapest allowed instance type: q/pve1: 1 CPUs in total, 8 requested | r/pve1, r/pve2: 4 CPUs in total, 8 requested | " +
 		"r/pve3: offline | r/pve4: the NodeClass has no template on this host"
-	if err == nil || err.Error() != want {
-		t.Errorf("the error is\n%s, want\n%s", err, want)
-	}
+	g.Expect(err).To(MatchError(want))
 
 	if _, err := placement.Choose(env.view(), placement.Request{}); err == nil || err.Error() != "no host is allowed for this NodeClaim" {
 		t.Errorf("without options the error is %v", err)
@@ -157,6 +152,7 @@ func TestChooseNoFitError(t *testing.T) {
 
 func TestChoosePacked(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	env := newEnv()
 	env.host("r", "empty", 16, 64)
 	env.host("r", "half", 16, 64)
@@ -166,9 +162,8 @@ func TestChoosePacked(t *testing.T) {
 	request := placement.Request{ClaimUID: "a", Strategy: v1alpha1.ZoneBalancePacked,
 		Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones("empty", "half", "full")}}}
 	got, err := placement.Choose(env.view(), request)
-	if err != nil || got.Zone != zone("half") {
-		t.Errorf("got %+v (%v), want half: full has insufficient capacity, empty must stay empty", got, err)
-	}
+	g.Expect(err).NotTo(HaveOccurred(), "want half: full has insufficient capacity, empty must stay empty")
+	g.Expect(got.Zone).To(Equal(zone("half")), "want half: full has insufficient capacity, empty must stay empty")
 }
 
 func TestChoosePoolAffinity(t *testing.T) {
@@ -193,9 +188,7 @@ func TestChoosePoolAffinity(t *testing.T) {
 					t.Errorf("%s, %s: VM %d: %v", strategy, affinity, n, err)
 				}
 			}
-			if len(hosts) != want {
-				t.Errorf("%s, %s: the VMs went to %v", strategy, affinity, hosts)
-			}
+			NewWithT(t).Expect(hosts).To(HaveLen(want), "%s, %s: the VMs went", strategy, affinity)
 		}
 	}
 }
@@ -209,7 +202,5 @@ func TestChooseSameHostReason(t *testing.T) {
 	_, err := placement.Choose(env.view(), placement.Request{ClaimUID: "a", NodePool: "p", Affinity: v1alpha1.PoolAffinitySameHost,
 		Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones("pve1", "pve2")}}})
 	want := "no host fits t, the cheapest allowed instance type: pve1: 0 CPUs free, 2 requested | pve2: the VMs of NodePool p are kept on pve1"
-	if err == nil || err.Error() != want {
-		t.Errorf("the error is %v, want %s", err, want)
-	}
+	NewWithT(t).Expect(err).To(MatchError(want))
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -42,6 +44,7 @@ func gpu(count int, mappings ...string) placement.Need {
 
 func TestFitDevices(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	env := newEnv()
 	env.host("r", "pve1", 32, 64)
 	env.host("r", "pve2", 32, 64)
@@ -70,9 +73,8 @@ func TestFitDevices(t *testing.T) {
 		}
 	}
 	got, err := placement.Choose(env.view(), placement.Request{ClaimUID: "a", Options: []placement.Option{{Need: gpu(2, "a100", "t4"), Zones: zones("pve1", "pve2")}}})
-	if err != nil || !slices.Equal(got.Devices, []string{"a100", "t4"}) {
-		t.Errorf("got %+v (%v), want one of each", got, err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(got.Devices).To(Equal([]string{"a100", "t4"}))
 	env.reserve(inventory.Reservation{ClaimUID: "x", Region: "r", Host: "pve1", VMID: 20001, Devices: []string{"a100"}})
 	if ok, _ := placement.Fit(env.view(), zone("pve1"), gpu(1, "a100")); ok {
 		t.Error("a reserved device is reserved twice")

@@ -6,12 +6,15 @@ package placement_test
 import (
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
 func TestFitReason(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	env := newEnv()
 	env.host("r", "pve1", 8, 32)
 	env.guest("r", "pve1", 100, 4, 30)
@@ -48,18 +51,15 @@ func TestFitReason(t *testing.T) {
 		"unknown":                   {"pve3", need(1, 1), "pve3: region r has no such host"},
 	} {
 		ok, reason := placement.Fit(view, zone(c.host), c.need)
-		if ok != (c.want == "") || reason != c.want {
-			t.Errorf("%s: fits %v because %q, want %q", name, ok, reason, c.want)
-		}
+		g.Expect(ok).To(Equal(c.want == ""), "%s: fits", name)
+		g.Expect(reason).To(Equal(c.want), "%s: fits", name)
 	}
 }
 
 func TestFitWithRatios(t *testing.T) {
 	t.Parallel()
 	settings, err := inventory.ParseSettings([]byte(`{"r": {"*": {"cpuratio": 4, "memoryratio": 2}}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	env := newEnv()
 	env.settings = settings
 	env.host("r", "pve1", 8, 31)
@@ -81,9 +81,7 @@ func TestFitOvercommittedHost(t *testing.T) {
 	env.host("r", "pve1", 8, 32)
 	env.guest("r", "pve1", 100, 12, 40)
 	_, reason := placement.Fit(env.view(), zone("pve1"), need(1, 1))
-	if want := "pve1: 0 CPUs free, 1 requested; 0.0 GiB memory free, 1.0 GiB requested"; reason != want {
-		t.Errorf("the reason is %q, want %q", reason, want)
-	}
+	NewWithT(t).Expect(reason).To(Equal("pve1: 0 CPUs free, 1 requested; 0.0 GiB memory free, 1.0 GiB requested"))
 }
 
 func TestFitsDoesNotAllocate(t *testing.T) {
@@ -91,8 +89,6 @@ func TestFitsDoesNotAllocate(t *testing.T) {
 	env.host("r", "pve1", 8, 32)
 	view := env.view()
 	for _, n := range []placement.Need{need(4, 4), need(16, 4), {CPUs: 1, Storage: "local", DiskBytes: gib}} {
-		if allocs := testing.AllocsPerRun(100, func() { placement.Fits(view, zone("pve1"), n) }); allocs > 0 {
-			t.Errorf("%+v: %g allocations, want none", n, allocs)
-		}
+		NewWithT(t).Expect(testing.AllocsPerRun(100, func() { placement.Fits(view, zone("pve1"), n) })).To(BeNumerically("<=", 0), "%+v", n)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
@@ -35,9 +37,7 @@ func TestFitCloneQueue(t *testing.T) {
 		one := need(2, 4)
 		one.Storage, one.CloneQueue = "local", queue
 		ok, reason := placement.Fit(env.view(), zone("slow"), one)
-		if ok != want {
-			t.Errorf("with %d clones in the queue, fits is %v (%s), want %v", waiting, ok, reason, want)
-		}
+		NewWithT(t).Expect(ok).To(Equal(want), "with %d clones in the queue, fits is %v (%s)", waiting, ok, reason)
 		if !ok && !strings.Contains(reason, fmt.Sprintf("%d clones wait for storage local", waiting)) {
 			t.Errorf("the reason is %q", reason)
 		}

@@ -6,6 +6,8 @@ package placement_test
 import (
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
@@ -44,9 +46,7 @@ func TestFitReserve(t *testing.T) {
 		"other_architecture": {
 			need: need(5, 8), change: func(env *testEnv) { env.host("r", "pve3", 8, 32); env.region("r").Hosts[2].Arch = "aarch64" }, want: refused,
 		},
-		"other_region_is_full": {
-			need: need(4, 8), change: func(env *testEnv) { env.host("q", "pve9", 8, 32); env.guest("q", "pve9", 100, 8, 32) },
-		},
+		"other_region_is_full": {need: need(4, 8), change: func(env *testEnv) { env.host("q", "pve9", 8, 32); env.guest("q", "pve9", 100, 8, 32) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -78,6 +78,7 @@ func TestFitReserve(t *testing.T) {
 // no VM is launched once it is violated.
 func TestChooseKeepsReserve(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	env := newEnv()
 	zones := []placement.Zone{zone("pve1"), zone("pve2"), zone("pve3")}
 	for _, z := range zones {
@@ -89,9 +90,8 @@ func TestChooseKeepsReserve(t *testing.T) {
 	for n := range 18 {
 		chosen, err := placement.Choose(env.view(), request)
 		kept, violation := placement.CheckReserve(env.view(), zones, true)
-		if !kept || violation != "" {
-			t.Fatalf("after %d VMs: %s", n, violation)
-		}
+		g.Expect(kept).To(BeTrue())
+		g.Expect(violation).To(BeEmpty())
 		if (err == nil) != (n < 12) { // two of three Hosts hold twelve VMs
 			t.Fatalf("VM %d: %v", n, err)
 		}

@@ -4,10 +4,11 @@
 package power_test
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
@@ -41,9 +42,7 @@ func idleRegion() power.Region {
 func TestGuards(t *testing.T) {
 	t.Parallel()
 	window, err := inventory.ParseSettings([]byte(`{"r": {"*": {"sleepwindow": {"schedule": "0 19 * * *", "duration": "11h"}}}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	tests := map[string]struct {
 		change func(region *power.Region, host *power.Host)
 		reason power.ReasonType
@@ -156,6 +155,7 @@ func TestSleep(t *testing.T) {
 // Hosts that use more energy sleep first, and decisions take each other into account.
 func TestSleepOrder(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	region := idleRegion()
 	for i := range region.Hosts {
 		region.Hosts[i].Settings.Mode, region.Hosts[i].Settings.WattsIdle = inventory.PowerReport, float64(10*i)
@@ -168,9 +168,7 @@ func TestSleepOrder(t *testing.T) {
 			t.Errorf("%s: %+v", d.Host, d.Reasons)
 		}
 	}
-	if !slices.Equal(sleep, []string{"d", "e"}) {
-		t.Errorf("hosts to shut down: %v", sleep)
-	}
+	g.Expect(sleep).To(Equal([]string{"d", "e"}), "hosts to shut down")
 	region = idleRegion()
 	for i := range region.Hosts {
 		region.Hosts[i].Settings.Mode, region.Hosts[i].Votes = inventory.PowerReport, 0
@@ -179,9 +177,7 @@ func TestSleepOrder(t *testing.T) {
 	region.Hosts[0].Templates, region.Hosts[1].Templates = []string{"ubuntu"}, []string{"ubuntu"}
 	region.QDeviceVotes, region.QDeviceConnected = 1, true
 	for _, d := range power.Decide(region) {
-		if (d.Action == power.Keep) != (d.Host == "b") {
-			t.Errorf("%s: %s %s, want one host with the template", d.Host, d.Action, d.Message())
-		}
+		g.Expect(d.Action == power.Keep).To(Equal(d.Host == "b"), "%s: %s %s, want one host with the template", d.Host, d.Action, d.Message())
 	}
 }
 
@@ -214,9 +210,7 @@ func TestWake(t *testing.T) {
 		"VM_to_launch": {
 			func(r *power.Region) { r.Hosts[3].VMs = []string{"20000 (being launched)"} }, map[string]power.ReasonType{"d": power.InUse},
 		},
-		"disabled": {
-			func(r *power.Region) { r.Hosts[4].Settings.Mode = inventory.PowerReport }, map[string]power.ReasonType{"e": power.NotEnabled},
-		},
+		"disabled": {func(r *power.Region) { r.Hosts[4].Settings.Mode = inventory.PowerReport }, map[string]power.ReasonType{"e": power.NotEnabled}},
 		"not_enrolled": {
 			func(r *power.Region) { r.Hosts[4].Settings.Mode = inventory.PowerNone }, map[string]power.ReasonType{"e": power.NotEnabled},
 		},
@@ -239,9 +233,7 @@ func TestWake(t *testing.T) {
 				if d.Action == power.Wake {
 					got[d.Host] = d.Reasons[0].Type
 				}
-				if d.Action == power.Sleep {
-					t.Errorf("%s is shut down", d.Host)
-				}
+				NewWithT(t).Expect(d.Action).NotTo(Equal(power.Sleep), "%s is shut down", d.Host)
 			}
 			if len(got) != len(test.want) || got["d"] != test.want["d"] || got["e"] != test.want["e"] {
 				t.Errorf("woken: %v", got)
@@ -252,6 +244,7 @@ func TestWake(t *testing.T) {
 
 func TestEnergy(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	host := idleHost("a")
 	for _, test := range []struct {
 		state power.State
@@ -260,9 +253,8 @@ func TestEnergy(t *testing.T) {
 	}{{power.Awake, 0, 50}, {power.Awake, 0.5, 100}, {power.Awake, 2, 150}, {power.Waking, 0, 50}, {power.Asleep, 0.5, 0}, {power.Offline, 0.5, 0}} {
 		host.State, host.CPULoad = test.state, test.load
 		used, saved := host.Energy()
-		if used.Watts != test.want || (saved.Watts == 50) != (test.state == power.Asleep) {
-			t.Errorf("%s with load %v: %s, saved %s", test.state, test.load, used, saved)
-		}
+		g.Expect(used.Watts).To(Equal(test.want), "%s with load %v", test.state, test.load)
+		g.Expect(saved.Watts == 50).To(Equal(test.state == power.Asleep), "%s with load %v", test.state, test.load)
 	}
 	host.State, host.Settings.WattsFull = power.Awake, 0
 	if used, _ := host.Energy(); used.Watts != 50 {

@@ -14,73 +14,67 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 func TestTokenFileChanged(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	host := newFakeHost(t, always(data(version)))
-	secret := filepath.Join(t.TempDir(), "secret")
-	write := func(text string, age time.Duration) {
-		g.Expect(os.WriteFile(secret, []byte(text+"\n"), 0o600)).To(Succeed())
-		then := time.Now().Add(-age)
-		g.Expect(os.Chtimes(secret, then, then)).To(Succeed())
-	}
-	write("old", time.Hour)
-	cfg := config(host)
-	cfg.TokenSecret, cfg.TokenSecretFile = "", secret
-	c := newClient(t, cfg, proxmox.Options{})
+	simulated(t, func(t *testing.T, g *WithT) {
+		host := newFakeHost(t, always(data(version)))
+		secret := filepath.Join(t.TempDir(), "secret")
+		write := func(text string, age time.Duration) {
+			g.Expect(os.WriteFile(secret, []byte(text+"\n"), 0o600)).To(Succeed())
+			then := time.Now().Add(-age)
+			g.Expect(os.Chtimes(secret, then, then)).To(Succeed())
+		}
+		write("old", time.Hour)
+		cfg := config(host)
+		cfg.TokenSecret, cfg.TokenSecretFile = "", secret
+		c := newClient(t, cfg, proxmox.Options{})
 
-	_, err := c.Version(testContext(t))
-	g.Expect(err).NotTo(HaveOccurred())
-	write("new", time.Minute)
-	_, err = c.Version(testContext(t))
-	g.Expect(err).NotTo(HaveOccurred())
-	// The file is missing while the kubelet replaces a mounted Secret.
-	g.Expect(os.Remove(secret)).To(Succeed())
-	_, err = c.Version(testContext(t))
-	g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred())
+		write("new", time.Minute)
+		g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred())
+		// The file is missing while the kubelet replaces a mounted Secret.
+		g.Expect(os.Remove(secret)).To(Succeed())
+		g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred())
 
-	var sent []string
-	for _, r := range host.requests() {
-		sent = append(sent, r.header.Get("Authorization"))
-	}
-	g.Expect(sent).To(Equal([]string{
-		"PVEAPIToken=" + testTokenID + "=old", "PVEAPIToken=" + testTokenID + "=new", "PVEAPIToken=" + testTokenID + "=new",
-	}))
+		var sent []string
+		for _, r := range host.requests() {
+			sent = append(sent, r.header.Get("Authorization"))
+		}
+		g.Expect(sent).To(Equal([]string{
+			"PVEAPIToken=" + testTokenID + "=old", "PVEAPIToken=" + testTokenID + "=new", "PVEAPIToken=" + testTokenID + "=new",
+		}))
+	})
 }
 
 // A refused token is reloaded even if the file's modification time did not change.
 func TestTokenRefused(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	host := newFakeHost(t, func(r request) reply {
-		if !strings.HasSuffix(r.header.Get("Authorization"), "=new") {
-			return reply{status: 401, reason: "Authentication failed!"}
+	simulated(t, func(t *testing.T, g *WithT) {
+		host := newFakeHost(t, func(r request) reply {
+			if !strings.HasSuffix(r.header.Get("Authorization"), "=new") {
+				return reply{status: 401, reason: "Authentication failed!"}
+			}
+			return data(`"` + testUPID + `"`)
+		})
+		secret := filepath.Join(t.TempDir(), "secret")
+		then := time.Now().Add(-time.Hour)
+		write := func(text string) {
+			g.Expect(os.WriteFile(secret, []byte(text), 0o600)).To(Succeed())
+			g.Expect(os.Chtimes(secret, then, then)).To(Succeed())
 		}
-		return data(`"` + testUPID + `"`)
+		write("old")
+		cfg := config(host)
+		cfg.TokenSecret, cfg.TokenSecretFile = "", secret
+		c := newClient(t, cfg, proxmox.Options{})
+		g.Expect(c.UploadISO(t.Context(), "pve1", "local", "a.iso", []byte("iso"))).Error().To(MatchError(proxmox.ErrUnauthorized))
+		write("new")
+		g.Expect(c.UploadISO(t.Context(), "pve1", "local", "a.iso", []byte("iso"))).Error().NotTo(HaveOccurred())
+		seen := host.requests()
+		g.Expect(seen).To(HaveLen(3))
+		g.Expect(seen[2].body).To(ContainSubstring("iso"), "the complete body is sent again")
 	})
-	secret := filepath.Join(t.TempDir(), "secret")
-	then := time.Now().Add(-time.Hour)
-	write := func(text string) {
-		g.Expect(os.WriteFile(secret, []byte(text), 0o600)).To(Succeed())
-		g.Expect(os.Chtimes(secret, then, then)).To(Succeed())
-	}
-	write("old")
-	cfg := config(host)
-	cfg.TokenSecret, cfg.TokenSecretFile = "", secret
-	c := newClient(t, cfg, proxmox.Options{})
-	_, err := c.UploadISO(testContext(t), "pve1", "local", "a.iso", []byte("iso"))
-	g.Expect(err).To(MatchError(proxmox.ErrUnauthorized))
-	write("new")
-	_, err = c.UploadISO(testContext(t), "pve1", "local", "a.iso", []byte("iso"))
-	g.Expect(err).NotTo(HaveOccurred())
-	seen := host.requests()
-	g.Expect(seen).To(HaveLen(3))
-	g.Expect(seen[2].body).To(ContainSubstring("iso"), "the complete body is sent again")
 }
 
 // loginHost issues tickets and accepts the newest one.
@@ -114,115 +108,109 @@ func loginConfig(hosts ...*fakeHost) proxmox.ClusterConfig {
 }
 
 func TestLoginRenewal(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	host, logins := loginHost(t)
-	clock := testclock.NewFakePassiveClock(time.Now())
-	c := newClient(t, loginConfig(host), proxmox.Options{Clock: clock})
+	simulated(t, func(t *testing.T, g *WithT) {
+		host, logins := loginHost(t)
+		c := newClient(t, loginConfig(host), proxmox.Options{})
 
-	var wg sync.WaitGroup
-	for i := range 8 {
-		wg.Go(func() {
-			_, err := c.StartVM(testContext(t), "pve1", 200+i)
-			g.Expect(err).NotTo(HaveOccurred())
-		})
-	}
-	wg.Wait()
-	g.Expect(logins.Load()).To(BeEquivalentTo(1))
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				g.Expect(c.StartVM(t.Context(), "pve1", 200+i)).Error().NotTo(HaveOccurred())
+			})
+		}
+		wg.Wait()
+		g.Expect(logins.Load()).To(BeEquivalentTo(1))
 
-	clock.SetTime(clock.Now().Add(90 * time.Minute))
-	_, err := c.StartVM(testContext(t), "pve1", 200)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(logins.Load()).To(BeEquivalentTo(2))
-	for _, r := range host.requests() {
-		g.Expect(r.header.Get("Authorization")).To(BeEmpty())
-	}
+		time.Sleep(90 * time.Minute)
+		g.Expect(c.StartVM(t.Context(), "pve1", 200)).Error().NotTo(HaveOccurred())
+		g.Expect(logins.Load()).To(BeEquivalentTo(2))
+		for _, r := range host.requests() {
+			g.Expect(r.header.Get("Authorization")).To(BeEmpty())
+		}
+	})
 }
 
 func TestLoginTicketRefused(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	host, logins := loginHost(t)
-	c := newClient(t, loginConfig(host), proxmox.Options{})
-	_, err := c.StartVM(testContext(t), "pve1", 200)
-	g.Expect(err).NotTo(HaveOccurred())
-	logins.Add(1) // as if the Cluster's key had changed: the ticket is invalid
-	_, err = c.StartVM(testContext(t), "pve1", 200)
-	g.Expect(err).NotTo(HaveOccurred())
+	simulated(t, func(t *testing.T, g *WithT) {
+		host, logins := loginHost(t)
+		c := newClient(t, loginConfig(host), proxmox.Options{})
+		g.Expect(c.StartVM(t.Context(), "pve1", 200)).Error().NotTo(HaveOccurred())
+		logins.Add(1) // as if the Cluster's key had changed: the ticket is invalid
+		g.Expect(c.StartVM(t.Context(), "pve1", 200)).Error().NotTo(HaveOccurred())
+	})
 }
 
 func TestLoginWrongPassword(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	host, _ := loginHost(t)
-	cfg := loginConfig(host)
-	cfg.Password = "wrong-password"
-	c := newClient(t, cfg, proxmox.Options{})
-	_, err := c.StartVM(testContext(t), "pve1", 200)
-	g.Expect(err).To(MatchError(proxmox.ErrUnauthorized))
-	g.Expect(err.Error()).NotTo(ContainSubstring("wrong-password"))
+	simulated(t, func(t *testing.T, g *WithT) {
+		host, _ := loginHost(t)
+		cfg := loginConfig(host)
+		cfg.Password = "wrong-password"
+		c := newClient(t, cfg, proxmox.Options{})
+		_, err := c.StartVM(t.Context(), "pve1", 200)
+		g.Expect(err).To(MatchError(proxmox.ErrUnauthorized))
+		g.Expect(err.Error()).NotTo(ContainSubstring("wrong-password"))
+	})
 }
 
 // Regardless of the login's outcome, the call itself was not made.
 func TestLoginConnectionLost(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	host := newFakeHost(t, always(reply{drop: true}))
-	c := newClient(t, loginConfig(host), proxmox.Options{})
-	_, err := c.StartVM(testContext(t), "pve1", 200)
-	g.Expect(err).To(MatchError(proxmox.ErrUnreachable))
-	g.Expect(err).NotTo(MatchError(proxmox.ErrUnknownOutcome))
+	simulated(t, func(t *testing.T, g *WithT) {
+		host := newFakeHost(t, always(reply{drop: true}))
+		c := newClient(t, loginConfig(host), proxmox.Options{})
+		_, err := c.StartVM(t.Context(), "pve1", 200)
+		g.Expect(err).To(MatchError(proxmox.ErrUnreachable))
+		g.Expect(err).NotTo(MatchError(proxmox.ErrUnknownOutcome))
+	})
 }
 
 // Tools such as fail2ban block a client that sends a wrong password with every request.
 func TestLoginNotRepeated(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	host, logins := loginHost(t)
-	file := filepath.Join(t.TempDir(), "password")
-	write := func(password string) { g.Expect(os.WriteFile(file, []byte(password), 0o600)).To(Succeed()) }
-	write("wrong-password")
-	cfg := config(host)
-	cfg.Root = &proxmox.RootLogin{Username: proxmox.RootUser, PasswordFile: file}
-	clock := testclock.NewFakePassiveClock(time.Now())
-	root, err := proxmox.NewRoot(cfg, proxmox.Options{DialTimeout: time.Minute, Clock: clock})
-	g.Expect(err).NotTo(HaveOccurred())
-	bind := func() error {
-		return root.Bind(testContext(t), "pve1", 200, proxmox.RootOptions{Hugepages: "2"})
-	}
-	sent := func() int { return len(host.requests()) }
+	simulated(t, func(t *testing.T, g *WithT) {
+		host, logins := loginHost(t)
+		file := filepath.Join(t.TempDir(), "password")
+		write := func(password string) { g.Expect(os.WriteFile(file, []byte(password), 0o600)).To(Succeed()) }
+		write("wrong-password")
+		cfg := config(host)
+		cfg.Root = &proxmox.RootLogin{Username: proxmox.RootUser, PasswordFile: file}
+		root, err := proxmox.NewRoot(cfg, proxmox.Options{DialContext: network.DialContext})
+		g.Expect(err).NotTo(HaveOccurred())
+		bind := func() error {
+			return root.Bind(t.Context(), "pve1", 200, proxmox.RootOptions{Hugepages: "2"})
+		}
+		sent := func() int { return len(host.requests()) }
 
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			err := bind()
-			g.Expect(err).To(And(MatchError(proxmox.ErrUnauthorized), MatchError(ContainSubstring("authentication failure"))))
-			g.Expect(err.Error()).NotTo(ContainSubstring("wrong-password"))
-		})
-	}
-	wg.Wait()
-	g.Expect(sent()).To(Equal(1), "the refused password was sent again")
-	clock.SetTime(clock.Now().Add(59 * time.Second))
-	g.Expect(bind()).To(MatchError(proxmox.ErrUnauthorized))
-	g.Expect(sent()).To(Equal(1), "the refused password was sent again within a minute")
-	clock.SetTime(clock.Now().Add(time.Second))
-	for range 2 {
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				err := bind()
+				g.Expect(err).To(And(MatchError(proxmox.ErrUnauthorized), MatchError(ContainSubstring("authentication failure"))))
+				g.Expect(err.Error()).NotTo(ContainSubstring("wrong-password"))
+			})
+		}
+		wg.Wait()
+		g.Expect(sent()).To(Equal(1), "the refused password was sent again")
+		time.Sleep(59 * time.Second)
 		g.Expect(bind()).To(MatchError(proxmox.ErrUnauthorized))
-	}
-	g.Expect(sent()).To(Equal(2), "the refused password is sent again once a minute")
+		g.Expect(sent()).To(Equal(1), "the refused password was sent again within a minute")
+		time.Sleep(time.Second)
+		for range 2 {
+			g.Expect(bind()).To(MatchError(proxmox.ErrUnauthorized))
+		}
+		g.Expect(sent()).To(Equal(2), "the refused password is sent again once a minute")
 
-	write("another-wrong-password")
-	for range 2 {
+		write("another-wrong-password")
+		for range 2 {
+			g.Expect(bind()).To(MatchError(proxmox.ErrUnauthorized))
+		}
+		g.Expect(sent()).To(Equal(3), "a changed password is sent at once")
+		write("letmein")
+		g.Expect(bind()).To(Succeed())
+		g.Expect(logins.Load()).To(BeEquivalentTo(1))
+
+		write("wrong-password")
+		time.Sleep(61 * time.Minute)
+		g.Expect(bind()).To(Succeed(), "the ticket is still valid")
+		time.Sleep(50 * time.Minute)
 		g.Expect(bind()).To(MatchError(proxmox.ErrUnauthorized))
-	}
-	g.Expect(sent()).To(Equal(3), "a changed password is sent at once")
-	write("letmein")
-	g.Expect(bind()).To(Succeed())
-	g.Expect(logins.Load()).To(BeEquivalentTo(1))
-
-	write("wrong-password")
-	clock.SetTime(clock.Now().Add(61 * time.Minute))
-	g.Expect(bind()).To(Succeed(), "the ticket is still valid")
-	clock.SetTime(clock.Now().Add(50 * time.Minute))
-	g.Expect(bind()).To(MatchError(proxmox.ErrUnauthorized))
+	})
 }

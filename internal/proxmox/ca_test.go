@@ -21,47 +21,40 @@ import (
 )
 
 func TestCAFileChanged(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	host := newFakeHost(t, always(data(version)))
-	file := filepath.Join(t.TempDir(), "ca.pem")
-	age := time.Hour
-	write := func(text string) {
-		g.Expect(os.WriteFile(file, []byte(text), 0o600)).To(Succeed())
-		then := time.Now().Add(-age)
-		age -= time.Minute
-		g.Expect(os.Chtimes(file, then, then)).To(Succeed())
-	}
-	cfg := config(host)
-	right, foreign := cfg.CA, foreignCA(t)
-	write(foreign)
-	cfg.CA, cfg.CAFile = foreign, file
-	c := newClient(t, cfg, proxmox.Options{})
+	simulated(t, func(t *testing.T, g *WithT) {
+		host := newFakeHost(t, always(data(version)))
+		file := filepath.Join(t.TempDir(), "ca.pem")
+		age := time.Hour
+		write := func(text string) {
+			g.Expect(os.WriteFile(file, []byte(text), 0o600)).To(Succeed())
+			then := time.Now().Add(-age)
+			age -= time.Minute
+			g.Expect(os.Chtimes(file, then, then)).To(Succeed())
+		}
+		cfg := config(host)
+		right, foreign := cfg.CA, foreignCA(t)
+		write(foreign)
+		cfg.CA, cfg.CAFile = foreign, file
+		c := newClient(t, cfg, proxmox.Options{})
 
-	_, err := c.Version(testContext(t))
-	g.Expect(err).To(MatchError(proxmox.ErrUnreachable), "a foreign CA is not trusted")
-	write(right)
-	_, err = c.Version(testContext(t))
-	g.Expect(err).NotTo(HaveOccurred(), "the new CA is trusted")
-	write(right[:len(right)/2])
-	_, err = c.Version(testContext(t))
-	g.Expect(err).NotTo(HaveOccurred(), "an incomplete file is ignored")
-	write(foreign)
-	_, err = c.Version(testContext(t))
-	g.Expect(err).To(MatchError(proxmox.ErrUnreachable), "the old CA is no longer trusted")
+		g.Expect(c.Version(t.Context())).Error().To(MatchError(proxmox.ErrUnreachable), "a foreign CA is not trusted")
+		write(right)
+		g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred(), "the new CA is trusted")
+		write(right[:len(right)/2])
+		g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred(), "an incomplete file is ignored")
+		write(foreign)
+		g.Expect(c.Version(t.Context())).Error().To(MatchError(proxmox.ErrUnreachable), "the old CA is no longer trusted")
+	})
 }
 
 // foreignCA returns a CA that signed no certificate of the test.
 func foreignCA(t *testing.T) string {
 	t.Helper()
+	g := NewWithT(t)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }

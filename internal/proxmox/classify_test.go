@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	. "github.com/onsi/gomega"
 )
 
 // kindName returns the kind of an error. The test fails unless it has exactly one.
@@ -110,9 +112,7 @@ func TestClassifyText(t *testing.T) {
 		"": ErrFailed,
 	} {
 		err := classifyText(text, aboutGuest)
-		if !errors.Is(err, want) {
-			t.Errorf("%q: found %v, want %v", text, err, want)
-		}
+		NewWithT(t).Expect(err).To(MatchError(want), "%v", text)
 		kindName(t, err)
 	}
 }
@@ -134,14 +134,13 @@ func TestClassifyStorageText(t *testing.T) {
 		"cfs-lock 'storage-nfs' error: got lock request timeout":                     ErrLocked,
 		"can't activate storage 'nfs' - directory '/mnt/pve/nfs' does not exist yet": ErrFailed,
 	} {
-		if err := classifyText(text, aboutStorage); !errors.Is(err, want) {
-			t.Errorf("%q: found %v, want %v", text, err, want)
-		}
+		NewWithT(t).Expect(classifyText(text, aboutStorage)).To(MatchError(want), "%v", text)
 	}
 }
 
 func TestClassifyForbidden(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	for text, want := range map[string]ForbiddenError{
 		"Permission check failed (/vms/9001, VM.Clone)":                              {Path: "/vms/9001", Privilege: "VM.Clone"},
 		"Permission check failed (/, Sys.Modify)":                                    {Path: "/", Privilege: "Sys.Modify"},
@@ -160,12 +159,8 @@ func TestClassifyForbidden(t *testing.T) {
 			continue
 		}
 		want.Message = text
-		if *found != want {
-			t.Errorf("%q: found %+v, want %+v", text, *found, want)
-		}
-		if !strings.Contains(found.Error(), text) {
-			t.Errorf("%q: Proxmox's message is missing in %q", text, found)
-		}
+		g.Expect(*found).To(Equal(want), "%v", text)
+		g.Expect(found).To(MatchError(ContainSubstring(text)))
 	}
 	task := TaskStatus{UPID: "UPID:pve1:00000001:00000001:00000001:qmcreate:341:a@pve:", Exit: "unable to create VM 341 - 403 Permission check failed (/, Sys.Modify for modifying tag 'prod')"}
 	var found *ForbiddenError
@@ -194,9 +189,7 @@ func TestClassifyParameters(t *testing.T) {
 		"errors_that_are_no_map":  {aboutGuest, `{"errors":[1]}`, "invalid"},
 	} {
 		err := classify(response{method: http.MethodPut, about: test.about, status: 400, reason: "Parameter verification failed.", body: []byte(test.body)})
-		if found := kindName(t, err); found != test.want {
-			t.Errorf("%s: found %s (%v), want %s", name, found, err, test.want)
-		}
+		NewWithT(t).Expect(kindName(t, err)).To(Equal(test.want), name)
 	}
 }
 
@@ -215,9 +208,7 @@ func TestClassifyHA(t *testing.T) {
 		"update HA rules failed: detected modified configuration - file changed by user": ErrConflict,
 		"service 'vm:300' in error state, must be disabled and fixed first":              ErrFailed,
 	} {
-		if err := classifyText(text, aboutHA); !errors.Is(err, want) {
-			t.Errorf("%s: found %v, want %v", text, err, want)
-		}
+		NewWithT(t).Expect(classifyText(text, aboutHA)).To(MatchError(want), "%v", text)
 	}
 }
 
@@ -239,37 +230,30 @@ func TestClassifyStatus(t *testing.T) {
 		{http.MethodGet, 501, ErrFailed}, {http.MethodPost, 506, ErrFailed},
 	} {
 		err := classify(response{method: test.method, status: test.status})
-		if !errors.Is(err, test.want) {
-			t.Errorf("%s %d: found %v, want %v", test.method, test.status, err, test.want)
-		}
+		NewWithT(t).Expect(err).To(MatchError(test.want), "%s %d", test.method, test.status)
 		kindName(t, err)
 	}
 }
 
 func TestTaskStatus(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	for _, s := range []TaskStatus{{Exit: "OK"}, {Exit: "WARNINGS: 2"}} {
-		if !s.Succeeded() || s.Err() != nil {
-			t.Errorf("%+v: want success", s)
-		}
+		g.Expect(s.Succeeded()).To(BeTrue())
+		g.Expect(s.Err()).To(BeNil())
 	}
 	if s := (TaskStatus{Running: true}); s.Succeeded() || s.Err() != nil {
 		t.Errorf("%+v: want neither success nor error", s)
 	}
 	for _, s := range []TaskStatus{{Exit: ""}, {Exit: "WARNINGS: none"}, {Exit: "command failed: OK"}} {
-		if s.Succeeded() || s.Err() == nil {
-			t.Errorf("%+v: want an error", s)
-		}
+		g.Expect(s.Succeeded()).To(BeFalse())
+		g.Expect(s.Err()).NotTo(BeNil())
 	}
 	// A destroy that fails for a missing storage does not mean that the VM is missing.
 	destroy := TaskStatus{UPID: "UPID:pve1:00000001:00000001:00000001:qmdestroy:200:a@pve:", Exit: "storage 'nostore' does not exist"}
-	if err := destroy.Err(); !errors.Is(err, ErrFailed) {
-		t.Errorf("found %v, want ErrFailed", err)
-	}
+	g.Expect(destroy.Err()).To(MatchError(ErrFailed))
 	start := TaskStatus{UPID: "UPID:pve1:00000001:00000001:00000001:qmstart:200:a@pve:", Exit: "Configuration file 'nodes/pve1/qemu-server/200.conf' does not exist"}
-	if err := start.Err(); !errors.Is(err, ErrNotFound) {
-		t.Errorf("found %v, want ErrNotFound", err)
-	}
+	g.Expect(start.Err()).To(MatchError(ErrNotFound))
 }
 
 // exchange is a recorded request with its response.
@@ -283,6 +267,7 @@ type exchange struct {
 
 func recordedExchanges(t *testing.T) []exchange {
 	t.Helper()
+	g := NewWithT(t)
 	reference := os.Getenv("PVE_REFERENCE")
 	if reference == "" {
 		reference = filepath.Join("..", "..", "..", "shared", "reference")
@@ -297,18 +282,14 @@ func recordedExchanges(t *testing.T) []exchange {
 	scanner.Buffer(nil, 16<<20)
 	for scanner.Scan() {
 		var e exchange
-		if err := json.Unmarshal(scanner.Bytes(), &e); err != nil {
-			t.Fatalf("record %d: %v", len(all)+1, err)
-		}
+		g.Expect(json.Unmarshal(scanner.Bytes(), &e)).To(Succeed(), "record %d", len(all)+1)
 		var text string // some bodies were recorded as text
 		if json.Unmarshal(e.Body, &text) == nil {
 			e.Body = json.RawMessage(text)
 		}
 		all = append(all, e)
 	}
-	if err := scanner.Err(); err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(scanner.Err()).To(Succeed())
 	return all
 }
 

@@ -4,13 +4,14 @@
 package proxmox
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"net/url"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/utils/clock"
 )
 
 // Client accesses one Cluster. Every method is one API call unless documented
@@ -47,8 +48,8 @@ type Options struct {
 	DialTimeout time.Duration
 	// ResponseTimeout limits one attempt of a call.
 	ResponseTimeout time.Duration
-	// Clock measures the age of a login and when to use a URL again that failed.
-	Clock clock.PassiveClock
+	// DialContext connects to a host; nil = TCP. Tests connect to a simulator in memory.
+	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 const (
@@ -69,9 +70,6 @@ func (o Options) withDefaults() Options {
 	}
 	if o.ResponseTimeout == 0 {
 		o.ResponseTimeout = DefaultResponseTimeout
-	}
-	if o.Clock == nil {
-		o.Clock = clock.RealClock{}
 	}
 	return o
 }
@@ -107,12 +105,12 @@ func New(cfg ClusterConfig, opts Options) (Client, error) {
 		return nil, fmt.Errorf("registering metrics: %w", err)
 	}
 	log := opts.Log.WithValues("region", cfg.Region)
-	hosts := &failover{next: connections, urls: newURLPool(cfg.URLs, opts.Clock, log), timeout: opts.ResponseTimeout}
+	hosts := &failover{next: connections, urls: newURLPool(cfg.URLs, log), timeout: opts.ResponseTimeout}
 	calls := &caller{hosts: hosts, metrics: metrics}
 	user := &source{inline: cfg.TokenID, path: cfg.TokenIDFile}
 	if cfg.Username != "" {
 		user = &source{inline: cfg.Username}
-		calls.auth = newTicket(cfg, &caller{hosts: hosts, metrics: metrics}, opts.Clock)
+		calls.auth = newTicket(cfg, &caller{hosts: hosts, metrics: metrics})
 	} else {
 		calls.auth = newToken(cfg, log)
 	}

@@ -4,10 +4,11 @@
 package proxmox_test
 
 import (
-	"maps"
 	"net/url"
 	"strings"
 	"testing"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -18,9 +19,7 @@ func TestEncodeSSHKeys(t *testing.T) {
 	t.Parallel()
 	// Accepted by a running Proxmox VE.
 	want := "ssh-ed25519%20AAAAC3NzaC1lZDI1NTE5AAAAIGniXftUOUzZmSn%2FWDg2LyXlhoHA4nM%2FMpPjaSVjahNo%20me%2Byou%40x"
-	if got := proxmox.EncodeSSHKeys([]string{publicKey}); got != want {
-		t.Errorf("encoded as %s, want %s", got, want)
-	}
+	NewWithT(t).Expect(proxmox.EncodeSSHKeys([]string{publicKey})).To(Equal(want), "encoded as")
 	two := proxmox.EncodeSSHKeys([]string{publicKey, publicKey})
 	if back, err := url.PathUnescape(two); err != nil || back != publicKey+"\n"+publicKey || strings.Contains(two, "+") {
 		t.Errorf("two keys are encoded as %s (%v)", two, err)
@@ -56,12 +55,9 @@ func FuzzCheckSSHKey(f *testing.F) {
 
 func TestSnippets(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	const value = "meta=a:snippets/m,vendor=local:snippets/worker.yaml"
 	got := proxmox.ParseSnippets(value)
-	if want := map[string]string{"meta": "a:snippets/m", "vendor": "local:snippets/worker.yaml"}; !maps.Equal(got, want) {
-		t.Errorf("read as %v, want %v", got, want)
-	}
-	if back := proxmox.EncodeSnippets(got); back != value {
-		t.Errorf("written as %q, want %q", back, value)
-	}
+	g.Expect(got).To(Equal(map[string]string{"meta": "a:snippets/m", "vendor": "local:snippets/worker.yaml"}))
+	g.Expect(proxmox.EncodeSnippets(got)).To(Equal(value), "written as")
 }

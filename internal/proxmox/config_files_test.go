@@ -5,14 +5,16 @@ package proxmox_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 func TestParseConfigWithFiles(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	files := map[string]string{"/id": "user@pve!token\n", "/secret": "11111111-2222-3333-4444-555555555555\n", "/password": "hidden\n"}
 	read := func(path string) ([]byte, error) {
 		content, ok := files[path]
@@ -23,22 +25,14 @@ func TestParseConfigWithFiles(t *testing.T) {
 	}
 	const config = "clusters:\n- {region: home, url: https://pve1:8006, insecure: true, token_id_file: /id, token_secret_file: /secret, root: {password_file: /password}}\n"
 	parsed, err := proxmox.ParseConfigWithFiles([]byte(config), read)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	cluster := parsed.Clusters[0]
 	if cluster.TokenID != "user@pve!token" || cluster.TokenSecret != "11111111-2222-3333-4444-555555555555" || cluster.Root.Password != "hidden" {
 		t.Errorf("got token %s, secret of %d characters, password of %d", cluster.TokenID, len(cluster.TokenSecret), len(cluster.Root.Password))
 	}
-	if cluster.TokenIDFile+cluster.TokenSecretFile+cluster.Root.PasswordFile != "" {
-		t.Error("the config still names files")
-	}
+	g.Expect(cluster.TokenIDFile+cluster.TokenSecretFile+cluster.Root.PasswordFile).To(BeEmpty(), "the config still names files")
 	_, err = proxmox.ParseConfigWithFiles([]byte("# home\n\n\nclusters:\n\n- {region: home, url: https://pve1:8006, insecure: true, token_id_file: /id, token_secert_file: /secret}\n"), read)
-	if err == nil || !strings.HasPrefix(err.Error(), "line 6: clusters[0].token_secert_file: ") {
-		t.Errorf("got error %v, want the line of the file", err)
-	}
+	g.Expect(err).To(MatchError(HavePrefix("line 6: clusters[0].token_secert_file: ")))
 	delete(files, "/secret")
-	if _, err := proxmox.ParseConfigWithFiles([]byte(config), read); err == nil || err.Error() != "line 2: token_secret_file: /secret is not mounted" {
-		t.Errorf("got error %v", err)
-	}
+	g.Expect(proxmox.ParseConfigWithFiles([]byte(config), read)).Error().To(MatchError("line 2: token_secret_file: /secret is not mounted"))
 }

@@ -27,18 +27,15 @@ func load(t *testing.T, text string, files map[string]string) (proxmox.Config, e
 	dir := t.TempDir()
 	files["cloud.yaml"] = strings.ReplaceAll(text, "DIR", dir)
 	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		NewWithT(t).Expect(os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600)).To(Succeed())
 	}
 	return proxmox.LoadConfig(filepath.Join(dir, "cloud.yaml"))
 }
 
 func TestLoadConfig(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	ca := newFakeHost(t, always(data(version))).ca()
-	found, err := load(t, `
+	simulated(t, func(t *testing.T, g *WithT) {
+		ca := newFakeHost(t, always(data(version))).ca()
+		found, err := load(t, `
 features:
   provider: capmox
 clusters:
@@ -59,25 +56,25 @@ clusters:
   username: root@pam
   password: 12345
 `, map[string]string{"ca.pem": ca, "id": "kubernetes@pve!karpenter\n", "secret": "s3cr3t\n"})
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(found.Features.Provider).To(Equal("capmox"))
-	g.Expect(found.Clusters).To(HaveLen(3))
-	one, two, three := found.Clusters[0], found.Clusters[1], found.Clusters[2]
-	g.Expect(one).To(Equal(proxmox.ClusterConfig{
-		Region: "dc1", URLs: []string{"https://pve1:8006/api2/json"}, Insecure: true, TokenID: "kubernetes@pve!karpenter", TokenSecret: "s3cr3t",
-	}))
-	g.Expect(two.URLs).To(Equal([]string{
-		"https://10.0.0.1:8006/api2/json", "https://10.0.0.2:8006/api2/json", "https://[2001:db8::1]:8006/api2/json",
-	}))
-	g.Expect(two.CA).To(Equal(ca))
-	g.Expect(two.TokenSecretFile).To(HaveSuffix("/secret"))
-	g.Expect(three.URLs).To(Equal([]string{"https://pve.example.com/proxy/api2/json"}))
-	g.Expect(three.Fingerprints).To(Equal([]string{hexPrint}))
-	g.Expect(three.Password).To(Equal(proxmox.Secret("12345")))
-	for _, c := range found.Clusters {
-		_, err := proxmox.New(c, proxmox.Options{})
 		g.Expect(err).NotTo(HaveOccurred())
-	}
+		g.Expect(found.Features.Provider).To(Equal("capmox"))
+		g.Expect(found.Clusters).To(HaveLen(3))
+		one, two, three := found.Clusters[0], found.Clusters[1], found.Clusters[2]
+		g.Expect(one).To(Equal(proxmox.ClusterConfig{
+			Region: "dc1", URLs: []string{"https://pve1:8006/api2/json"}, Insecure: true, TokenID: "kubernetes@pve!karpenter", TokenSecret: "s3cr3t",
+		}))
+		g.Expect(two.URLs).To(Equal([]string{
+			"https://10.0.0.1:8006/api2/json", "https://10.0.0.2:8006/api2/json", "https://[2001:db8::1]:8006/api2/json",
+		}))
+		g.Expect(two.CA).To(Equal(ca))
+		g.Expect(two.TokenSecretFile).To(HaveSuffix("/secret"))
+		g.Expect(three.URLs).To(Equal([]string{"https://pve.example.com/proxy/api2/json"}))
+		g.Expect(three.Fingerprints).To(Equal([]string{hexPrint}))
+		g.Expect(three.Password).To(Equal(proxmox.Secret("12345")))
+		for _, c := range found.Clusters {
+			g.Expect(proxmox.New(c, proxmox.Options{})).Error().NotTo(HaveOccurred())
+		}
+	})
 }
 
 // Each error is one line with line, field, value found and values allowed, and without
@@ -160,12 +157,10 @@ func TestLoadConfigErrors(t *testing.T) {
 func TestLoadConfigMissingFile(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	_, err := proxmox.LoadConfig("")
-	g.Expect(err).To(MatchError(ContainSubstring("set --cloud-config or CLOUD_CONFIG")))
-	_, err = proxmox.LoadConfig("/nowhere/cloud.yaml")
+	g.Expect(proxmox.LoadConfig("")).Error().To(MatchError(ContainSubstring("set --cloud-config or CLOUD_CONFIG")))
+	_, err := proxmox.LoadConfig("/nowhere/cloud.yaml")
 	g.Expect(err).To(MatchError("reading the cloud config: /nowhere/cloud.yaml does not exist: check --cloud-config and the mounted secret"))
-	_, err = proxmox.LoadConfig(t.TempDir())
-	g.Expect(err).To(MatchError(ContainSubstring("is a directory")))
+	g.Expect(proxmox.LoadConfig(t.TempDir())).Error().To(MatchError(ContainSubstring("is a directory")))
 }
 
 func FuzzLoadConfig(f *testing.F) {

@@ -7,7 +7,6 @@ import (
 	"context"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,193 +20,179 @@ import (
 const version = `{"version":"8.4.21","release":"8.4","repoid":"2606ac85"}`
 
 func TestFailover(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	down, up := newFakeHost(t, always(data(version))), newFakeHost(t, always(data(version)))
-	c := newClient(t, config(down, up), proxmox.Options{})
-	down.server.Close()
-	for range 3 {
-		found, err := c.Version(testContext(t))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(found).To(Equal(proxmox.Version{Release: "8.4", Full: "8.4.21"}))
-	}
-	g.Expect(up.requests()).To(HaveLen(3))
+	simulated(t, func(t *testing.T, g *WithT) {
+		down, up := newFakeHost(t, always(data(version))), newFakeHost(t, always(data(version)))
+		c := newClient(t, config(down, up), proxmox.Options{})
+		down.server.Close()
+		for range 3 {
+			g.Expect(c.Version(t.Context())).To(Equal(proxmox.Version{Release: "8.4", Full: "8.4.21"}))
+		}
+		g.Expect(up.requests()).To(HaveLen(3))
 
-	// The URL that worked goes down as well.
-	up.server.Close()
-	_, err := c.Version(testContext(t))
-	g.Expect(err).To(MatchError(proxmox.ErrUnreachable))
-	g.Expect(err.Error()).To(And(ContainSubstring(down.server.URL), ContainSubstring(up.server.URL)))
+		// The URL that worked goes down as well.
+		up.server.Close()
+		_, err := c.Version(t.Context())
+		g.Expect(err).To(MatchError(proxmox.ErrUnreachable))
+		g.Expect(err.Error()).To(And(ContainSubstring(down.server.URL), ContainSubstring(up.server.URL)))
+	})
 }
 
 func TestFailoverOfUnsentWrite(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	down, up := newFakeHost(t, always(data(`null`))), newFakeHost(t, always(data(`"`+testUPID+`"`)))
-	c := newClient(t, config(down, up), proxmox.Options{})
-	down.server.Close()
-	_, err := c.StartVM(testContext(t), "pve1", 200)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(up.requests()).To(HaveLen(1))
+	simulated(t, func(t *testing.T, g *WithT) {
+		down, up := newFakeHost(t, always(data(`null`))), newFakeHost(t, always(data(`"`+testUPID+`"`)))
+		c := newClient(t, config(down, up), proxmox.Options{})
+		down.server.Close()
+		g.Expect(c.StartVM(t.Context(), "pve1", 200)).Error().NotTo(HaveOccurred())
+		g.Expect(up.requests()).To(HaveLen(1))
+	})
 }
 
 func TestFailoverOfSentWrite(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	drops, up := newFakeHost(t, always(reply{drop: true})), newFakeHost(t, always(data(`"`+testUPID+`"`)))
-	ctx := testContext(t)
-	for _, write := range []func(c proxmox.Client) error{
-		func(c proxmox.Client) error { _, err := c.StartVM(ctx, "pve1", 200); return err },
-		func(c proxmox.Client) error {
-			return c.UpdateVM(ctx, "pve1", 200, proxmox.ConfigChange{Delete: []string{"ide2"}})
-		},
-		func(c proxmox.Client) error { _, err := c.DestroyVM(ctx, "pve1", 200); return err },
-		func(c proxmox.Client) error {
-			_, err := c.UploadISO(ctx, "pve1", "local", "a.iso", []byte("iso"))
-			return err
-		},
-	} {
-		// A new client has not seen the first URL fail.
-		g.Expect(write(newClient(t, config(drops, up), proxmox.Options{}))).To(MatchError(proxmox.ErrUnknownOutcome))
-	}
+	simulated(t, func(t *testing.T, g *WithT) {
+		drops, up := newFakeHost(t, always(reply{drop: true})), newFakeHost(t, always(data(`"`+testUPID+`"`)))
+		ctx := t.Context()
+		for _, write := range []func(c proxmox.Client) error{
+			func(c proxmox.Client) error { _, err := c.StartVM(ctx, "pve1", 200); return err },
+			func(c proxmox.Client) error {
+				return c.UpdateVM(ctx, "pve1", 200, proxmox.ConfigChange{Delete: []string{"ide2"}})
+			},
+			func(c proxmox.Client) error { _, err := c.DestroyVM(ctx, "pve1", 200); return err },
+			func(c proxmox.Client) error {
+				_, err := c.UploadISO(ctx, "pve1", "local", "a.iso", []byte("iso"))
+				return err
+			},
+		} {
+			// A new client has not seen the first URL fail.
+			g.Expect(write(newClient(t, config(drops, up), proxmox.Options{}))).To(MatchError(proxmox.ErrUnknownOutcome))
+		}
 
-	g.Expect(drops.requests()).To(HaveLen(4))
-	g.Expect(up.requests()).To(BeEmpty())
+		g.Expect(drops.requests()).To(HaveLen(4))
+		g.Expect(up.requests()).To(BeEmpty())
+	})
 }
 
 func TestFailoverOfRead(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	var asked atomic.Int32
-	drops := newFakeHost(t, func(request) reply {
-		if asked.Add(1) == 1 {
-			return reply{drop: true}
+	simulated(t, func(t *testing.T, g *WithT) {
+		var asked atomic.Int32
+		drops := newFakeHost(t, func(request) reply {
+			if asked.Add(1) == 1 {
+				return reply{drop: true}
+			}
+			return data(version)
+		})
+		up := newFakeHost(t, always(data(version)))
+		c := newClient(t, config(drops, up), proxmox.Options{})
+		for range 3 {
+			g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred())
 		}
-		return data(version)
+		g.Expect(drops.requests()).To(HaveLen(1), "stays at the second URL although the first one works again")
+		g.Expect(up.requests()).To(HaveLen(3))
 	})
-	up := newFakeHost(t, always(data(version)))
-	c := newClient(t, config(drops, up), proxmox.Options{})
-	for range 3 {
-		_, err := c.Version(testContext(t))
-		g.Expect(err).NotTo(HaveOccurred())
-	}
-	g.Expect(drops.requests()).To(HaveLen(1), "stays at the second URL although the first one works again")
-	g.Expect(up.requests()).To(HaveLen(3))
 }
 
 func TestFailoverTimeout(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	slow := newFakeHost(t, always(reply{status: 200, body: `{"data":null}`, wait: time.Minute}))
-	c := newClient(t, config(slow), proxmox.Options{ResponseTimeout: 100 * time.Millisecond})
-	_, err := c.Version(testContext(t))
-	g.Expect(err).To(MatchError(proxmox.ErrUnreachable))
-	// On a busy machine the timeout may expire before the request is sent.
-	g.Eventually(func() error {
-		_, err := c.StopVM(testContext(t), "pve1", 200)
-		return err
-	}).WithTimeout(time.Minute).Should(MatchError(proxmox.ErrUnknownOutcome))
+	simulated(t, func(t *testing.T, g *WithT) {
+		slow := newFakeHost(t, always(reply{status: 200, body: `{"data":null}`, wait: time.Minute}))
+		c := newClient(t, config(slow), proxmox.Options{ResponseTimeout: 10 * time.Second})
+		began := time.Now()
+		g.Expect(c.Version(t.Context())).Error().To(MatchError(proxmox.ErrUnreachable))
+		g.Expect(time.Since(began)).To(Equal(10 * time.Second))
+		g.Expect(c.StopVM(t.Context(), "pve1", 200)).Error().To(MatchError(proxmox.ErrUnknownOutcome))
+		g.Expect(time.Since(began)).To(Equal(20 * time.Second))
+	})
 }
 
 // A caller that ends before there is a connection sends nothing.
 func TestFailoverEndedBeforeConnection(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	// The listener accepts nothing, so the TLS handshake hangs.
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	g.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() { _ = silent.Close() })
-	cfg := config()
-	cfg.URLs, cfg.Insecure = []string{"https://" + silent.Addr().String()}, true
-	c := newClient(t, cfg, proxmox.Options{DialTimeout: time.Minute})
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	_, err = c.StartVM(ctx, "pve1", 200)
-	// A busy machine may notice the end late, as if the URL hung.
-	g.Expect(err).To(And(Or(MatchError(proxmox.ErrNoTime), MatchError(proxmox.ErrUnreachable)), MatchError(context.DeadlineExceeded)))
+	simulated(t, func(t *testing.T, g *WithT) {
+		// The listener does not respond, so the TLS handshake hangs.
+		silent := network.Listen()
+		t.Cleanup(func() { _ = silent.Close() })
+		go func() {
+			if conn, err := silent.Accept(); err == nil {
+				<-t.Context().Done()
+				_ = conn.Close()
+			}
+		}()
+		cfg := config()
+		cfg.URLs, cfg.Insecure = []string{"https://" + silent.Addr().String()}, true
+		_, err := newClient(t, cfg, proxmox.Options{}).StartVM(withTimeout(t, 900*time.Millisecond), "pve1", 200)
+		g.Expect(err).To(And(MatchError(proxmox.ErrNoTime), MatchError(context.DeadlineExceeded)))
+	})
 }
 
 func TestFailoverCanceled(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	var calls atomic.Int32
-	var cancelCaller atomic.Pointer[context.CancelFunc]
-	answer := func(r request) reply {
-		calls.Add(1)
-		(*cancelCaller.Load())() // the caller cancels when the Host has the request
-		if r.method == http.MethodGet {
-			return reply{status: 200, body: `{"data":null}`, wait: time.Minute}
+	simulated(t, func(t *testing.T, g *WithT) {
+		var calls atomic.Int32
+		var cancelCaller atomic.Pointer[context.CancelFunc]
+		answer := func(r request) reply {
+			calls.Add(1)
+			(*cancelCaller.Load())() // the caller cancels when the Host has the request
+			if r.method == http.MethodGet {
+				return reply{status: 200, body: `{"data":null}`, wait: time.Minute}
+			}
+			return reply{status: 200, body: `{"data":"` + testUPID + `"}`, wait: 100 * time.Millisecond}
 		}
-		return reply{status: 200, body: `{"data":"` + testUPID + `"}`, wait: 100 * time.Millisecond}
-	}
-	c := newClient(t, config(newFakeHost(t, answer), newFakeHost(t, answer)), proxmox.Options{})
-	canceledByHost := func() context.Context {
-		ctx, cancel := context.WithCancel(testContext(t))
-		cancelCaller.Store(&cancel)
-		return ctx
-	}
-	_, err := c.Version(canceledByHost())
-	g.Expect(err).To(MatchError(context.Canceled))
-	g.Expect(calls.Load()).To(BeEquivalentTo(1), "no request to the other URL after the caller canceled")
+		c := newClient(t, config(newFakeHost(t, answer), newFakeHost(t, answer)), proxmox.Options{})
+		canceledByHost := func() context.Context {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancelCaller.Store(&cancel)
+			return ctx
+		}
+		g.Expect(c.Version(canceledByHost())).Error().To(MatchError(context.Canceled))
+		g.Expect(calls.Load()).To(BeEquivalentTo(1), "no request to the other URL after the caller canceled")
 
-	ctx := canceledByHost()
-	g.Expect(c.StartVM(ctx, "pve1", 200)).To(BeEquivalentTo(testUPID), "the response to a write is awaited")
-	g.Expect(c.UploadISO(canceledByHost(), "pve1", "local", "a.iso", []byte("iso"))).To(BeEquivalentTo(testUPID))
+		ctx := canceledByHost()
+		g.Expect(c.StartVM(ctx, "pve1", 200)).To(BeEquivalentTo(testUPID), "the response to a write is awaited")
+		g.Expect(c.UploadISO(canceledByHost(), "pve1", "local", "a.iso", []byte("iso"))).To(BeEquivalentTo(testUPID))
 
-	_, err = c.StartVM(ctx, "pve1", 200)
-	g.Expect(err).To(And(MatchError(proxmox.ErrNoTime), MatchError(context.Canceled)), "nothing was sent")
-	g.Expect(calls.Load()).To(BeEquivalentTo(3))
+		g.Expect(c.StartVM(ctx, "pve1", 200)).Error().To(And(MatchError(proxmox.ErrNoTime), MatchError(context.Canceled)), "nothing was sent")
+		g.Expect(calls.Load()).To(BeEquivalentTo(3))
+	})
 }
 
 func TestFailoverParallelCalls(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	first, second := newFakeHost(t, always(data(version))), newFakeHost(t, always(data(version)))
-	c := newClient(t, config(first, second), proxmox.Options{})
-	var wg sync.WaitGroup
-	for i := range 20 {
-		wg.Go(func() {
-			if i == 10 {
-				first.server.Close()
-			}
-			for range 3 {
-				_, err := c.Version(testContext(t))
-				g.Expect(err).NotTo(HaveOccurred())
-			}
-		})
-	}
-	wg.Wait()
-	before := len(second.requests())
-	_, err := c.Version(testContext(t))
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(second.requests()).To(HaveLen(before + 1))
+	simulated(t, func(t *testing.T, g *WithT) {
+		first, second := newFakeHost(t, always(data(version))), newFakeHost(t, always(data(version)))
+		c := newClient(t, config(first, second), proxmox.Options{})
+		var wg sync.WaitGroup
+		for i := range 20 {
+			wg.Go(func() {
+				if i == 10 {
+					first.server.Close()
+				}
+				for range 3 {
+					g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred())
+				}
+			})
+		}
+		wg.Wait()
+		before := len(second.requests())
+		g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred())
+		g.Expect(second.requests()).To(HaveLen(before + 1))
+	})
 }
 
-// Proxmox keeps an idle connection for 5 s.
+// The client closes an idle connection after 3 s, before Proxmox does.
 func TestConnectionReuse(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	var connections atomic.Int32
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write([]byte(`{"data":` + version + `}`))
-	}))
-	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
-		if state == http.StateNew {
-			connections.Add(1)
+	simulated(t, func(t *testing.T, g *WithT) {
+		var connections atomic.Int32
+		server := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = w.Write([]byte(`{"data":` + version + `}`))
+		}))
+		server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+			if state == http.StateNew {
+				connections.Add(1)
+			}
 		}
-	}
-	server.StartTLS()
-	t.Cleanup(server.Close)
-	cfg := config()
-	cfg.URLs, cfg.Insecure = []string{server.URL}, true
-	c := newClient(t, cfg, proxmox.Options{})
-	// On a busy machine, the client may close a connection between two requests: it does so after 3 s.
-	g.Eventually(func() int32 {
-		before := connections.Load()
-		for range 5 {
-			_, err := c.Version(testContext(t))
-			g.Expect(err).NotTo(HaveOccurred())
+		server.StartTLS()
+		cfg := config()
+		cfg.URLs, cfg.Insecure = []string{server.URL}, true
+		c := newClient(t, cfg, proxmox.Options{})
+		for _, idle := range []time.Duration{0, 2900 * time.Millisecond, 2900 * time.Millisecond, 3100 * time.Millisecond} {
+			time.Sleep(idle)
+			g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred())
 		}
-		return connections.Load() - before
-	}).Should(BeNumerically("<=", 1))
+		g.Expect(connections.Load()).To(BeEquivalentTo(2))
+	})
 }

@@ -6,7 +6,6 @@ package proxmox_test
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -17,9 +16,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 const (
@@ -27,6 +30,23 @@ const (
 	testSecret  = "11111111-2222-3333-4444-555555555555"
 	testUPID    = "UPID:pve1:00003921:00053CD7:6AF90394:qmclone:9001:kubernetes@pve!karpenter:"
 )
+
+// network connects clients to fakeHosts.
+var network pvesim.MemoryNetwork
+
+// simulated runs a parallel test with a fake clock: time passes only while the test, the client and the Hosts wait. So
+// neither timeouts nor the order of events depend on the load of the machine, and waiting takes no real time.
+func simulated(t *testing.T, test func(t *testing.T, g *WithT)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { test(t, NewWithT(t)) })
+}
+
+// runSimulated runs a subtest with a fake clock.
+func runSimulated(t *testing.T, name string, test func(t *testing.T, g *WithT)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { simulated(t, test) })
+}
 
 // reply is the response of a fakeHost.
 type reply struct {
@@ -69,7 +89,7 @@ type fakeHost struct {
 func newFakeHost(t *testing.T, answer func(request) reply) *fakeHost {
 	t.Helper()
 	f := &fakeHost{}
-	f.server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		seen := request{
 			method: r.Method, uri: strings.TrimPrefix(r.RequestURI, "/api2/json"), body: string(body),
@@ -79,10 +99,19 @@ func newFakeHost(t *testing.T, answer func(request) reply) *fakeHost {
 		f.seen = append(f.seen, seen)
 		f.mu.Unlock()
 		f.write(w, r, answer(seen))
-	}))
-	f.server.Config.ErrorLog = log.New(io.Discard, "", 0)
-	t.Cleanup(f.server.Close)
+	})
+	f.server = serve(t, handler)
+	f.server.StartTLS()
 	return f
+}
+
+// serve returns a server in memory that is not started yet. It ends with the test.
+func serve(t *testing.T, handler http.Handler) *httptest.Server {
+	t.Helper()
+	config := &http.Server{Handler: handler, ErrorLog: log.New(io.Discard, "", 0), ReadHeaderTimeout: time.Hour}
+	server := &httptest.Server{Listener: network.Listen(), Config: config}
+	t.Cleanup(server.Close)
+	return server
 }
 
 func (f *fakeHost) write(w http.ResponseWriter, r *http.Request, a reply) {
@@ -137,13 +166,11 @@ func config(hosts ...*fakeHost) proxmox.ClusterConfig {
 
 func newClient(t testing.TB, cfg proxmox.ClusterConfig, opts proxmox.Options) proxmox.Client {
 	t.Helper()
-	if opts.DialTimeout == 0 {
-		opts.DialTimeout = time.Minute // a busy machine needs longer for a TLS handshake
+	if opts.DialContext == nil {
+		opts.DialContext = network.DialContext
 	}
 	c, err := proxmox.New(cfg, opts)
-	if err != nil {
-		t.Fatalf("New: %v", err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return c
 }
 
@@ -156,10 +183,3 @@ func clientOf(t *testing.T, answer func(request) reply) (proxmox.Client, *fakeHo
 
 // always returns the same reply to every request.
 func always(a reply) func(request) reply { return func(request) reply { return a } }
-
-func testContext(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}

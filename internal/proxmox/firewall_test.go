@@ -92,9 +92,7 @@ func TestSetFirewall(t *testing.T) {
 		after []string
 		calls int
 	}{
-		"no_rules": {
-			after: []string{"group k8s net0", "group storage net1"}, calls: 4,
-		},
+		"no_rules": {after: []string{"group k8s net0", "group storage net1"}, calls: 4},
 		"all_rules": {
 			have:  []map[string]any{group("storage", "net1", 1), accept(), group("k8s", "net0", 1)},
 			after: []string{"group storage net1", "in ACCEPT ", "group k8s net0"}, calls: 2,
@@ -107,12 +105,10 @@ func TestSetFirewall(t *testing.T) {
 			after: []string{"group storage net1", "group k8s net0", "in ACCEPT "}, calls: 12,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
+		runSimulated(t, name, func(t *testing.T, g *WithT) {
 			firewall := &fakeFirewall{rules: test.have}
 			c, host := clientOf(t, firewall.answer)
-			g.Expect(c.SetFirewall(testContext(t), "pve1", 200, want)).To(Succeed())
+			g.Expect(c.SetFirewall(t.Context(), "pve1", 200, want)).To(Succeed())
 			g.Expect(firewall.names()).To(Equal(test.after))
 			g.Expect(firewall.options).To(MatchJSON(`{"enable":"1","policy_in":"DROP"}`))
 			g.Expect(host.requests()).To(HaveLen(test.calls))
@@ -121,42 +117,42 @@ func TestSetFirewall(t *testing.T) {
 }
 
 func TestSetFirewallConcurrentChange(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	firewall := &fakeFirewall{
-		rules: []map[string]any{group("old", "net0", 1), group("k8s", "net0", 1)},
-		foreign: func(f *fakeFirewall) {
-			f.rules = append([]map[string]any{{"type": "in", "action": "ACCEPT", "enable": 1}}, f.rules...)
-			f.version++
-		},
-	}
-	c, _ := clientOf(t, firewall.answer)
-	g.Expect(c.SetFirewall(testContext(t), "pve1", 200, []proxmox.SecurityGroupRule{{Group: "k8s", Interface: "net0"}})).To(Succeed())
-	g.Expect(firewall.names()).To(Equal([]string{"in ACCEPT ", "group k8s net0"}))
+	simulated(t, func(t *testing.T, g *WithT) {
+		firewall := &fakeFirewall{
+			rules: []map[string]any{group("old", "net0", 1), group("k8s", "net0", 1)},
+			foreign: func(f *fakeFirewall) {
+				f.rules = append([]map[string]any{{"type": "in", "action": "ACCEPT", "enable": 1}}, f.rules...)
+				f.version++
+			},
+		}
+		c, _ := clientOf(t, firewall.answer)
+		g.Expect(c.SetFirewall(t.Context(), "pve1", 200, []proxmox.SecurityGroupRule{{Group: "k8s", Interface: "net0"}})).To(Succeed())
+		g.Expect(firewall.names()).To(Equal([]string{"in ACCEPT ", "group k8s net0"}))
+	})
 }
 
 func TestSetFirewallOrder(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	firewall := &fakeFirewall{rules: []map[string]any{group("old", "net0", 1)}}
-	c, _ := clientOf(t, firewall.answer)
-	g.Expect(c.SetFirewall(testContext(t), "pve1", 200, []proxmox.SecurityGroupRule{{Group: "new", Interface: "net0"}})).To(Succeed())
-	g.Expect(firewall.names()).To(Equal([]string{"group new net0"}))
-	g.Expect(firewall.log).To(Equal([]string{"POST rules", "DELETE rules/1", "PUT options"}))
+	simulated(t, func(t *testing.T, g *WithT) {
+		firewall := &fakeFirewall{rules: []map[string]any{group("old", "net0", 1)}}
+		c, _ := clientOf(t, firewall.answer)
+		g.Expect(c.SetFirewall(t.Context(), "pve1", 200, []proxmox.SecurityGroupRule{{Group: "new", Interface: "net0"}})).To(Succeed())
+		g.Expect(firewall.names()).To(Equal([]string{"group new net0"}))
+		g.Expect(firewall.log).To(Equal([]string{"POST rules", "DELETE rules/1", "PUT options"}))
+	})
 }
 
 func TestSetFirewallWithoutGroups(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	firewall := &fakeFirewall{rules: []map[string]any{{"type": "in", "action": "ACCEPT", "enable": 1}, group("a", "net0", 1), group("b", "net0", 0)}}
-	c, _ := clientOf(t, firewall.answer)
-	g.Expect(c.SetFirewall(testContext(t), "pve1", 200, nil)).To(Succeed())
-	g.Expect(firewall.names()).To(Equal([]string{"in ACCEPT "}))
-	g.Expect(firewall.options).To(MatchJSON(`{"enable":"0"}`))
-	g.Expect(firewall.log[0]).To(Equal("PUT options"))
+	simulated(t, func(t *testing.T, g *WithT) {
+		firewall := &fakeFirewall{rules: []map[string]any{{"type": "in", "action": "ACCEPT", "enable": 1}, group("a", "net0", 1), group("b", "net0", 0)}}
+		c, _ := clientOf(t, firewall.answer)
+		g.Expect(c.SetFirewall(t.Context(), "pve1", 200, nil)).To(Succeed())
+		g.Expect(firewall.names()).To(Equal([]string{"in ACCEPT "}))
+		g.Expect(firewall.options).To(MatchJSON(`{"enable":"0"}`))
+		g.Expect(firewall.log[0]).To(Equal("PUT options"))
 
-	// A firewall without groups, configured by another user, is not changed.
-	firewall.log = nil
-	g.Expect(c.SetFirewall(testContext(t), "pve1", 200, nil)).To(Succeed())
-	g.Expect(firewall.log).To(BeEmpty())
+		// A firewall without groups, configured by another user, is not changed.
+		firewall.log = nil
+		g.Expect(c.SetFirewall(t.Context(), "pve1", 200, nil)).To(Succeed())
+		g.Expect(firewall.log).To(BeEmpty())
+	})
 }

@@ -37,20 +37,17 @@ func TestFailoverOfForeignResponse(t *testing.T) {
 		"login_page":      {answer: reply{status: 302, header: "Location: https://login.example.com"}, refused: true},
 		"firewall":        {answer: reply{status: 403, header: htmlType, body: "<html>"}, refused: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
+		runSimulated(t, name, func(t *testing.T, g *WithT) {
 			balancer, up := newFakeHost(t, always(test.answer)), newFakeHost(t, always(data(version)))
 			c := newClient(t, config(balancer, up), proxmox.Options{})
 			for range 4 {
-				_, err := c.Version(testContext(t))
-				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred())
 			}
 			g.Expect(balancer.requests()).To(HaveLen(1), "the URL is not used again")
 
 			balancer, up = newFakeHost(t, always(test.answer)), newFakeHost(t, always(data(`"`+testUPID+`"`)))
 			c = newClient(t, config(balancer, up), proxmox.Options{})
-			_, err := c.StartVM(testContext(t), "pve1", 200)
+			_, err := c.StartVM(t.Context(), "pve1", 200)
 			if test.refused {
 				g.Expect(err).NotTo(HaveOccurred())
 			} else {
@@ -58,8 +55,7 @@ func TestFailoverOfForeignResponse(t *testing.T) {
 				g.Expect(up.requests()).To(BeEmpty(), "a write that may have arrived is not repeated")
 			}
 			for range 2 {
-				_, err := c.StartVM(testContext(t), "pve1", 200)
-				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(c.StartVM(t.Context(), "pve1", 200)).Error().NotTo(HaveOccurred())
 			}
 			g.Expect(balancer.writes()).To(HaveLen(1), "the URL is not used again")
 		})
@@ -82,16 +78,13 @@ func TestFailoverNotOfProxmoxError(t *testing.T) {
 		"not_JSON_by_itself":   {status: 500, reason: "malformed JSON string", header: "Content-Type: text/plain"},
 		"redirect_of_pveproxy": {status: 301, header: pveServer},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
+		runSimulated(t, name, func(t *testing.T, g *WithT) {
 			fails, up := newFakeHost(t, always(answer)), newFakeHost(t, always(data(version)))
 			c := newClient(t, config(fails, up), proxmox.Options{})
-			_, err := c.Version(testContext(t))
-			g.Expect(err).To(HaveOccurred())
+			g.Expect(c.Version(t.Context())).Error().To(HaveOccurred())
 			g.Expect(up.requests()).To(BeEmpty())
 			for range 4 {
-				_, _ = c.Version(testContext(t))
+				_, _ = c.Version(t.Context())
 			}
 			g.Expect(fails.requests()).To(HaveLen(3), "both URLs share the requests")
 		})
@@ -100,16 +93,15 @@ func TestFailoverNotOfProxmoxError(t *testing.T) {
 
 // If only a load balancer responds, the error and the metrics show what it responds with.
 func TestCheckLoadBalancer(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	balancer := newFakeHost(t, always(reply{status: 503, header: htmlType, body: "<html>"}))
-	g.Expect(checkMessage(t, config(balancer))).To(And(
-		ContainSubstring(`region "dc1"`), ContainSubstring("no response from Proxmox VE"), ContainSubstring("pveproxy"),
-		ContainSubstring(balancer.server.URL), ContainSubstring("a load balancer or reverse proxy responds with 503 Service Unavailable"),
-	))
-	registry := prometheus.NewPedanticRegistry()
-	c := newClient(t, config(balancer), proxmox.Options{Registerer: registry})
-	_, err := c.Version(testContext(t))
-	g.Expect(err).To(MatchError(proxmox.ErrUnreachable))
-	g.Expect(countRequests(g, registry)).To(ConsistOf("GET /version 503 1"))
+	simulated(t, func(t *testing.T, g *WithT) {
+		balancer := newFakeHost(t, always(reply{status: 503, header: htmlType, body: "<html>"}))
+		g.Expect(checkMessage(t, config(balancer))).To(And(
+			ContainSubstring(`region "dc1"`), ContainSubstring("no response from Proxmox VE"), ContainSubstring("pveproxy"),
+			ContainSubstring(balancer.server.URL), ContainSubstring("a load balancer or reverse proxy responds with 503 Service Unavailable"),
+		))
+		registry := prometheus.NewPedanticRegistry()
+		c := newClient(t, config(balancer), proxmox.Options{Registerer: registry})
+		g.Expect(c.Version(t.Context())).Error().To(MatchError(proxmox.ErrUnreachable))
+		g.Expect(countRequests(g, registry)).To(ConsistOf("GET /version 503 1"))
+	})
 }

@@ -16,27 +16,26 @@ import (
 )
 
 func TestMetricsOfRequests(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	registry := prometheus.NewPedanticRegistry()
-	host := newFakeHost(t, func(r request) reply {
-		if r.method == "GET" {
-			return failed(500, "can't lock file '/var/lock/qemu-server/lock-200.conf' - got timeout")
-		}
-		return data(`"` + testUPID + `"`)
-	})
-	c := newClient(t, config(host), proxmox.Options{Registerer: registry})
-	other := config(host)
-	other.Region = "dc2"
-	c2 := newClient(t, other, proxmox.Options{Registerer: registry})
-	_, _ = c.VMConfig(testContext(t), "pve1", 200)
-	_, _ = c.VMConfig(testContext(t), "pve2", 201)
-	_, _ = c.UploadISO(testContext(t), "pve1", "local", "a.iso", []byte("iso"))
-	_, _ = c2.DeleteVolume(testContext(t), "pve1", "local:iso/a.iso")
-	host.server.Close()
-	_, _ = c2.StartVM(testContext(t), "pve1", 200)
+	simulated(t, func(t *testing.T, g *WithT) {
+		registry := prometheus.NewPedanticRegistry()
+		host := newFakeHost(t, func(r request) reply {
+			if r.method == "GET" {
+				return failed(500, "can't lock file '/var/lock/qemu-server/lock-200.conf' - got timeout")
+			}
+			return data(`"` + testUPID + `"`)
+		})
+		c := newClient(t, config(host), proxmox.Options{Registerer: registry})
+		other := config(host)
+		other.Region = "dc2"
+		c2 := newClient(t, other, proxmox.Options{Registerer: registry})
+		_, _ = c.VMConfig(t.Context(), "pve1", 200)
+		_, _ = c.VMConfig(t.Context(), "pve2", 201)
+		_, _ = c.UploadISO(t.Context(), "pve1", "local", "a.iso", []byte("iso"))
+		_, _ = c2.DeleteVolume(t.Context(), "pve1", "local:iso/a.iso")
+		host.server.Close()
+		_, _ = c2.StartVM(t.Context(), "pve1", 200)
 
-	g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(`
+		g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(`
 # HELP karpenter_proxmox_api_requests_total Requests to the Proxmox VE API by endpoint, method and status code. The code is "none" without a response. It is "not_found" or "exists" if that is the answer to a read or a deletion, which Proxmox sends as an error.
 # TYPE karpenter_proxmox_api_requests_total counter
 karpenter_proxmox_api_requests_total{code="500",endpoint="/nodes/:node/qemu/:vmid/config",method="GET",region="dc1"} 2
@@ -44,46 +43,43 @@ karpenter_proxmox_api_requests_total{code="200",endpoint="/nodes/:node/storage/:
 karpenter_proxmox_api_requests_total{code="200",endpoint="/nodes/:node/storage/:storage/content/:volume",method="DELETE",region="dc2"} 1
 karpenter_proxmox_api_requests_total{code="none",endpoint="/nodes/:node/qemu/:vmid/status/start",method="POST",region="dc2"} 1
 `), "karpenter_proxmox_api_requests_total")).To(Succeed())
-	g.Expect(testutil.GatherAndCount(registry, "karpenter_proxmox_api_request_duration_seconds")).To(Equal(4))
+		g.Expect(testutil.GatherAndCount(registry, "karpenter_proxmox_api_request_duration_seconds")).To(Equal(4))
+	})
 }
 
 // An answer that the caller expects is not an error, whatever its status code.
 func TestMetricsOfExpectedAnswers(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	const missing = "Configuration file 'nodes/pve1/qemu-server/200.conf' does not exist"
-	answers := map[string]reply{
-		"GET /nodes/pve1/qemu/200/config?current=1":                        failed(500, missing),
-		"DELETE /nodes/pve1/qemu/200?destroy-unreferenced-disks=0&purge=1": failed(500, missing),
-		"POST /nodes/pve1/qemu/200/status/start":                           failed(500, missing),
-		// Without a privilege on a VMID, 403 may mean that it is free.
-		"GET /nodes/pve1/qemu/201/config?current=1": failed(403, "Permission check failed (/vms/201, VM.Audit)"),
-		"GET /nodes/pve1/qemu/202/config?current=1": failed(403, "Permission check failed (/vms/202, VM.Audit)"),
-		"GET /cluster/nextid?vmid=201":              data(`"201"`),
-		"GET /cluster/nextid?vmid=202":              {status: 400, reason: "Parameter verification failed.", body: `{"errors":{"vmid":"VM 202 already exists"}}`},
-	}
-	host := newFakeHost(t, func(r request) reply { return answers[r.method+" "+r.uri] })
-	registry := prometheus.NewPedanticRegistry()
-	c := newClient(t, config(host), proxmox.Options{Registerer: registry})
-	for _, vmid := range []int{200, 201} {
-		_, err := c.VMConfig(testContext(t), "pve1", vmid)
-		g.Expect(err).To(MatchError(proxmox.ErrNotFound))
-	}
-	_, err := c.VMConfig(testContext(t), "pve1", 202)
-	g.Expect(err).To(MatchError(ContainSubstring("VM.Audit is missing on /vms/202")))
-	_, err = c.DestroyVM(testContext(t), "pve1", 200)
-	g.Expect(err).To(MatchError(proxmox.ErrNotFound))
-	_, err = c.StartVM(testContext(t), "pve1", 200)
-	g.Expect(err).To(MatchError(proxmox.ErrNotFound))
+	simulated(t, func(t *testing.T, g *WithT) {
+		const missing = "Configuration file 'nodes/pve1/qemu-server/200.conf' does not exist"
+		answers := map[string]reply{
+			"GET /nodes/pve1/qemu/200/config?current=1":                        failed(500, missing),
+			"DELETE /nodes/pve1/qemu/200?destroy-unreferenced-disks=0&purge=1": failed(500, missing),
+			"POST /nodes/pve1/qemu/200/status/start":                           failed(500, missing),
+			// Without a privilege on a VMID, 403 may mean that it is free.
+			"GET /nodes/pve1/qemu/201/config?current=1": failed(403, "Permission check failed (/vms/201, VM.Audit)"),
+			"GET /nodes/pve1/qemu/202/config?current=1": failed(403, "Permission check failed (/vms/202, VM.Audit)"),
+			"GET /cluster/nextid?vmid=201":              data(`"201"`),
+			"GET /cluster/nextid?vmid=202":              {status: 400, reason: "Parameter verification failed.", body: `{"errors":{"vmid":"VM 202 already exists"}}`},
+		}
+		host := newFakeHost(t, func(r request) reply { return answers[r.method+" "+r.uri] })
+		registry := prometheus.NewPedanticRegistry()
+		c := newClient(t, config(host), proxmox.Options{Registerer: registry})
+		for _, vmid := range []int{200, 201} {
+			g.Expect(c.VMConfig(t.Context(), "pve1", vmid)).Error().To(MatchError(proxmox.ErrNotFound))
+		}
+		g.Expect(c.VMConfig(t.Context(), "pve1", 202)).Error().To(MatchError(ContainSubstring("VM.Audit is missing on /vms/202")))
+		g.Expect(c.DestroyVM(t.Context(), "pve1", 200)).Error().To(MatchError(proxmox.ErrNotFound))
+		g.Expect(c.StartVM(t.Context(), "pve1", 200)).Error().To(MatchError(proxmox.ErrNotFound))
 
-	g.Expect(countRequests(g, registry)).To(ConsistOf(
-		"GET /nodes/:node/qemu/:vmid/config not_found 2",
-		"GET /nodes/:node/qemu/:vmid/config 403 1",
-		"GET /cluster/nextid 200 1",
-		"GET /cluster/nextid exists 1",
-		"DELETE /nodes/:node/qemu/:vmid not_found 1",
-		"POST /nodes/:node/qemu/:vmid/status/start 500 1",
-	))
+		g.Expect(countRequests(g, registry)).To(ConsistOf(
+			"GET /nodes/:node/qemu/:vmid/config not_found 2",
+			"GET /nodes/:node/qemu/:vmid/config 403 1",
+			"GET /cluster/nextid 200 1",
+			"GET /cluster/nextid exists 1",
+			"DELETE /nodes/:node/qemu/:vmid not_found 1",
+			"POST /nodes/:node/qemu/:vmid/status/start 500 1",
+		))
+	})
 }
 
 // countRequests returns the number of requests by method, endpoint and code.
@@ -107,25 +103,23 @@ func countRequests(g Gomega, registry *prometheus.Registry) []string {
 }
 
 func TestMetricsOfLocksAndTasks(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	registry := prometheus.NewPedanticRegistry()
-	host := newFakeHost(t, func(r request) reply {
-		if r.method == "GET" {
-			return data(`{"status":"stopped","exitstatus":"OK","type":"qmstart","upid":"` + testUPID + `"}`)
-		}
-		return failed(500, "can't lock file '/var/lock/qemu-server/lock-200.conf' - got timeout")
-	})
-	c := newClient(t, config(host), proxmox.Options{Registerer: registry})
-	_, err := c.StartVM(testContext(t), "pve1", 200)
-	g.Expect(err).To(MatchError(proxmox.ErrLocked))
-	_, err = proxmox.WaitTask(testContext(t), c, testUPID, proxmox.WaitOptions{})
-	g.Expect(err).NotTo(HaveOccurred())
+	simulated(t, func(t *testing.T, g *WithT) {
+		registry := prometheus.NewPedanticRegistry()
+		host := newFakeHost(t, func(r request) reply {
+			if r.method == "GET" {
+				return data(`{"status":"stopped","exitstatus":"OK","type":"qmstart","upid":"` + testUPID + `"}`)
+			}
+			return failed(500, "can't lock file '/var/lock/qemu-server/lock-200.conf' - got timeout")
+		})
+		c := newClient(t, config(host), proxmox.Options{Registerer: registry})
+		g.Expect(c.StartVM(t.Context(), "pve1", 200)).Error().To(MatchError(proxmox.ErrLocked))
+		g.Expect(proxmox.WaitTask(t.Context(), c, testUPID, proxmox.WaitOptions{})).Error().NotTo(HaveOccurred())
 
-	g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(`
+		g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(`
 # HELP karpenter_proxmox_api_locked_total Requests that Proxmox refused because of a lock or because no worker was free. They are retried.
 # TYPE karpenter_proxmox_api_locked_total counter
 karpenter_proxmox_api_locked_total{endpoint="/nodes/:node/qemu/:vmid/status/start",region="dc1"} 1
 `), "karpenter_proxmox_api_locked_total")).To(Succeed())
-	g.Expect(testutil.GatherAndCount(registry, "karpenter_proxmox_task_duration_seconds")).To(Equal(1))
+		g.Expect(testutil.GatherAndCount(registry, "karpenter_proxmox_task_duration_seconds")).To(Equal(1))
+	})
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -18,8 +17,8 @@ import (
 // partitioned is a Cluster with two URLs whose Hosts respond to their own requests.
 type partitioned struct {
 	proxmox.Client
-	urls  [2]*fakeHost
-	clock *testclock.FakeClock
+	t    *testing.T
+	urls [2]*fakeHost
 	// healed is whether both Hosts reach pve3 again.
 	healed atomic.Bool
 }
@@ -28,7 +27,7 @@ type partitioned struct {
 // for pve3.
 func newPartitioned(t *testing.T, forwarded ...func(request) reply) *partitioned {
 	t.Helper()
-	c := &partitioned{clock: testclock.NewFakeClock(time.Now())}
+	c := &partitioned{t: t}
 	for i := range c.urls {
 		c.urls[i] = newFakeHost(t, func(r request) reply {
 			switch {
@@ -40,7 +39,7 @@ func newPartitioned(t *testing.T, forwarded ...func(request) reply) *partitioned
 			return data(version)
 		})
 	}
-	c.Client = newClient(t, config(c.urls[:]...), proxmox.Options{ResponseTimeout: 15 * time.Second, Clock: c.clock})
+	c.Client = newClient(t, config(c.urls[:]...), proxmox.Options{ResponseTimeout: 15 * time.Second})
 	return c
 }
 
@@ -60,8 +59,8 @@ func (c *partitioned) forwarded(host string) [2]int {
 // A URL whose Host responds, but does not reach another Host, is avoided for that Host.
 func TestFailoverPartitionedHost(t *testing.T) {
 	t.Parallel()
-	read := func(c *partitioned, host string) error { _, err := c.VMConfig(testContext(t), host, 200); return err }
-	write := func(c *partitioned, host string) error { _, err := c.StartVM(testContext(t), host, 200); return err }
+	read := func(c *partitioned, host string) error { _, err := c.VMConfig(c.t.Context(), host, 200); return err }
+	write := func(c *partitioned, host string) error { _, err := c.StartVM(c.t.Context(), host, 200); return err }
 	noRoute := always(reply{status: 595, reason: "No route to host", header: pveServer})
 	brokenOff := always(reply{status: 596, reason: "Connection timed out", header: pveServer})
 	responds := func(r request) reply {
@@ -82,9 +81,7 @@ func TestFailoverPartitionedHost(t *testing.T) {
 		"refused_write":   {answer: noRoute, call: write, want: proxmox.ErrHostUnreachable},
 		"hanging_write":   {answer: hangs, call: write, want: proxmox.ErrUnknownOutcome},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
+		runSimulated(t, name, func(t *testing.T, g *WithT) {
 			c := newPartitioned(t, test.answer, responds)
 			err, sent := test.call(c, "pve3"), 1
 			if test.want != nil {
@@ -106,7 +103,7 @@ func TestFailoverPartitionedHost(t *testing.T) {
 
 			// Only a read tries the URL again.
 			c.healed.Store(true)
-			c.clock.Step(5 * time.Minute)
+			time.Sleep(5 * time.Minute)
 			for range 4 {
 				g.Expect(write(c, "pve3")).To(Succeed())
 			}
@@ -119,23 +116,19 @@ func TestFailoverPartitionedHost(t *testing.T) {
 		})
 	}
 
-	t.Run("retried", func(t *testing.T) {
-		t.Parallel()
-		g := NewWithT(t)
+	runSimulated(t, "retried", func(t *testing.T, g *WithT) {
 		c := newPartitioned(t, noRoute, responds)
 		for tries := range 3 {
 			for range 4 {
 				g.Expect(read(c, "pve3")).To(Succeed())
 			}
 			g.Expect(c.forwarded("pve3")).To(Equal([2]int{tries + 1, (tries + 1) * 4}))
-			c.clock.Step(5 * time.Minute)
+			time.Sleep(5 * time.Minute)
 		}
 	})
 
 	// A Host that is down is not reached through any URL, so none is avoided.
-	t.Run("host_down", func(t *testing.T) {
-		t.Parallel()
-		g := NewWithT(t)
+	runSimulated(t, "host_down", func(t *testing.T, g *WithT) {
 		c := newPartitioned(t, noRoute, noRoute)
 		g.Expect(read(c, "pve3")).To(MatchError(proxmox.ErrHostUnreachable))
 		g.Expect(c.forwarded("pve3")).To(Equal([2]int{1, 1}))
@@ -145,8 +138,7 @@ func TestFailoverPartitionedHost(t *testing.T) {
 		}
 		g.Expect(c.forwarded("pve3")).To(Equal([2]int{5, 5}), "both URLs share the requests, and each is sent once")
 		for range 4 {
-			_, err := c.Version(testContext(t))
-			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred())
 		}
 		g.Expect(c.urls[0].requests()).To(HaveLen(7))
 		g.Expect(c.urls[1].requests()).To(HaveLen(7))

@@ -6,11 +6,14 @@ package proxmox_test
 import (
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 func TestPermissions(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	held := proxmox.Permissions{
 		"/":               {"Sys.Audit": true, "VM.Clone": false},
 		"/storage":        {"Datastore.Audit": true},
@@ -34,12 +37,8 @@ func TestPermissions(t *testing.T) {
 		{"/storage/backup", "Datastore.Allocate", true, "/storage/backup"},
 		{"/storage/backup/x", "Datastore.Allocate", false, "/storage/backup"},
 	} {
-		if got := held.Has(c.path, c.privilege); got != c.want {
-			t.Errorf("%s on %s: found %t", c.privilege, c.path, got)
-		}
-		if got := held.Source(c.path); got != c.source {
-			t.Errorf("privileges on %s come from %q, want %q", c.path, got, c.source)
-		}
+		g.Expect(held.Has(c.path, c.privilege)).To(Equal(c.want), "%s on %s", c.privilege, c.path)
+		g.Expect(held.Source(c.path)).To(Equal(c.source), "privileges on %s come", c.path)
 	}
 	held.Deny("/nodes")
 	if held.Has("/nodes/pve1", "Sys.Audit") || !held.IsDenied("/nodes") || held.IsDenied("/storage") || held.IsDenied("/sdn") {
@@ -48,24 +47,16 @@ func TestPermissions(t *testing.T) {
 	delete(held, "/nodes")
 	inherited := proxmox.Permissions{"/": {"VM.Audit": true}, "/vms": {"VM.Audit": true}, "/vms/1": {"VM.Clone": true}}
 	for path, want := range map[string]string{"/vms/2": "/", "/vms": "/", "/": "/", "/vms/1": "/vms/1", "/nodes/pve1": "/"} {
-		if got := inherited.Origin(path); got != want {
-			t.Errorf("privileges on %s were granted on %q, want %q", path, got, want)
-		}
+		g.Expect(inherited.Origin(path)).To(Equal(want), "privileges on %s were granted on", path)
 	}
 	partly := proxmox.Permissions{"/": {"Sys.Console": false, "VM.Audit": true}, "/vms": {"VM.Audit": true}}
 	unpropagated := proxmox.Permissions{"/": {"Sys.Audit": false, "Sys.Console": false}, "/nodes": {"Sys.Audit": true}}
 	for path, want := range map[string]string{"/": "/", "/nodes": "/nodes", "/nodes/pve1": "/nodes", "/vms/1": ""} {
-		if got := unpropagated.Origin(path); got != want {
-			t.Errorf("without propagation: privileges on %s were granted on %q, want %q", path, got, want)
-		}
+		g.Expect(unpropagated.Origin(path)).To(Equal(want), "without propagation: privileges on %s were granted on", path)
 	}
-	if got := partly.Origin("/vms/1"); got != "/" {
-		t.Errorf("privileges that propagate were granted on %q, want /", got)
-	}
+	g.Expect(partly.Origin("/vms/1")).To(Equal("/"), "privileges that propagate were granted on")
 	nothing := proxmox.Permissions{}
-	if origin := nothing.Origin("/vms"); origin != "" {
-		t.Errorf("found the origin %q without any privileges", origin)
-	}
+	g.Expect(nothing.Origin("/vms")).To(BeEmpty())
 	if nothing.Has("/vms/1", "VM.Audit") || nothing.Source("/vms/1") != "" || nothing.HasBelow("/", "VM.Audit") {
 		t.Error("found a privilege without any privileges")
 	}

@@ -15,10 +15,8 @@ import (
 func TestMoveToPoolTwice(t *testing.T) {
 	t.Parallel()
 	for _, release := range []string{"8.4", "9.2"} {
-		t.Run(release, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			ctx := testContext(t)
+		runSimulated(t, release, func(t *testing.T, g *WithT) {
+			ctx := t.Context()
 			_, c := simulate(t, release, func(s *pvesim.Scenario) {
 				s.Pools = append(s.Pools, pvesim.Pool{ID: "old"}, pvesim.Pool{ID: "new"})
 				s.Roles[0].Privileges = append(s.Roles[0].Privileges, "Pool.Audit", "Pool.Allocate")
@@ -26,9 +24,7 @@ func TestMoveToPoolTwice(t *testing.T) {
 			for _, move := range []struct{ from, pool string }{{"", "old"}, {"old", "new"}, {"new", "old"}, {"old", ""}} {
 				for range 2 {
 					g.Expect(c.MoveToPool(ctx, templateID, move.from, move.pool)).To(Succeed())
-					resources, err := c.Resources(ctx)
-					g.Expect(err).NotTo(HaveOccurred())
-					g.Expect(resources.Guests).To(ContainElement(And(HaveField("VMID", templateID), HaveField("Pool", move.pool))))
+					g.Expect(c.Resources(ctx)).To(HaveField("Guests", ContainElement(And(HaveField("VMID", templateID), HaveField("Pool", move.pool)))))
 				}
 			}
 			g.Expect(c.MoveToPool(ctx, templateID, "", "missing")).To(MatchError(ContainSubstring("does not exist")))

@@ -18,57 +18,46 @@ import (
 func withPower(s *pvesim.Scenario) {
 	s.Roles[0].Privileges = append(s.Roles[0].Privileges, "Sys.PowerMgmt")
 	s.Hosts[1].Config = map[string]string{"wakeonlan": "mac=BC:24:11:AA:00:02,bind-interface=eno1"}
-	s.Hosts[1].ShutdownTime, s.Hosts[1].BootTime = pvesim.Duration(time.Second), pvesim.Duration(time.Second)
-}
-
-// The server of an iSCSI storage is its portal.
-func TestStorageServersPortal(t *testing.T) {
-	t.Parallel()
-	c, _ := clientOf(t, func(request) reply {
-		return data(`[{"storage":"a","type":"iscsi","portal":"10.0.0.1:3260"},{"storage":"b","type":"zfs","portal":"pve2"},{"storage":"c","type":"iscsi","portal":"[fd00::1]:3260"},{"storage":"d","type":"dir"}]`)
-	})
-	NewWithT(t).Expect(c.StorageServers(t.Context())).To(Equal(map[string]string{"a": "10.0.0.1", "b": "pve2", "c": "fd00::1"}))
 }
 
 func TestShutdownAndWake(t *testing.T) {
-	t.Parallel()
-	g, ctx := NewWithT(t), testContext(t)
-	_, c := simulate(t, "9.2", withPower)
-	online := func() bool {
-		all, err := c.Resources(ctx)
-		return err == nil && all.Hosts[1].Online
-	}
-	g.Eventually(online).WithTimeout(time.Minute).Should(BeTrue())
-	g.Expect(c.WakeAddress(ctx, "pve1")).To(BeEmpty())
-	g.Expect(c.WakeAddress(ctx, "pve2")).To(Equal("BC:24:11:AA:00:02"))
-	g.Expect(c.HostAddresses(ctx)).To(HaveKeyWithValue("pve2", "10.97.0.3"))
+	simulated(t, func(t *testing.T, g *WithT) {
+		ctx := t.Context()
+		_, c := simulate(t, "9.2", withPower)
+		online := func() bool {
+			time.Sleep(5 * time.Minute)
+			all, err := c.Resources(ctx)
+			g.Expect(err).NotTo(HaveOccurred())
+			return all.Hosts[1].Online
+		}
+		g.Expect(online()).To(BeTrue())
+		g.Expect(c.WakeAddress(ctx, "pve1")).To(BeEmpty())
+		g.Expect(c.WakeAddress(ctx, "pve2")).To(Equal("BC:24:11:AA:00:02"))
+		g.Expect(c.HostAddresses(ctx)).To(HaveKeyWithValue("pve2", "10.97.0.3"))
 
-	g.Expect(c.Shutdown(ctx, "pve2")).To(Succeed())
-	g.Eventually(online).WithTimeout(time.Minute).Should(BeFalse())
-	_, err := c.WakeAddress(ctx, "pve2")
-	g.Expect(err).To(MatchError(proxmox.ErrHostUnreachable))
-	g.Expect(c.HostAddresses(ctx)).NotTo(HaveKey("pve2"))
-	g.Expect(c.Wake(ctx, "pve2")).To(Equal("BC:24:11:AA:00:02"))
-	g.Eventually(online).WithTimeout(time.Minute).Should(BeTrue())
-	_, err = c.Wake(ctx, "pve1")
-	g.Expect(err).To(MatchError(ContainSubstring("'pve1' is local node")))
+		g.Expect(c.Shutdown(ctx, "pve2")).To(Succeed())
+		g.Expect(online()).To(BeFalse())
+		g.Expect(c.WakeAddress(ctx, "pve2")).Error().To(MatchError(proxmox.ErrHostUnreachable))
+		g.Expect(c.HostAddresses(ctx)).NotTo(HaveKey("pve2"))
+		g.Expect(c.Wake(ctx, "pve2")).To(Equal("BC:24:11:AA:00:02"))
+		g.Expect(online()).To(BeTrue())
+		g.Expect(c.Wake(ctx, "pve1")).Error().To(MatchError(ContainSubstring("'pve1' is local node")))
+	})
 }
 
 func TestShutdownForbidden(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	_, c := simulate(t, "8.4")
-	g.Expect(c.Shutdown(testContext(t), "pve2")).To(MatchError(MatchRegexp("Sys.PowerMgmt is missing on /nodes/pve2")))
-	_, err := c.Wake(testContext(t), "pve2")
-	g.Expect(err).To(MatchError(ContainSubstring("Sys.PowerMgmt is missing on /nodes/pve2")))
+	simulated(t, func(t *testing.T, g *WithT) {
+		_, c := simulate(t, "8.4")
+		g.Expect(c.Shutdown(t.Context(), "pve2")).To(MatchError(MatchRegexp("Sys.PowerMgmt is missing on /nodes/pve2")))
+		g.Expect(c.Wake(t.Context(), "pve2")).Error().To(MatchError(ContainSubstring("Sys.PowerMgmt is missing on /nodes/pve2")))
+	})
 }
 
 func TestPowerGuards(t *testing.T) {
 	t.Parallel()
 	for _, release := range []string{"8.4", "9.2"} {
-		t.Run(release, func(t *testing.T) {
-			t.Parallel()
-			g, ctx := NewWithT(t), testContext(t)
+		runSimulated(t, release, func(t *testing.T, g *WithT) {
+			ctx := t.Context()
 			sim, c := simulate(t, release, withPower, func(s *pvesim.Scenario) {
 				s.Votes = &pvesim.Votes{QDevice: true}
 				s.Hosts[0].Votes = 2
@@ -79,7 +68,6 @@ func TestPowerGuards(t *testing.T) {
 				}
 				s.Pools = append(s.Pools, pvesim.Pool{ID: "prod"})
 				s.ReplicationJobs = []pvesim.ReplicationJob{{VMID: 101, Target: "pve2"}, {VMID: 102, Target: "pve1", Disabled: true}}
-				s.Storages = append(s.Storages, pvesim.Storage{ID: "nas", Type: "nfs", Content: []string{"iso"}, Size: pvesim.GiB, Server: "10.97.0.2"})
 			})
 
 			g.Expect(c.Votes(ctx)).To(Equal(proxmox.Votes{Hosts: map[string]int{"pve1": 2, "pve2": 1}, QDevice: 1, QDeviceConnected: true}))
@@ -92,15 +80,13 @@ func TestPowerGuards(t *testing.T) {
 			jobs, err := c.BackupJobs(ctx)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(jobs).To(HaveLen(4))
-			g.Expect(jobs[0].NextRun).To(BeTemporally("~", time.Now().Add(time.Hour), time.Minute))
+			g.Expect(jobs[0].NextRun).To(BeTemporally("~", time.Now().Add(time.Hour), time.Second))
 			g.Expect([]any{jobs[1].ID, jobs[1].Host, jobs[1].VMs}).To(Equal([]any{"one", "pve2", []int{101, 102}}))
 			g.Expect(jobs[2]).To(And(HaveField("Pool", "prod"), HaveField("VMs", BeEmpty())))
 			g.Expect(jobs[3]).To(And(HaveField("Pool", ""), HaveField("Excluded", []int{101, 102})))
 			g.Expect(c.ReplicationJobs(ctx)).To(Equal([]proxmox.ReplicationJob{{ID: "101-0", VMID: 101, Target: "pve2"}}))
-			g.Expect(c.StorageServers(ctx)).To(Equal(map[string]string{"nas": "10.97.0.2"}))
 
-			_, err = sim.AddFault(pvesim.Fault{Task: "qmstop", Hang: true})
-			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(sim.AddFault(pvesim.Fault{Task: "qmstop", Hang: true})).Error().NotTo(HaveOccurred())
 			task, err := c.StopVM(ctx, "pve2", 102)
 			g.Expect(err).NotTo(HaveOccurred())
 			running, err := c.AllRunningTasks(ctx)
@@ -111,38 +97,18 @@ func TestPowerGuards(t *testing.T) {
 	}
 }
 
-func TestHAPreferences(t *testing.T) {
-	t.Parallel()
-	for release, test := range map[string]struct{ rows, sent string }{
-		"8.4": {`[{"group":"prefer","nodes":"pve2:1,pve1","type":"group"}]`, "GET /cluster/ha/groups"},
-		"9.2": {
-			`[{"rule":"prefer","type":"node-affinity","nodes":"pve2:1,pve1","resources":"vm:101"},` +
-				`{"rule":"off","type":"node-affinity","nodes":"pve3","disable":1},{"rule":"apart","type":"resource-affinity"}]`,
-			"GET /cluster/ha/rules",
-		},
-	} {
-		t.Run(release, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			c, host := clientOf(t, always(data(test.rows)))
-			g.Expect(c.HAPreferences(testContext(t), proxmox.Version{Release: release})).To(Equal(map[string][]string{"pve1": {"prefer"}, "pve2": {"prefer"}}))
-			g.Expect(host.requests()).To(HaveLen(1))
-			g.Expect(host.requests()[0].String()).To(Equal(test.sent))
-		})
-	}
-}
-
 func TestCephNotInstalled(t *testing.T) {
-	t.Parallel()
-	_, c := simulate(t, "8.4")
-	_, err := c.CephDaemons(testContext(t))
-	NewWithT(t).Expect(err).To(MatchError(proxmox.ErrNotFound))
+	simulated(t, func(t *testing.T, g *WithT) {
+		_, c := simulate(t, "8.4")
+		g.Expect(c.CephDaemons(t.Context())).Error().To(MatchError(proxmox.ErrNotFound))
+	})
 }
 
 func TestVotesStandalone(t *testing.T) {
-	t.Parallel()
-	_, c := simulate(t, "8.4", func(s *pvesim.Scenario) { s.Cluster, s.Hosts, s.Guests = "", s.Hosts[:1], nil })
-	NewWithT(t).Expect(c.Votes(testContext(t))).To(Equal(proxmox.Votes{Hosts: map[string]int{}}))
+	simulated(t, func(t *testing.T, g *WithT) {
+		_, c := simulate(t, "8.4", func(s *pvesim.Scenario) { s.Cluster, s.Hosts, s.Guests = "", s.Hosts[:1], nil })
+		g.Expect(c.Votes(t.Context())).To(Equal(proxmox.Votes{Hosts: map[string]int{}}))
+	})
 }
 
 // The votes of a QDevice depend on its algorithm. An unknown one is an error, so no host is shut
@@ -161,16 +127,14 @@ func TestQDeviceVotes(t *testing.T) {
 		"unknown":       {`{"Algorithm":"Test","State":"Connected"}`, 0, true},
 		"unreadable":    {`{"State":"Connecting"}`, 0, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
+		runSimulated(t, name, func(t *testing.T, g *WithT) {
 			c, _ := clientOf(t, func(r request) reply {
 				if strings.HasPrefix(r.uri, "/cluster/config/nodes") {
 					return data(`[{"node":"a","quorum_votes":"1"},{"node":"b","quorum_votes":"1"},{"node":"c","quorum_votes":"1"}]`)
 				}
 				return data(test.device)
 			})
-			votes, err := c.Votes(testContext(t))
+			votes, err := c.Votes(t.Context())
 			if test.failed {
 				g.Expect(err).To(MatchError(ContainSubstring("found algorithm")))
 				return

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	. "github.com/onsi/gomega"
 )
 
 // roundTripper responds to every request with the same status and body.
@@ -36,9 +38,7 @@ func clientWith(t *testing.T, r roundTripper) Client {
 	created, err := New(ClusterConfig{
 		Region: "dc1", URLs: []string{"https://pve1:8006"}, TokenID: "a@pve!b", TokenSecret: "11111111-2222-3333-4444-555555555555",
 	}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	c, _ := created.(*client)
 	c.clusterClient.hosts.next = r
 	return c

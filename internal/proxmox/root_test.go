@@ -18,10 +18,8 @@ import (
 func TestRootBind(t *testing.T) {
 	t.Parallel()
 	for _, release := range []string{"8.4", "9.2"} {
-		t.Run(release, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			ctx := testContext(t)
+		runSimulated(t, release, func(t *testing.T, g *WithT) {
+			ctx := t.Context()
 			sim, token := simulate(t, release)
 			g.Expect(clone(ctx, token, nodeID)).To(Succeed())
 			for option, value := range map[string]string{"affinity": "0-1", "hugepages": "1024"} {
@@ -35,7 +33,7 @@ func TestRootBind(t *testing.T) {
 			g.Expect(cfg.HasRoot()).To(BeFalse())
 			cfg.Root = &proxmox.RootLogin{Username: proxmox.RootUser, PasswordFile: file}
 			g.Expect(cfg.HasRoot()).To(BeTrue())
-			root, err := proxmox.NewRoot(cfg, proxmox.Options{})
+			root, err := proxmox.NewRoot(cfg, proxmox.Options{DialContext: sim.DialContext})
 			g.Expect(err).NotTo(HaveOccurred())
 			options := proxmox.RootOptions{Affinity: cpuset.New(2, 3), Hugepages: "2"}
 			g.Expect(root.Bind(ctx, "pve1", nodeID, options)).To(MatchError(proxmox.ErrUnauthorized))
@@ -54,15 +52,13 @@ func TestRootBind(t *testing.T) {
 func TestRootSetIgnitionFile(t *testing.T) {
 	t.Parallel()
 	for _, release := range []string{"8.4", "9.2"} {
-		t.Run(release, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			ctx := testContext(t)
+		runSimulated(t, release, func(t *testing.T, g *WithT) {
+			ctx := t.Context()
 			sim, token := simulate(t, release)
 			g.Expect(clone(ctx, token, nodeID)).To(Succeed())
 			cfg := simConfig(sim)
 			cfg.Root = &proxmox.RootLogin{Username: proxmox.RootUser, Password: pvesim.RootPassword}
-			root, err := proxmox.NewRoot(cfg, proxmox.Options{})
+			root, err := proxmox.NewRoot(cfg, proxmox.Options{DialContext: sim.DialContext})
 			g.Expect(err).NotTo(HaveOccurred())
 			task, err := token.UploadISO(ctx, "pve1", "local", "x.iso", []byte("{}"))
 			g.Expect(waitFor(ctx, token, task, err)).To(Succeed())
@@ -86,49 +82,4 @@ func TestRootSetIgnitionFile(t *testing.T) {
 			g.Expect(setFile("").Options).NotTo(HaveKey("args"))
 		})
 	}
-}
-
-func TestRootOptionsAreCloned(t *testing.T) {
-	t.Parallel()
-	for _, release := range []string{"8.4", "9.2"} {
-		t.Run(release, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			ctx := testContext(t)
-			sim, token := simulate(t, release)
-			cfg := simConfig(sim)
-			cfg.TokenID, cfg.TokenSecret, cfg.Username, cfg.Password = "", "", proxmox.RootUser, pvesim.RootPassword
-			root, err := proxmox.NewRoot(cfg, proxmox.Options{})
-			g.Expect(err).NotTo(HaveOccurred(), "a Cluster whose own login is root@pam needs no other login")
-			g.Expect(root.Bind(ctx, "pve1", 9000, proxmox.RootOptions{Affinity: cpuset.New(1), Hugepages: "1024"})).To(Succeed())
-			g.Expect(clone(ctx, token, nodeID)).To(Succeed())
-			found, err := token.VMConfig(ctx, "pve1", nodeID)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(found.Compute().Affinity()).To(Equal(cpuset.New(1)))
-			g.Expect(found.Compute().Hugepages()).To(Equal("1024"))
-		})
-	}
-}
-
-func TestHostInfo(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	_, c := simulate(t, "9.2")
-	info, err := c.HostInfo(testContext(t), "pve1")
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(info.Sockets).To(BeNumerically(">", 0))
-	g.Expect(info.Cores).To(BeNumerically(">=", info.Sockets))
-	g.Expect(info.CPUs).To(BeNumerically(">=", info.Cores))
-	_, err = c.HostInfo(testContext(t), "nowhere")
-	g.Expect(err).To(HaveOccurred())
-}
-
-func TestHostNotes(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	_, c := simulate(t, "9.2", func(s *pvesim.Scenario) { s.Hosts[0].Config = map[string]string{"description": "Rack 7"} })
-	g.Expect(c.HostNotes(testContext(t), "pve1")).To(Equal("Rack 7\n"))
-	g.Expect(c.HostNotes(testContext(t), "pve2")).To(BeEmpty())
-	_, err := c.HostNotes(testContext(t), "nowhere")
-	g.Expect(err).To(MatchError(ContainSubstring("reading the notes of host nowhere")))
 }

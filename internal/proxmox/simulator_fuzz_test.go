@@ -16,6 +16,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -67,9 +69,10 @@ const fuzzVMID = 300
 
 func simulateStopped(f *testing.F) (*pvesim.Simulator, proxmox.Client) {
 	f.Helper()
-	return simulate(f, "9.2", func(s *pvesim.Scenario) {
+	sim := startSim(f, pvesim.Options{InMemory: true, Speed: 50}, "9.2", func(s *pvesim.Scenario) {
 		s.Guests = append(s.Guests, pvesim.Guest{VMID: fuzzVMID, Name: "fuzz", Host: "pve1", Config: map[string]string{"memory": "512", "cores": "1"}})
 	})
+	return sim, newClient(f, simConfig(sim), proxmox.Options{DialContext: sim.DialContext})
 }
 
 // What the simulator's own parsers accept and store means the same to the client as what
@@ -134,15 +137,12 @@ func sameView(option string, before, after any) bool {
 
 func checkRefusal(t *testing.T, option string, err error) {
 	t.Helper()
+	g := NewWithT(t)
 	var invalid *proxmox.InvalidError
-	if strings.ContainsAny(err.Error(), "\r\n") {
-		t.Errorf("more than one line: %q", err)
-	}
+	g.Expect(strings.ContainsAny(err.Error(), "\r\n")).To(BeFalse(), "more than one line")
 	if errors.As(err, &invalid) && len(invalid.Parameters) > 0 {
 		for name := range invalid.Parameters {
-			if !strings.HasPrefix(name, option) {
-				t.Errorf("the refusal of %s names %s: %v", option, name, err)
-			}
+			g.Expect(name).To(HavePrefix(option))
 		}
 	}
 }
@@ -179,7 +179,7 @@ func FuzzUPID(f *testing.F) {
 	sim, _ := simulateStopped(f)
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(sim.CAPEM())
-	api := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
+	api := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DialContext: sim.DialContext}}
 	f.Fuzz(func(t *testing.T, text string) {
 		task := proxmox.UPID(text)
 		if task.Valid() {
@@ -202,19 +202,14 @@ func FuzzUPID(f *testing.F) {
 // rawGet returns the body of a response, whatever its status.
 func rawGet(t *testing.T, api *http.Client, address string) string {
 	t.Helper()
+	g := NewWithT(t)
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	request.Header.Set("Authorization", "PVEAPIToken="+pvesim.DefaultTokenID+"="+pvesim.DefaultTokenSecret)
 	resp, err := api.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	return string(body)
 }

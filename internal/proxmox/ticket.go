@@ -11,8 +11,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"k8s.io/utils/clock"
 )
 
 // ticketLife is how long a ticket is used. Proxmox accepts it for two hours, and
@@ -37,7 +35,6 @@ type ticket struct {
 	login    *caller
 	username string
 	password source
-	clock    clock.PassiveClock
 
 	// slot is held during a login, and guards the two fields below. It is a channel of
 	// capacity one, so a caller whose context ends stops waiting for the login in progress.
@@ -62,12 +59,11 @@ type session struct {
 	CSRFPreventionToken string `json:"CSRFPreventionToken"`
 }
 
-func newTicket(cfg ClusterConfig, login *caller, clk clock.PassiveClock) *ticket {
+func newTicket(cfg ClusterConfig, login *caller) *ticket {
 	return &ticket{
 		login:    login,
 		username: cfg.Username,
 		password: source{inline: string(cfg.Password), path: cfg.passwordFile},
-		clock:    clk,
 		slot:     make(chan struct{}, 1),
 	}
 }
@@ -116,7 +112,7 @@ func (t *ticket) renewed(ctx context.Context, valid session) session {
 	if stored, age := t.stored(); age <= ticketLife {
 		return stored
 	}
-	if t.clock.Since(t.failed) < loginDelay {
+	if time.Since(t.failed) < loginDelay {
 		return valid
 	}
 	timeout := renewalTimeout
@@ -127,7 +123,7 @@ func (t *ticket) renewed(ctx context.Context, valid session) session {
 	defer cancel()
 	obtained, err := t.logIn(ctx)
 	if err != nil {
-		t.failed = t.clock.Now()
+		t.failed = time.Now()
 		return valid
 	}
 	return obtained
@@ -137,7 +133,7 @@ func (t *ticket) renewed(ctx context.Context, valid session) session {
 func (t *ticket) stored() (session, time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.session, t.clock.Since(t.obtained)
+	return t.session, time.Since(t.obtained)
 }
 
 func (t *ticket) store(s session, obtained time.Time) {
@@ -152,14 +148,14 @@ func (t *ticket) logIn(ctx context.Context) (session, error) {
 	if err != nil {
 		return session{}, &failure{kind: ErrUnauthorized, cause: fmt.Errorf("reading the password: %w", err)}
 	}
-	if t.refused.err != nil && t.refused.password == password && t.clock.Since(t.refused.at) < loginDelay {
+	if t.refused.err != nil && t.refused.password == password && time.Since(t.refused.at) < loginDelay {
 		return session{}, t.refused.err
 	}
 	var obtained session
 	if err := t.login.post(ctx, at(loginPath), parameters{"username": t.username, "password": password}, &obtained); err != nil {
 		err = loginError(err)
 		if errors.Is(err, ErrUnauthorized) {
-			t.refused = refusal{password: password, err: err, at: t.clock.Now()}
+			t.refused = refusal{password: password, err: err, at: time.Now()}
 		}
 		return session{}, err
 	}
@@ -167,7 +163,7 @@ func (t *ticket) logIn(ctx context.Context) (session, error) {
 	if obtained.Ticket == "" || strings.HasPrefix(obtained.Ticket, "PVE:!tfa!") {
 		return session{}, &failure{kind: ErrUnauthorized, text: "the login requires a second factor: use an API token, or a user without one"}
 	}
-	t.store(obtained, t.clock.Now())
+	t.store(obtained, time.Now())
 	return obtained, nil
 }
 

@@ -6,10 +6,10 @@ package proxmox_test
 import (
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
-	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -50,69 +50,59 @@ func sentLogins(host *fakeHost) int {
 
 // While the realm hangs, requests use the ticket as long as it is valid.
 func TestLoginHanging(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	hosts, hanging := realmHosts(t, 1)
-	host := hosts[0]
-	clock := testclock.NewFakePassiveClock(time.Now())
-	c := newClient(t, loginConfig(host), proxmox.Options{Clock: clock})
-	call := func() error {
-		_, err := c.Version(withTimeout(t, time.Minute))
-		return err
-	}
-	g.Expect(call()).To(Succeed())
+	simulated(t, func(t *testing.T, g *WithT) {
+		hosts, hanging := realmHosts(t, 1)
+		host := hosts[0]
+		c := newClient(t, loginConfig(host), proxmox.Options{})
+		call := func() error {
+			_, err := c.Version(withTimeout(t, time.Minute))
+			return err
+		}
+		g.Expect(call()).To(Succeed())
 
-	hanging.Store(true)
-	clock.SetTime(clock.Now().Add(61 * time.Minute))
-	renewal := make(chan error, 1)
-	go func() { renewal <- call() }()
-	g.Eventually(func() int { return sentLogins(host) }).WithTimeout(time.Minute).Should(Equal(2))
-	g.Expect(call()).To(Succeed(), "the request waited for the renewal")
-	g.Expect(<-renewal).To(Succeed(), "the renewal left no time for the request")
-	g.Expect(call()).To(Succeed())
-	g.Expect(sentLogins(host)).To(Equal(2), "the renewal was repeated within a minute")
+		hanging.Store(true)
+		time.Sleep(61 * time.Minute)
+		renewal := make(chan error, 1)
+		go func() { renewal <- call() }()
+		synctest.Wait()
+		g.Expect(sentLogins(host)).To(Equal(2))
+		g.Expect(call()).To(Succeed())
+		g.Expect(renewal).NotTo(Receive(), "the request waited for the renewal")
+		g.Expect(<-renewal).To(Succeed(), "the renewal left no time for the request")
+		g.Expect(call()).To(Succeed())
+		g.Expect(sentLogins(host)).To(Equal(2), "the renewal was repeated within a minute")
 
-	hanging.Store(false)
-	clock.SetTime(clock.Now().Add(time.Minute))
-	g.Expect(call()).To(Succeed())
-	g.Expect(sentLogins(host)).To(Equal(3), "the renewal was not repeated after a minute")
-	clock.SetTime(clock.Now().Add(59 * time.Minute))
-	g.Expect(call()).To(Succeed())
-	g.Expect(sentLogins(host)).To(Equal(3), "the new ticket is not used")
+		hanging.Store(false)
+		time.Sleep(time.Minute)
+		g.Expect(call()).To(Succeed())
+		g.Expect(sentLogins(host)).To(Equal(3), "the renewal was not repeated after a minute")
+		time.Sleep(59 * time.Minute)
+		g.Expect(call()).To(Succeed())
+		g.Expect(sentLogins(host)).To(Equal(3), "the new ticket is not used")
+	})
 }
 
 // URLs whose Hosts wait for the realm work.
 func TestLoginHangingURLs(t *testing.T) {
 	t.Parallel()
-	t.Run("login", func(t *testing.T) {
-		t.Parallel()
-		g := NewWithT(t)
+	runSimulated(t, "login", func(t *testing.T, g *WithT) {
 		hosts, hanging := realmHosts(t, 2)
 		c := newClient(t, loginConfig(hosts...), proxmox.Options{ResponseTimeout: 10 * time.Second})
 
 		hanging.Store(true)
-		_, err := c.Version(withTimeout(t, 2*time.Minute))
-		g.Expect(err).To(MatchError(proxmox.ErrUnreachable))
+		g.Expect(c.Version(withTimeout(t, 2*time.Minute))).Error().To(MatchError(proxmox.ErrUnreachable))
 		hanging.Store(false)
 		expectUsed(t, g, c, hosts)
 	})
-	t.Run("renewal", func(t *testing.T) {
-		t.Parallel()
+	runSimulated(t, "renewal", func(t *testing.T, g *WithT) {
 		hosts, hanging := realmHosts(t, 3)
-		// A renewal ends after 10 s, so a slow machine may not connect to each URL in its third.
-		NewWithT(t).Eventually(func(g Gomega) {
-			clock := testclock.NewFakePassiveClock(time.Now())
-			c := newClient(t, loginConfig(hosts...), proxmox.Options{Clock: clock})
-			hanging.Store(false)
-			_, err := c.Version(testContext(t))
-			g.Expect(err).NotTo(HaveOccurred())
+		c := newClient(t, loginConfig(hosts...), proxmox.Options{})
+		g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred())
 
-			hanging.Store(true)
-			clock.SetTime(clock.Now().Add(61 * time.Minute))
-			_, err = c.Version(testContext(t))
-			g.Expect(err).NotTo(HaveOccurred())
-			expectUsed(t, g, c, hosts)
-		}).WithTimeout(time.Minute).Should(Succeed())
+		hanging.Store(true)
+		time.Sleep(61 * time.Minute)
+		g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred())
+		expectUsed(t, g, c, hosts)
 	})
 }
 
@@ -124,8 +114,7 @@ func expectUsed(t *testing.T, g Gomega, c proxmox.Client, hosts []*fakeHost) {
 		before[i] = len(host.requests())
 	}
 	for range 2 * len(hosts) {
-		_, err := c.Version(testContext(t))
-		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred())
 	}
 	for i, host := range hosts {
 		g.Expect(len(host.requests())).To(BeNumerically(">", before[i]), "URL %d is not used", i)

@@ -39,6 +39,9 @@ func newHTTPTransport(cfg ClusterConfig, opts Options) (*http.Transport, error) 
 		MaxIdleConnsPerHost:   MaxConnections,
 		Protocols:             protocols,
 	}
+	if opts.DialContext != nil {
+		transport.DialContext = opts.DialContext
+	}
 	return transport, setProxy(transport, cfg.ProxyURL, dialer)
 }
 

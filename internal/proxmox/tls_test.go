@@ -9,27 +9,23 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	. "github.com/onsi/gomega"
 )
 
 // Settings required by Proxmox's web server.
 func TestConnectionSettings(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	transport, err := newHTTPTransport(ClusterConfig{}, Options{}.withDefaults())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if transport.IdleConnTimeout <= 0 || transport.IdleConnTimeout >= 5*time.Second {
-		t.Errorf("idle connections: found %s, want less than the 5 s after which Proxmox closes them", transport.IdleConnTimeout)
-	}
-	if transport.ResponseHeaderTimeout <= 30*time.Second {
-		t.Errorf("responses: found %s, want more than Proxmox's own 30 s, whose 596 is more specific", transport.ResponseHeaderTimeout)
-	}
-	if transport.TLSClientConfig.MinVersion != tls.VersionTLS12 || transport.TLSClientConfig.InsecureSkipVerify {
-		t.Error("TLS: want at least 1.2, verified")
-	}
-	if transport.Protocols.HTTP2() || !transport.Protocols.HTTP1() {
-		t.Error("protocols: want HTTP/1.1 alone")
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(transport.IdleConnTimeout).To(BeNumerically(">", 0), "want less than the 5 s after which Proxmox closes them")
+	g.Expect(transport.IdleConnTimeout).To(BeNumerically("<", 5*time.Second), "want less than the 5 s after which Proxmox closes them")
+	g.Expect(transport.ResponseHeaderTimeout).To(BeNumerically(">", 30*time.Second), "want more than Proxmox's own 30 s, whose 596 is more specific")
+	g.Expect(transport.TLSClientConfig.MinVersion).To(BeEquivalentTo(tls.VersionTLS12))
+	g.Expect(transport.TLSClientConfig.InsecureSkipVerify).To(BeFalse(), "TLS: want verified")
+	g.Expect(transport.Protocols.HTTP2()).To(BeFalse(), "protocols: want HTTP/1.1 alone")
+	g.Expect(transport.Protocols.HTTP1()).To(BeTrue(), "protocols: want HTTP/1.1 alone")
 }
 
 func TestParseFingerprint(t *testing.T) {
@@ -49,23 +45,19 @@ func TestParseFingerprint(t *testing.T) {
 
 func TestEndpoint(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	for want, e := range map[string]endpoint{
 		"/nodes/a%2Fb/qemu/1/config":                           at("/nodes/{node}/qemu/{vmid}/config", "a/b", 1),
 		"/nodes/a/storage/s/content/s:iso/a%3Fb%20c.iso":       at("/nodes/{node}/storage/{storage}/content/{volume}", "a", "s", "s:iso/a?b c.iso"),
 		"/nodes/a/qemu/1/firewall/rules/0?digest=x":            at("/nodes/{node}/qemu/{vmid}/firewall/rules/{pos}", "a", 1, 0).with("digest", "x"),
 		"/nodes/a/tasks/UPID:a:1:b%21c:/log?limit=0&start=%26": at("/nodes/{node}/tasks/{upid}/log", "a", "UPID:a:1:b!c:").with("limit", "0").with("start", "&"),
 	} {
-		if e.String() != want || e.missing != "" {
-			t.Errorf("found %s (missing %q), want %s", e, e.missing, want)
-		}
+		g.Expect(e.String()).To(Equal(want))
+		g.Expect(e.missing).To(BeEmpty())
 		for _, base := range []string{"https://first:8006/api2/json", "https://second:8443/proxy/api2/json"} {
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+e.String(), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if found := req.URL.String(); found != base+want {
-				t.Errorf("found %s, want %s", found, base+want)
-			}
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(req.URL.String()).To(Equal(base + want))
 		}
 	}
 }

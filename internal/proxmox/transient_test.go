@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -45,9 +47,7 @@ func TestIsTransient(t *testing.T) {
 			if err != nil {
 				err = fmt.Errorf("reading: %w", err)
 			}
-			if got := proxmox.IsTransient(err); got != want {
-				t.Errorf("IsTransient(%v) = %v, want %v", err, got, want)
-			}
+			NewWithT(t).Expect(proxmox.IsTransient(err)).To(Equal(want))
 		})
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"k8s.io/utils/clock"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 )
@@ -37,9 +36,8 @@ const retryUnreached = 5 * time.Minute
 // was not reached through a URL, requests for that Host use the others first. If it was
 // reached through none, all are equal again: the Host is down or hangs, and no URL is to blame.
 type urlPool struct {
-	clock clock.PassiveClock
-	log   logr.Logger
-	all   []*clusterURL
+	log logr.Logger
+	all []*clusterURL
 
 	mu   sync.Mutex
 	turn int // where the search for the next URL begins
@@ -61,8 +59,8 @@ type clusterURL struct {
 	unreached map[string]time.Time
 }
 
-func newURLPool(urls []string, clk clock.PassiveClock, log logr.Logger) *urlPool {
-	p := &urlPool{clock: clk, log: log}
+func newURLPool(urls []string, log logr.Logger) *urlPool {
+	p := &urlPool{log: log}
 	for _, base := range urls {
 		p.all = append(p.all, &clusterURL{
 			base: base, slots: make(chan struct{}, MaxConnections), failed: make(chan struct{}), unreached: map[string]time.Time{},
@@ -130,7 +128,7 @@ func (p *urlPool) rank(url *clusterURL, req request) int {
 		return 1
 	case url.failures == 0:
 		return 2
-	case req.isPoll() && !p.clock.Now().Before(url.retryAt):
+	case req.isPoll() && !time.Now().Before(url.retryAt):
 		return 0
 	}
 	return 3
@@ -140,7 +138,7 @@ func (p *urlPool) rank(url *clusterURL, req request) int {
 // a request that can be repeated tries whether it does so again.
 func (p *urlPool) reaches(url *clusterURL, req request) bool {
 	retryAt, unreached := url.unreached[req.host()]
-	return url.failures == 0 && (!unreached || req.isRepeatable() && !p.clock.Now().Before(retryAt))
+	return url.failures == 0 && (!unreached || req.isRepeatable() && !time.Now().Before(retryAt))
 }
 
 // hasOther reports whether a URL that was not tried yet reaches the Host of a request.
@@ -194,7 +192,7 @@ func (p *urlPool) recordFailure(url *clusterURL, err error) {
 		}
 	}
 	url.noQuorum = errors.Is(err, ErrNoQuorum)
-	url.retryAt = p.clock.Now().Add(retryFailedURL.Delay(url.failures))
+	url.retryAt = time.Now().Add(retryFailedURL.Delay(url.failures))
 	url.failures++
 }
 
@@ -211,7 +209,7 @@ func (p *urlPool) recordForwarded(url *clusterURL, req request, reached bool) {
 		delete(url.unreached, host)
 		return
 	}
-	url.unreached[host] = p.clock.Now().Add(retryUnreached)
+	url.unreached[host] = time.Now().Add(retryUnreached)
 	if !unreached && p.anyOther(nil, req) {
 		p.log.Info("URL of the cluster did not reach a host, using the others", "url", url.base, "host", host)
 	}

@@ -11,10 +11,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
-	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -34,21 +34,15 @@ func withTimeout(t *testing.T, d time.Duration) context.Context {
 
 func TestFailoverOfHangingURL(t *testing.T) {
 	t.Parallel()
-	t.Run("read", func(t *testing.T) {
-		t.Parallel()
-		g := NewWithT(t)
+	runSimulated(t, "read", func(t *testing.T, g *WithT) {
 		hanging, up := newFakeHost(t, hangs), newFakeHost(t, always(data(version)))
 		c := newClient(t, config(hanging, up), proxmox.Options{})
-		_, err := c.Version(withTimeout(t, 20*time.Second))
-		g.Expect(err).NotTo(HaveOccurred(), "the deadline must leave time for the second URL")
+		g.Expect(c.Version(withTimeout(t, 20*time.Second))).Error().NotTo(HaveOccurred(), "the deadline must leave time for the second URL")
 
-		_, err = c.Version(testContext(t))
-		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred())
 		g.Expect(len(hanging.requests())).To(BeNumerically("<=", 1), "the URL that hangs is not used again")
 	})
-	t.Run("write", func(t *testing.T) {
-		t.Parallel()
-		g := NewWithT(t)
+	runSimulated(t, "write", func(t *testing.T, g *WithT) {
 		hanging, up := newFakeHost(t, hangs), newFakeHost(t, always(data(`"`+testUPID+`"`)))
 		c := newClient(t, config(hanging, up), proxmox.Options{})
 		_, err := c.StartVM(withTimeout(t, 20*time.Second), "pve1", 200)
@@ -56,103 +50,91 @@ func TestFailoverOfHangingURL(t *testing.T) {
 		g.Expect(up.requests()).To(BeEmpty(), "a write that may have arrived is not repeated")
 
 		for range 4 {
-			_, err = c.StartVM(testContext(t), "pve1", 200)
-			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(c.StartVM(t.Context(), "pve1", 200)).Error().NotTo(HaveOccurred())
 		}
 		g.Expect(hanging.writes()).To(HaveLen(1), "the URL that hangs is not used again")
 	})
 }
 
 func TestFailoverRetriesFailedURL(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	var broken atomic.Bool
-	broken.Store(true)
-	answer := func(r request) reply {
-		if r.uri == "/cluster/resources" {
-			return data("[" + nodeRow + "]")
+	simulated(t, func(t *testing.T, g *WithT) {
+		var broken atomic.Bool
+		broken.Store(true)
+		answer := func(r request) reply {
+			if r.uri == "/cluster/resources" {
+				return data("[" + nodeRow + "]")
+			}
+			return data(version)
 		}
-		return data(version)
-	}
-	flaky := newFakeHost(t, func(r request) reply {
-		if broken.Load() {
-			return reply{drop: true}
+		flaky := newFakeHost(t, func(r request) reply {
+			if broken.Load() {
+				return reply{drop: true}
+			}
+			return answer(r)
+		})
+		up := newFakeHost(t, answer)
+		c := newClient(t, config(flaky, up), proxmox.Options{})
+		read := func() int {
+			t.Helper()
+			for range 4 {
+				g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred())
+			}
+			g.Expect(c.Resources(t.Context())).Error().NotTo(HaveOccurred())
+			return len(flaky.requests())
 		}
-		return answer(r)
+		g.Expect(read()).To(Equal(1))
+		g.Expect(read()).To(Equal(1), "used again before its backoff ended")
+		time.Sleep(time.Minute)
+		g.Expect(read()).To(Equal(2), "only a poll checks whether it responds again")
+		broken.Store(false)
+		time.Sleep(time.Minute)
+		g.Expect(read()).To(Equal(3))
+		g.Expect(read()).To(BeNumerically(">", 3), "not used after it responded")
 	})
-	up := newFakeHost(t, answer)
-	clock := testclock.NewFakeClock(time.Now())
-	c := newClient(t, config(flaky, up), proxmox.Options{Clock: clock})
-	read := func() int {
-		t.Helper()
-		for range 4 {
-			_, err := c.Version(testContext(t))
-			g.Expect(err).NotTo(HaveOccurred())
-		}
-		_, err := c.Resources(testContext(t))
-		g.Expect(err).NotTo(HaveOccurred())
-		return len(flaky.requests())
-	}
-	g.Expect(read()).To(Equal(1))
-	g.Expect(read()).To(Equal(1), "used again before its backoff ended")
-	clock.Step(time.Minute)
-	g.Expect(read()).To(Equal(2), "only a poll checks whether it responds again")
-	broken.Store(false)
-	clock.Step(time.Minute)
-	g.Expect(read()).To(Equal(3))
-	g.Expect(read()).To(BeNumerically(">", 3), "not used after it responded")
 }
 
 func TestSpreadOverURLs(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	hosts := []*fakeHost{}
-	for range 3 {
-		hosts = append(hosts, newFakeHost(t, always(data(`"`+testUPID+`"`))))
-	}
-	c := newClient(t, config(hosts...), proxmox.Options{})
-	for range 30 {
-		_, err := c.StartVM(testContext(t), "pve1", 200)
-		g.Expect(err).NotTo(HaveOccurred())
-	}
-	for _, h := range hosts {
-		g.Expect(h.requests()).To(HaveLen(10))
-	}
+	simulated(t, func(t *testing.T, g *WithT) {
+		hosts := []*fakeHost{}
+		for range 3 {
+			hosts = append(hosts, newFakeHost(t, always(data(`"`+testUPID+`"`))))
+		}
+		c := newClient(t, config(hosts...), proxmox.Options{})
+		for range 30 {
+			g.Expect(c.StartVM(t.Context(), "pve1", 200)).Error().NotTo(HaveOccurred())
+		}
+		for _, h := range hosts {
+			g.Expect(h.requests()).To(HaveLen(10))
+		}
+	})
 }
 
 func TestConnectionLimit(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	var open, most atomic.Int32
-	release := make(chan struct{})
-	host := newFakeHost(t, func(r request) reply {
-		if strings.Contains(r.uri, "/cluster/resources") {
-			return data(`[]`)
-		}
-		n := open.Add(1)
-		defer open.Add(-1)
-		for {
-			if old := most.Load(); n <= old || most.CompareAndSwap(old, n) {
-				break
+	simulated(t, func(t *testing.T, g *WithT) {
+		var open atomic.Int32
+		release := make(chan struct{})
+		host := newFakeHost(t, func(r request) reply {
+			if strings.Contains(r.uri, "/cluster/resources") {
+				return data(`[]`)
 			}
-		}
-		<-release
-		return data(version)
-	})
-	c := newClient(t, config(host), proxmox.Options{})
-	var wg sync.WaitGroup
-	for range 100 {
-		wg.Go(func() {
-			_, err := c.Version(withTimeout(t, 2*time.Minute))
-			g.Expect(err).NotTo(HaveOccurred())
+			open.Add(1)
+			defer open.Add(-1)
+			<-release
+			return data(version)
 		})
-	}
-	g.Eventually(open.Load).WithTimeout(time.Minute).Should(BeNumerically(">=", proxmox.MaxConnections))
-	_, err := c.Resources(testContext(t))
-	g.Expect(err).NotTo(HaveOccurred(), "a poll does not wait for other requests")
-	close(release)
-	wg.Wait()
-	g.Expect(most.Load()).To(BeEquivalentTo(proxmox.MaxConnections))
+		c := newClient(t, config(host), proxmox.Options{})
+		var wg sync.WaitGroup
+		for range 100 {
+			wg.Go(func() {
+				g.Expect(c.Version(withTimeout(t, 40*time.Second))).Error().NotTo(HaveOccurred())
+			})
+		}
+		synctest.Wait()
+		g.Expect(open.Load()).To(BeEquivalentTo(proxmox.MaxConnections))
+		g.Expect(c.Resources(t.Context())).Error().NotTo(HaveOccurred(), "a poll does not wait for other requests")
+		close(release)
+		wg.Wait()
+	})
 }
 
 // A Host that hangs does not answer what other Hosts forward to it. Their URLs work.
@@ -176,9 +158,7 @@ func TestHangingHost(t *testing.T) {
 		"read_of_dead_URL":  {forwarded: [2]func(request) reply{hangs, always(data(`{}`))}, hangs: true, call: read},
 		"write_to_dead_URL": {forwarded: [2]func(request) reply{hangs, hangs}, hangs: true, call: write, want: proxmox.ErrUnknownOutcome},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
+		runSimulated(t, name, func(t *testing.T, g *WithT) {
 			var hosts []*fakeHost
 			for i := range 2 {
 				hosts = append(hosts, newFakeHost(t, func(r request) reply {
@@ -200,8 +180,7 @@ func TestHangingHost(t *testing.T) {
 			}
 			before := len(hosts[0].requests())
 			for range 4 {
-				_, err := c.Version(testContext(t))
-				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred())
 			}
 			if test.hangs {
 				g.Expect(hosts[0].requests()).To(HaveLen(before), "a URL that hangs itself is not used again")
@@ -219,9 +198,7 @@ func hostURLs(t *testing.T, sim *pvesim.Simulator, hosts ...string) proxmox.Clus
 	cfg.URLs = nil
 	for _, host := range hosts {
 		url, err := sim.HostURL(host)
-		if err != nil {
-			t.Fatal(err)
-		}
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
 		cfg.URLs = append(cfg.URLs, url)
 	}
 	return cfg
@@ -239,13 +216,11 @@ func requestsTo(sim *pvesim.Simulator) map[string]int {
 func TestQuorum(t *testing.T) {
 	t.Parallel()
 	three := func(s *pvesim.Scenario) { *s = *pvesim.DefaultScenario(3) }
-	t.Run("minority_first", func(t *testing.T) {
-		t.Parallel()
-		g := NewWithT(t)
+	runSimulated(t, "minority_first", func(t *testing.T, g *WithT) {
 		sim, _ := simulate(t, "8.4", three)
-		c := newClient(t, hostURLs(t, sim, "pve1", "pve2"), proxmox.Options{})
+		c := newClient(t, hostURLs(t, sim, "pve1", "pve2"), proxmox.Options{DialContext: sim.DialContext})
 		g.Expect(sim.Partition("pve1")).To(Succeed())
-		resources, err := c.Resources(testContext(t))
+		resources, err := c.Resources(t.Context())
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(resources.Guests).To(HaveLen(6), "the list of the minority was used")
 		online := map[string]bool{}
@@ -256,50 +231,33 @@ func TestQuorum(t *testing.T) {
 
 		sim.ResetRequests()
 		for range 3 {
-			_, err = c.Resources(testContext(t))
-			g.Expect(err).NotTo(HaveOccurred())
-			_, err = c.VMConfig(testContext(t), "pve2", 102)
-			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(c.Resources(t.Context())).Error().NotTo(HaveOccurred())
+			g.Expect(c.VMConfig(t.Context(), "pve2", 102)).Error().NotTo(HaveOccurred())
 		}
 		g.Expect(slices.Collect(maps.Keys(requestsTo(sim)))).To(ConsistOf("pve2"), "the minority is not used")
 		g.Expect(sim.CountRequests("GET", "/cluster/status")).To(BeZero(), "quorum was read again although no other host went offline")
 	})
-	t.Run("refused_write", func(t *testing.T) {
-		t.Parallel()
-		g := NewWithT(t)
+	runSimulated(t, "refused_write", func(t *testing.T, g *WithT) {
 		answers := func(request) reply { return failed(500, "cluster not ready - no quorum?") }
 		minority, majority := newFakeHost(t, answers), newFakeHost(t, always(data(`"`+testUPID+`"`)))
 		c := newClient(t, config(minority, majority), proxmox.Options{})
 		for range 2 {
-			_, err := c.StartVM(testContext(t), "pve2", 200)
-			g.Expect(err).NotTo(HaveOccurred(), "the refused request has no effect and can be sent to the next URL")
+			g.Expect(c.StartVM(t.Context(), "pve2", 200)).Error().NotTo(HaveOccurred(), "the refused request has no effect and can be sent to the next URL")
 		}
 		alone := newClient(t, config(minority), proxmox.Options{})
-		_, err := alone.StartVM(testContext(t), "pve2", 200)
-		g.Expect(err).To(MatchError(proxmox.ErrNoQuorum))
+		g.Expect(alone.StartVM(t.Context(), "pve2", 200)).Error().To(MatchError(proxmox.ErrNoQuorum))
 	})
-	t.Run("lost_and_regained", func(t *testing.T) {
-		t.Parallel()
-		g := NewWithT(t)
+	runSimulated(t, "lost_and_regained", func(t *testing.T, g *WithT) {
 		sim, _ := simulate(t, "9.2", three)
-		clock := testclock.NewFakeClock(time.Now())
-		c := newClient(t, hostURLs(t, sim, "pve1", "pve2"), proxmox.Options{Clock: clock})
-		_, err := c.Resources(testContext(t))
-		g.Expect(err).NotTo(HaveOccurred())
+		c := newClient(t, hostURLs(t, sim, "pve1", "pve2"), proxmox.Options{DialContext: sim.DialContext})
+		g.Expect(c.Resources(t.Context())).Error().NotTo(HaveOccurred())
 		sim.SetQuorum(false)
-		_, err = c.Resources(testContext(t))
-		g.Expect(err).To(And(MatchError(proxmox.ErrNoQuorum), MatchError(ContainSubstring("pve"))))
+		g.Expect(c.Resources(t.Context())).Error().To(And(MatchError(proxmox.ErrNoQuorum), MatchError(ContainSubstring("pve"))))
 		sim.SetQuorum(true)
-		// The first response after quorum returned still reports none.
-		g.Eventually(func() error {
-			clock.Step(time.Minute)
-			_, err := c.Resources(testContext(t))
-			return err
-		}).WithTimeout(time.Minute).Should(Succeed())
+		time.Sleep(time.Minute)
+		g.Expect(c.Resources(t.Context())).Error().NotTo(HaveOccurred())
 	})
-	t.Run("unknown_without_Sys.Audit", func(t *testing.T) {
-		t.Parallel()
-		g := NewWithT(t)
+	runSimulated(t, "unknown_without_Sys.Audit", func(t *testing.T, g *WithT) {
 		rows := `[` + nodeRow + `,{"type":"node","node":"pve2","status":"offline"}]`
 		var none atomic.Bool
 		c, host := clientOf(t, func(r request) reply {
@@ -311,11 +269,9 @@ func TestQuorum(t *testing.T) {
 			}
 			return data(rows)
 		})
-		_, err := c.Resources(testContext(t))
-		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(c.Resources(t.Context())).Error().NotTo(HaveOccurred())
 		none.Store(true)
-		_, err = c.Resources(testContext(t))
-		g.Expect(err).To(MatchError(proxmox.ErrNoQuorum), "a Host with quorum knows its own status")
+		g.Expect(c.Resources(t.Context())).Error().To(MatchError(proxmox.ErrNoQuorum), "a Host with quorum knows its own status")
 		g.Expect(host.requests()).To(HaveLen(4))
 	})
 }

@@ -31,9 +31,7 @@ const nodeConfig = `{
 func readConfig(t *testing.T, text string) proxmox.VMConfig {
 	t.Helper()
 	var c proxmox.VMConfig
-	if err := json.Unmarshal([]byte(text), &c); err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(json.Unmarshal([]byte(text), &c)).To(Succeed())
 	return c
 }
 
@@ -122,6 +120,7 @@ func TestDrives(t *testing.T) {
 
 func TestDrivesBoot(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	for name, test := range map[string]struct{ config, want string }{
 		"first_disk_of_the_order": {nodeConfig, "scsi0"},
 		"order_wins_over_slots":   {`{"boot":"order=scsi1;scsi0","scsi0":"l:a","scsi1":"l:b"}`, "scsi1"},
@@ -132,9 +131,8 @@ func TestDrivesBoot(t *testing.T) {
 		"only_a_CD":               {`{"boot":"order=ide0","ide0":"none,media=cdrom"}`, ""},
 	} {
 		disk, ok := readConfig(t, test.config).Drives().Boot()
-		if disk.Slot != test.want || ok != (test.want != "") {
-			t.Errorf("%s: found %q, want %q", name, disk.Slot, test.want)
-		}
+		g.Expect(disk.Slot).To(Equal(test.want), name)
+		g.Expect(ok).To(Equal(test.want != ""), name)
 	}
 }
 
@@ -147,8 +145,7 @@ func TestSMBIOS(t *testing.T) {
 	g.Expect(s.SKU).To(Equal("c1.4VCPU-8GB"))
 
 	s.UUID, s.Serial = "0b1e", "h=node-1;i=20001"
-	again := proxmox.ParseSMBIOS(s.Encode())
-	g.Expect(again).To(Equal(s))
+	g.Expect(proxmox.ParseSMBIOS(s.Encode())).To(Equal(s))
 	g.Expect(s.Encode()).To(Equal("uuid=0b1e,manufacturer=QUNNRSwgSW5jLg==,serial=aD1ub2RlLTE7aT0yMDAwMQ==,sku=YzEuNFZDUFUtOEdC,base64=1"))
 
 	plain := proxmox.ParseSMBIOS("uuid=1,serial=plain,future=x")
@@ -162,8 +159,7 @@ func TestProperties(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	p := proxmox.ParseProperties("local:a,size=3G,ssd=1")
-	changed := p.With("size", "4G").With("discard", "on").Without("ssd")
-	g.Expect(changed.Encode()).To(Equal("local:a,size=4G,discard=on"))
+	g.Expect(p.With("size", "4G").With("discard", "on").Without("ssd").Encode()).To(Equal("local:a,size=4G,discard=on"))
 	g.Expect(p.Encode()).To(Equal("local:a,size=3G,ssd=1"), "a copy is changed, not the original")
 	g.Expect(p.Value("nothing")).To(BeEmpty())
 	_, ok := p.Get("local:a")

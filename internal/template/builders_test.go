@@ -6,11 +6,11 @@ package template_test
 import (
 	"context"
 	"io/fs"
-	"strings"
 	"sync"
 	"time"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
@@ -19,13 +19,9 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// prepared is the file that builder VMs write to the disk. It contains the boot data.
-const prepared = "/prepared"
-
 // builders runs the guests of builder VMs and renders their boot data.
 type builders struct {
 	pvesim.ScriptedGuests
-	clock *testenv.Clock
 	// minimum is how long a builder must run.
 	minimum time.Duration
 
@@ -37,28 +33,23 @@ type builders struct {
 	script pvesim.Script
 	// files are those that the guest agent of guests with one can read.
 	files map[string]string
-	// most is how many builders ran at once, booted how many were started.
-	most, booted int
-	data         bootdata.Data
+	// most is how many builders ran at once, data what the last boot data was rendered from.
+	most int
+	data bootdata.Data
 	// sim runs the guests.
 	sim *pvesim.Simulator
 }
 
 func newBuilders() *builders {
-	b := &builders{
-		clock: testenv.NewSteppedClock(testenv.Speed), content: "install", script: pvesim.Script{PowerOff: true, After: 2 * time.Second},
-		files: map[string]string{},
-	}
+	b := &builders{content: "install", script: pvesim.Script{PowerOff: true, After: 2 * time.Second}, files: map[string]string{}}
 	b.Script = func(m *pvesim.Machine) *pvesim.Script {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		script := b.script
-		for _, cd := range m.CDROMs() {
-			script.Files = map[string]string{prepared: string(cd.Image)}
-			b.booted++
-			return &script
+		if len(m.CDROMs()) == 0 {
+			return nil // not a builder
 		}
-		return nil // not a builder
+		script := b.script
+		return &script
 	}
 	return b
 }
@@ -87,6 +78,13 @@ func (b *builders) set(script pvesim.Script) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.script = script
+}
+
+// seen returns how many builders ran at once, and what the last boot data was rendered from.
+func (b *builders) seen() (most int, data bootdata.Data) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.most, b.data
 }
 
 // setFile writes a file in all guests.
@@ -135,16 +133,51 @@ func prepareTemplates(e *env, changes ...func(*v1alpha1.Preparation)) {
 	e.setContent("install")
 }
 
-// bootDrives returns the boot drives of builder VMs.
-func (e *env) bootDrives() []string {
-	e.t.Helper()
-	var out []string
-	for _, entry := range e.listObjects() {
-		if strings.Contains(entry, ":iso/karpenter-builder-") && !strings.Contains(entry, " map[") {
-			out = append(out, entry)
+// preparationFailures returns the events about failed preparations.
+func (p *process) preparationFailures() []string {
+	return p.events.Messages(v1alpha1.EventTemplatePreparationFailed)
+}
+
+const startPath = "/nodes/{node}/qemu/{vmid}/status/start"
+
+// starts returns how often builder VMs were started.
+func (e *env) starts() int { return e.Sim.CountRequests("POST", startPath) }
+
+// failingDestroy makes the next destroy of a VM fail.
+var failingDestroy = pvesim.Fault{Method: "DELETE", Path: "/nodes/*/qemu/*", Status: 500, Message: "can't lock file - got timeout", Count: 1}
+
+func oneAtATime(p *v1alpha1.Preparation) { p.MaxConcurrent = 1 }
+
+func timeout(d time.Duration) func(*v1alpha1.Preparation) {
+	return func(p *v1alpha1.Preparation) { p.Timeout = &metav1.Duration{Duration: d} }
+}
+
+func notKept(p *v1alpha1.Preparation) { p.KeepFailed = &metav1.Duration{} }
+
+// reconcileUntilRunning reconciles until a builder VM runs, and returns its VMID.
+func (p *process) reconcileUntilRunning() int {
+	p.env.T.Helper()
+	vmid := 0
+	p.reconcileUntil(func(g Gomega) {
+		g.Expect(p.report().Message).To(ContainSubstring("preparing: builder VM "))
+		for _, guest := range p.env.Sim.Guests() {
+			if guest.Name == templateName && guest.Status == "running" {
+				vmid = guest.VMID
+			}
 		}
-	}
-	return out
+		g.Expect(vmid).NotTo(BeZero())
+	})
+	return vmid
+}
+
+// reconcileUntilListed reconciles until the inventory shows the configuration of a running VM.
+func (p *process) reconcileUntilListed(vmid int) {
+	p.env.T.Helper()
+	p.reconcileUntil(func(g Gomega) {
+		guest, _ := p.Inventory().View().Guest(region, vmid)
+		g.Expect(guest.Config).NotTo(BeNil())
+		g.Expect(guest.Status).To(Equal("running"))
+	})
 }
 
 // withAdmin adds the token of an administrator.
@@ -156,26 +189,30 @@ func withAdmin(s *pvesim.Scenario) {
 	}
 }
 
-// asAdmin waits for a task that an administrator starts.
-func (e *env) asAdmin(start func(c proxmox.Client) (proxmox.UPID, error)) {
-	e.t.Helper()
-	e.Expect(e.runAsAdmin(start).Err()).To(Succeed())
+// admin returns the client of an administrator.
+func (e *env) admin() proxmox.Client {
+	e.T.Helper()
+	config := testenv.ClusterConfig(e.Sim, region)
+	config.TokenID, config.TokenSecret = "root@pam!admin", "secret"
+	return testenv.NewClient(e.T, e.Sim, config)
 }
 
-// runAsAdmin returns how a task ended that an administrator started.
-func (e *env) runAsAdmin(start func(c proxmox.Client) (proxmox.UPID, error)) proxmox.TaskStatus {
-	e.t.Helper()
-	config := testenv.ClusterConfig(e.sim, region)
-	config.TokenID, config.TokenSecret = "root@pam!admin", "secret"
-	c := testenv.NewClient(e.t, config, proxmox.Options{})
-	task, err := start(c)
+// wait waits for a task.
+func (e *env) wait(task proxmox.UPID, err error) proxmox.TaskStatus {
+	e.T.Helper()
 	e.Expect(err).NotTo(HaveOccurred())
-	status, err := proxmox.WaitTask(e.t.Context(), c, task, proxmox.WaitOptions{Clock: e.builders.clock})
+	status, err := proxmox.WaitTask(e.T.Context(), e.Client, task, proxmox.WaitOptions{Clock: e.Clock})
 	e.Expect(err).NotTo(HaveOccurred())
 	return status
 }
 
 func (e *env) stopByHand(vmid int) {
-	e.t.Helper()
-	e.asAdmin(func(c proxmox.Client) (proxmox.UPID, error) { return c.StopVM(e.t.Context(), "pve1", vmid) })
+	e.T.Helper()
+	e.Expect(e.wait(e.admin().StopVM(e.T.Context(), "pve1", vmid)).Err()).To(Succeed())
+}
+
+func (e *env) destroyByHand(vmid int) {
+	e.T.Helper()
+	e.stopByHand(vmid)
+	e.Expect(e.wait(e.admin().DestroyVM(e.T.Context(), "pve1", vmid)).Err()).To(Succeed())
 }

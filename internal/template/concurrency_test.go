@@ -6,11 +6,12 @@ package template_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -24,151 +25,129 @@ import (
 // Two Kubernetes clusters concurrently build templates with the same name on the same
 // Proxmox cluster: each has its own, and neither changes those of the other.
 func TestBuildByTwoKubernetesClusters(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t, 2)
-	mine, theirs := e.process(), e.processOf("another", e.client())
-	done := make(chan error, 4)
-	for _, p := range []*process{mine, theirs} {
-		for _, host := range []string{"pve1", "pve2"} {
-			go func() { done <- p.reconcile(t.Context(), host) }()
+	simulated(t, 2, func(e *env, mine *process) {
+		theirs := e.processOf("another", e.Client)
+		var done []chan error
+		for _, p := range []*process{mine, theirs} {
+			done = append(done, p.start(e.T.Context(), "pve1"), p.start(e.T.Context(), "pve2"))
 		}
-	}
-	for range 4 {
-		e.Expect(<-done).To(Succeed())
-	}
-	seen := map[int]bool{}
-	for _, p := range []*process{mine, theirs} {
-		for _, zone := range p.reconcileUntilComplete().Zones {
-			e.Expect(seen[zone.VMID]).To(BeFalse(), "VMID %d is used twice", zone.VMID)
-			seen[zone.VMID] = true
+		for _, built := range done {
+			e.Expect(<-built).To(Succeed())
 		}
-	}
-	e.Expect(seen).To(HaveLen(4))
-	mine.deleteUntilGone()
-	e.object.DeletionTimestamp = nil
-	e.Expect(theirs.reconcileUntilComplete().Zones).To(HaveLen(2), "templates of the other cluster are kept")
-	guests, images, _ := e.createdObjects()
-	e.Expect(guests).To(HaveLen(2))
-	e.Expect(images).To(HaveLen(2))
+		seen := map[int]bool{}
+		for _, p := range []*process{mine, theirs} {
+			for _, zone := range p.reconcileUntilComplete().Zones {
+				e.Expect(seen[zone.VMID]).To(BeFalse(), "VMID %d is used twice", zone.VMID)
+				seen[zone.VMID] = true
+			}
+		}
+		e.Expect(seen).To(HaveLen(4))
+		mine.deleteUntilGone()
+		e.object.DeletionTimestamp = nil
+		e.Expect(theirs.reconcileUntilComplete().Zones).To(HaveLen(2), "templates of the other cluster are kept")
+		e.Expect(e.guests()).To(HaveLen(2))
+		e.Expect(e.imageFiles()).To(HaveLen(2))
+	})
 }
 
 func TestHostJoinsAndLeaves(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t, 2, func(s *pvesim.Scenario) { s.Hosts[1].Offline = true })
-	p := e.process()
-	e.Eventually(func(g Gomega) {
-		g.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
-		g.Expect(p.Inventory().RefreshAll(t.Context())).To(Succeed())
-		g.Expect(p.report().Zones).To(ConsistOf(HaveField("Host", "pve1")))
-	}).Should(Succeed())
-	e.Expect(p.report().Message).To(Equal("pve2: the host is offline; its template is built when the host is online again"))
-	e.Expect(e.sim.HostUp("pve2")).To(Succeed())
-	e.Eventually(func(g Gomega) {
-		g.Expect(p.Inventory().RefreshAll(t.Context())).To(Succeed())
-		g.Expect(p.PendingHosts(e.desired())).To(ContainElement(HaveField("Host", "pve2")))
-	}).Should(Succeed())
-	e.Expect(p.reconcileUntilComplete().Zones).To(HaveLen(2))
+	simulated(t, 2, func(e *env, p *process) {
+		e.Expect(e.Sim.HostDown("pve2", "refused")).To(Succeed())
+		e.Clock.Sleep(time.Minute)
+		p.refresh()
+		p.reconcileUntilMessage(Equal("pve2: the host is offline; its template is built when the host is online again"))
+		e.Expect(p.report().Zones).To(ConsistOf(HaveField("Host", "pve1")))
+		e.Expect(e.Sim.HostUp("pve2")).To(Succeed())
+		e.Eventually(func(g Gomega) {
+			p.refresh()
+			g.Expect(p.PendingHosts(e.desired())).To(ContainElement(HaveField("Host", "pve2")))
+		}).Should(Succeed())
+		e.Expect(p.reconcileUntilComplete().Zones).To(HaveLen(2))
 
-	// A host that left its cluster is not in the snapshot.
-	view := p.Inventory().View()
-	snapshot := *view.Snapshots[region]
-	snapshot.Hosts = map[string]inventory.Host{"pve1": snapshot.Hosts["pve1"]}
-	view = inventory.NewView(map[string]*inventory.Snapshot{region: &snapshot}, nil, nil, inventory.Settings{})
-	found := template.ListOwned(view, kubeCluster, uid)
-	zones := template.SelectPerHost(view, e.desired(), found, []string{"region-1/pve1/1000", "region-1/pve2/1001"}, true)
-	e.Expect(zones).To(ConsistOf(HaveField("Host", "pve1")))
-	e.Expect(template.Locations(view, e.desired(), found)).To(ConsistOf(HaveField("Host", "pve1")))
+		// A host that left its cluster is not in the snapshot.
+		snapshot, found := *p.Inventory().View().Snapshots[region], p.owned()
+		snapshot.Hosts = map[string]inventory.Host{"pve1": snapshot.Hosts["pve1"]}
+		view := inventory.NewView(map[string]*inventory.Snapshot{region: &snapshot}, nil, nil, inventory.Settings{})
+		zones := template.SelectPerHost(view, e.desired(), found, []string{"region-1/pve1/1000", "region-1/pve2/1001"}, true)
+		e.Expect(zones).To(ConsistOf(HaveField("Host", "pve1")))
+		e.Expect(template.Locations(view, e.desired(), found)).To(ConsistOf(HaveField("Host", "pve1")))
+	})
 }
 
 // A create that was interrupted by a power failure leaves a locked VM without a name or
 // an ownership mark. It is reported and another VMID is used.
 func TestBuildWithStaleLock(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t, 1, func(s *pvesim.Scenario) {
+	simulated(t, 1, func(e *env, p *process) {
+		e.Expect(p.build().VMID).To(Equal(1001))
+		e.Expect(e.config("pve1", 1000).Lock()).To(Equal("create"))
+		e.Expect(p.report().Message).To(Equal("pve1: VM 1000 is locked (create) by a task that no longer runs; if the VM is not needed, run on the host as root: qm unlock 1000 && qm destroy 1000"))
+	}, func(s *pvesim.Scenario) {
 		s.Guests = append(s.Guests, pvesim.Guest{VMID: 1000, Host: "pve1", Config: map[string]string{"lock": "create"}})
 	})
-	p := e.process()
-	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
-	zones := p.reconcileUntilComplete().Zones
-	e.Expect(zones).To(ConsistOf(HaveField("VMID", 1001)))
-	e.Expect(e.config("pve1", 1000).Lock()).To(Equal("create"))
-	e.Expect(p.report().Message).To(Equal("pve1: VM 1000 is locked (create) by a task that no longer runs; if the VM is not needed, run on the host as root: qm unlock 1000 && qm destroy 1000"))
 }
 
-// A download is canceled when the image changes meanwhile.
-func TestCancelSupersededDownload(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t, 1, func(s *pvesim.Scenario) { s.Hosts[0].DownloadRate = 16 }) // an hour
-	p := e.process()
-	done := make(chan error, 1)
-	go func() { done <- p.reconcile(t.Context(), "pve1") }()
-	e.Eventually(func() string { return p.report().Message }).Should(ContainSubstring("downloading"))
-	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.URL = e.images.URL + "/other.img" })
-	p.CancelSuperseded(e.desired())
-	e.Eventually(done).Should(Receive(BeNil()))
-	e.Eventually(func() []proxmox.TaskStatus {
-		tasks, err := e.client().RunningTasks(t.Context(), "pve1", "download")
-		e.Expect(err).NotTo(HaveOccurred())
-		return tasks
-	}).Should(BeEmpty())
+// withSlowDownload makes downloads on pve1 take an hour.
+func withSlowDownload(s *pvesim.Scenario) { s.Hosts[0].DownloadRate = 16 }
+
+// A host that needs an image which another one downloads does not hold a build slot meanwhile. The download
+// is canceled when the image changes.
+func TestDownloadInProgress(t *testing.T) {
+	simulated(t, 2, func(e *env, p *process) {
+		e.useStorages("shared", "local-lvm")
+		done := p.start(e.T.Context(), "pve1")
+		e.Clock.Sleep(time.Minute)
+		e.Expect(p.report().Message).To(ContainSubstring("pve1: downloading"))
+		e.Expect(p.reconcile(e.T.Context(), "pve2")).To(Succeed())
+		e.Expect(p.report().Message).To(ContainSubstring("pve2: waiting for the image, which is already being downloaded"))
+		e.replaceImage()
+		p.CancelSuperseded(e.desired())
+		e.Expect(<-done).To(Succeed())
+		e.Clock.Sleep(time.Second)
+		e.Expect(e.Client.RunningTasks(e.T.Context(), "pve1", "download")).To(BeEmpty())
+	}, sharedStorage("nfs", "import"), func(s *pvesim.Scenario) { s.Hosts[0].DownloadRate = 16 }) // an hour
 }
 
 // The controller was restarted, and the first poll could not read the configuration of the
 // template.
 func TestUnreadConfig(t *testing.T) {
 	t.Parallel()
-	for name, deleted := range map[string]bool{"kept": false, "deleted": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			e := newEnv(t, 1)
-			zone := e.process().reconcileUntilComplete().Zones[0]
-			testenv.AddFault(t, e.sim, pvesim.Fault{Method: "GET", Path: fmt.Sprintf("/nodes/*/qemu/%d/config", zone.VMID), Status: 596, Message: "Connection timed out", Count: 1})
-			next := e.process()
-			e.Expect(e.sim.Faults()[0].Hits).To(Equal(1))
-			if !deleted {
-				e.Expect(next.reconcile(t.Context(), "pve1")).To(Succeed())
-				guests, _, _ := e.createdObjects()
-				e.Expect(guests).To(HaveLen(1), "no second template")
-				return
-			}
-			now := metav1.Now()
-			e.object.DeletionTimestamp = &now
-			e.Expect(next.Cleanup(t.Context(), e.desired(), e.usage)).NotTo(BeEmpty(), "the template remains")
+	for name, test := range map[string]struct {
+		change func(e *env, vmid int)
+		check  func(e *env, next *process, vmid int)
+	}{
+		"desired": {check: func(e *env, next *process, _ int) {
+			e.Expect(next.run(e.T.Context())).To(Succeed())
+			e.Expect(e.guests()).To(HaveLen(1), "no second template")
+		}},
+		"in_use": {
+			change: func(e *env, vmid int) {
+				e.inUse[vmid] = "a NodeClaim uses it"
+				e.replaceImage()
+			},
+			check: func(e *env, next *process, vmid int) {
+				e.Expect(next.reconcile(e.T.Context(), "pve1")).To(Succeed())
+				e.Expect(e.config("pve1", vmid).IsTemplate()).To(BeTrue(), "retained")
+			},
+		},
+		"deleted": {check: func(e *env, next *process, _ int) {
+			e.deleteObject()
+			e.Expect(next.cleanup()).NotTo(BeEmpty(), "the template remains")
 			e.Expect(next.PendingHosts(e.desired())).NotTo(BeEmpty())
-			next.deleteUntilGone()
-			e.Expect(e.listObjects()).To(Equal(e.initial))
+			next.deleteAll()
+		}},
+	} {
+		testenv.RunSimulated(t, name, func(t *testing.T) {
+			e := newEnv(t, 1)
+			vmid := e.process().build().VMID
+			if test.change != nil {
+				test.change(e, vmid)
+			}
+			e.AddFault(pvesim.Fault{Method: "GET", Path: fmt.Sprintf("/nodes/*/qemu/%d/config", vmid), Status: 596, Message: "Connection timed out", Count: 1})
+			next := e.process()
+			e.Expect(e.Sim.Faults()[0].Hits).To(Equal(1))
+			test.check(e, next, vmid)
 		})
 	}
-}
-
-// A template of an older generation that is in use is retained also if the poll could not read
-// its configuration.
-func TestUnreadConfigInUse(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t, 1)
-	zone := e.process().reconcileUntilComplete().Zones[0]
-	e.inUse[zone.VMID] = "a NodeClaim uses it"
-	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.URL = e.images.URL + "/other.img" })
-	testenv.AddFault(t, e.sim, pvesim.Fault{Method: "GET", Path: fmt.Sprintf("/nodes/*/qemu/%d/config", zone.VMID), Status: 596, Message: "Connection timed out", Count: 1})
-	next := e.process()
-	e.Expect(next.reconcile(t.Context(), "pve1")).To(Succeed())
-	e.Expect(e.config("pve1", zone.VMID).IsTemplate()).To(BeTrue())
-}
-
-// A host that needs an image which another one downloads does not hold a build slot meanwhile.
-func TestWaitForDownload(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t, 2, sharedStorage("nfs", "import"), func(s *pvesim.Scenario) { s.Hosts[0].DownloadRate = 16 }) // an hour
-	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.StorageIDs = []string{"shared", "local-lvm"} })
-	p := e.process()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- p.reconcile(ctx, "pve1") }()
-	e.Eventually(func() string { return p.report().Message }).Should(ContainSubstring("pve1: downloading"))
-	e.Expect(p.reconcile(t.Context(), "pve2")).To(Succeed())
-	e.Expect(p.report().Message).To(ContainSubstring("pve2: waiting for the image, which is already being downloaded"))
-	cancel()
-	e.Eventually(done).Should(Receive())
 }
 
 // supersedingClient calls a function before a VM is destroyed.
@@ -185,44 +164,128 @@ func (c supersedingClient) DestroyVM(ctx context.Context, host string, vmid int)
 // The controllers of a deleted template cancel superseded runs until nothing of it remains. The
 // runs that delete it are not superseded.
 func TestDeletionNotSuperseded(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t, 1)
-	e.process().reconcileUntilComplete()
-	var next *process
-	next = e.processOf(kubeCluster, supersedingClient{Client: e.client(), supersede: func() { next.CancelSuperseded(e.desired()) }})
-	now := metav1.Now()
-	e.object.DeletionTimestamp = &now
-	// Only a run that did not destroy the template yet is retried.
-	next.reconcileFirstHostUntil(func(g Gomega) {
-		g.Expect(e.sim.CountRequests("DELETE", "/nodes/{node}/qemu/{vmid}")).To(Equal(1))
+	simulated(t, 1, func(e *env, p *process) {
+		p.build()
+		var next *process
+		next = e.processOf(kubeCluster, supersedingClient{Client: e.Client, supersede: func() { next.CancelSuperseded(e.desired()) }})
+		e.deleteObject()
+		// Only a run that did not destroy the template yet is retried.
+		next.reconcileUntil(func(g Gomega) {
+			g.Expect(e.Sim.CountRequests("DELETE", "/nodes/{node}/qemu/{vmid}")).To(Equal(1))
+		}, "pve1")
+		next.refresh()
+		e.Expect(next.Remaining(e.desired())).To(BeEmpty())
 	})
-	e.Expect(next.Inventory().RefreshAll(t.Context())).To(Succeed())
-	e.Expect(next.Remaining(e.desired())).To(BeEmpty())
 }
 
 // Two templates are built on one host concurrently.
 func TestBuildConcurrentlyOnOneHost(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t, 1)
-	_, err := e.sim.AddFault(pvesim.Fault{Task: "qmcreate", Delay: pvesim.Duration(10 * time.Minute)})
-	e.Expect(err).NotTo(HaveOccurred())
-	p := e.process()
-	second := e.object.DeepCopy()
-	second.Name, second.UID = "second", types.UID("other")
-	all := []template.Desired{e.desired(), template.NewDesired(second, nil)}
-	for _, desired := range all {
-		go func() {
-			// One of them waits for the image that the other one downloads.
-			for t.Context().Err() == nil {
-				_, _ = p.ReconcileHost(t.Context(), desired, region, "pve1", func(context.Context) (template.Usage, error) {
-					return template.Usage{Desired: all, InUse: func(string, int) string { return "" }}, nil
-				})
+	simulated(t, 1, func(e *env, p *process) {
+		e.AddFault(pvesim.Fault{Task: "qmcreate", Delay: pvesim.Duration(10 * time.Minute)})
+		second := e.object.DeepCopy()
+		second.Name, second.UID = "second", types.UID("other")
+		all := []template.Desired{e.desired(), template.NewDesired(second, nil)}
+		for _, desired := range all {
+			testenv.Go(e.T, func(ctx context.Context) error {
+				// One of them waits for the image that the other one downloads.
+				for ; ctx.Err() == nil; e.Clock.Sleep(runInterval) {
+					_, _ = p.ReconcileHost(ctx, desired, region, "pve1", func(context.Context) (template.Usage, error) {
+						return template.Usage{Desired: all, InUse: e.usedBy}, nil
+					})
+				}
+				return nil
+			})
+		}
+		e.Clock.Sleep(5 * time.Minute)
+		e.Expect(e.Client.RunningTasks(e.T.Context(), "pve1", "qmcreate")).To(HaveLen(2))
+	})
+}
+
+// crash runs a subtest for a crash before and after every call of a process that changes something. begin
+// returns the process with its environment. It is killed at the n-th call, and then a new one starts.
+// Killed at a read, it would leave the same as after the previous change.
+func crash(t *testing.T, begin func(t *testing.T) (*env, *process), restart func(e *env, next *process, n int)) {
+	t.Helper()
+	var calls []pvesim.Request
+	synctest.Test(t, func(t *testing.T) {
+		e, p := begin(t)
+		calls = e.RecordRequests(func() {
+			for complete := false; !complete; { // deletions follow
+				complete = p.report().Complete
+				e.Expect(p.run(t.Context())).To(Succeed())
 			}
-		}()
+		})
+	})
+	for n, call := range calls {
+		if call.Method == http.MethodGet {
+			continue
+		}
+		for when, after := range map[string]bool{"before": false, "after": true} {
+			testenv.RunSimulated(t, fmt.Sprintf("%s_call_%d_%s_%s", when, n+1, call.Method, call.Template), func(t *testing.T) {
+				e, p := begin(t)
+				for ctx := testenv.KillAtRequest(t, e.Sim, n, after); ctx.Err() == nil; {
+					_ = p.run(ctx)
+				}
+				e.Sim.ClearFaults()
+				next := e.processOf(kubeCluster, testenv.NewClient(t, e.Sim, testenv.ClusterConfig(e.Sim, region)))
+				restart(e, next, n)
+				next.deleteAll()
+			})
+		}
 	}
-	e.Eventually(func() int {
-		tasks, err := e.client().RunningTasks(t.Context(), "pve1", "qmcreate")
-		e.Expect(err).NotTo(HaveOccurred())
-		return len(tasks)
-	}).WithPolling(10 * time.Millisecond).Should(Equal(2))
+}
+
+// setTagsAndPool sets the options that need their own request.
+func setTagsAndPool(s *v1alpha1.ProxmoxTemplateSpec) {
+	s.Tags, s.ResourcePool = []string{"karpenter"}, "karpenter"
+}
+
+// A change of the image that crashes at any call is completed by the next process, without orphans and with
+// one download. The first mirror fails.
+func TestReplaceImageCrash(t *testing.T) {
+	t.Parallel()
+	crash(t, func(t *testing.T) (*env, *process) {
+		t.Helper()
+		e := newEnv(t, 1, withAllResources("8.4"))
+		p := e.process()
+		p.build()
+		e.useMirrors(e.images.URL+"/missing.qcow2", e.images.URL+"/other.img")
+		e.updateSpec(setTagsAndPool)
+		return e, p
+	}, func(e *env, next *process, _ int) {
+		e.Expect(e.config("pve1", next.build().VMID).Options).To(HaveKeyWithValue("tags", "karpenter"))
+		next.reconcileUntilOnly(1, "missing") // the name is that of the first mirror
+		e.Expect(e.images.Fetched("/other.img")).To(Equal(imageSize))
+	})
+}
+
+// createEndsBeforeTaskList is a client whose list of running tasks is read only after the
+// creation in progress has ended.
+type createEndsBeforeTaskList struct {
+	proxmox.Client
+	end func()
+}
+
+func (c createEndsBeforeTaskList) RunningTasks(ctx context.Context, host, kind string) ([]proxmox.TaskStatus, error) {
+	c.end()
+	return c.Client.RunningTasks(ctx, host, kind)
+}
+
+// A VM whose creation ends while the cleanup of a deleted template checks the host is
+// found.
+func TestCleanupDuringCreation(t *testing.T) {
+	simulated(t, 1, func(e *env, p *process) {
+		e.AddFault(pvesim.Fault{Task: "qmcreate", Delay: pvesim.Duration(10 * time.Minute), Count: 1})
+		ctx, kill := context.WithCancel(e.T.Context())
+		built := p.start(ctx, "pve1")
+		e.Clock.Sleep(time.Minute)
+		e.Expect(e.Client.RunningTasks(ctx, "pve1", "qmcreate")).To(HaveLen(1))
+		kill()
+		e.Expect(<-built).To(HaveOccurred())
+
+		next := e.processOf(kubeCluster, createEndsBeforeTaskList{Client: e.Client, end: func() { e.Clock.Sleep(10 * time.Minute) }})
+		e.deleteObject()
+		e.Expect(next.cleanup()).NotTo(BeEmpty(), "the VM remains")
+		next.deleteAll()
+	})
 }

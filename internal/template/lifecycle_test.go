@@ -4,12 +4,12 @@
 package template_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -20,32 +20,35 @@ import (
 )
 
 func TestBuildAndDelete(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t, 2)
-	p := e.process()
-	report := p.reconcileUntilComplete()
-	e.Expect(report.Zones).To(ConsistOf(HaveField("Host", "pve1"), HaveField("Host", "pve2")))
-	guests, images, disks := e.createdObjects()
-	e.Expect(guests).To(HaveLen(2))
-	e.Expect(images).To(HaveLen(2), "local storage: one per host")
-	e.Expect(disks).To(HaveLen(4), "a disk and a cloud-init drive each")
-	for _, zone := range report.Zones {
-		config := e.config(zone.Host, zone.VMID)
-		e.Expect(config.IsTemplate()).To(BeTrue())
-		e.Expect(config.Name()).To(Equal("ubuntu"))
-		e.Expect(config.Description()).To(HavePrefix("Karpenter managed template, made from "))
-		e.Expect(zone.VMID).To(BeNumerically(">=", 1000))
-		e.Expect(zone.VMID).To(BeNumerically("<", 1002), "the lowest free VMIDs")
-	}
-	p.deleteUntilGone()
-	e.Expect(e.listObjects()).To(Equal(e.initial))
+	simulated(t, 2, func(e *env, p *process) {
+		report := p.reconcileUntilComplete()
+		e.Expect(report.Zones).To(ConsistOf(HaveField("Host", "pve1"), HaveField("Host", "pve2")))
+		e.Expect(e.guests()).To(HaveLen(2))
+		e.Expect(e.imageFiles()).To(HaveLen(2), "local storage: one per host")
+		e.Expect(e.disks()).To(HaveLen(4), "a disk and a cloud-init drive each")
+		for _, zone := range report.Zones {
+			config := e.config(zone.Host, zone.VMID)
+			e.Expect(config.IsTemplate()).To(BeTrue())
+			e.Expect(config.Name()).To(Equal("ubuntu"))
+			e.Expect(config.Description()).To(HavePrefix("Karpenter managed template, made from "))
+			e.Expect(zone.VMID).To(BeElementOf(1000, 1001), "the lowest free VMIDs")
+		}
+
+		_, err := e.Client.DestroyVM(e.T.Context(), "pve2", report.Zones[1].VMID)
+		e.Expect(err).NotTo(HaveOccurred())
+		e.Clock.Sleep(time.Minute)
+		p.refresh()
+		e.Expect(p.report().Complete).To(BeFalse())
+		p.reconcileUntilComplete()
+		e.Expect(e.images.Fetched("/noble.img")).To(Equal(2*imageSize), "built from the existing image")
+		p.deleteAll()
+	})
 }
 
 func TestBuildAllSettings(t *testing.T) {
 	t.Parallel()
 	for _, release := range []string{"8.4", "9.2"} {
-		t.Run(release, func(t *testing.T) {
-			t.Parallel()
+		testenv.RunSimulated(t, release, func(t *testing.T) {
 			e := newEnv(t, 1, withAllResources(release))
 			e.cdrom = true
 			e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) {
@@ -60,8 +63,8 @@ func TestBuildAllSettings(t *testing.T) {
 				s.PCIDevices = []v1alpha1.PCIDevice{{Mapping: "gpu", PCIe: new(true)}}
 				s.Tags, s.ResourcePool, s.OnBoot = []string{"karpenter", "ubuntu"}, "karpenter", new(true)
 			})
-			report := e.process().reconcileUntilComplete()
-			options := e.config("pve1", report.Zones[0].VMID).Options
+			vmid := e.process().build().VMID
+			options := e.config("pve1", vmid).Options
 			for option, value := range map[string]string{
 				"bios": "ovmf", "machine": "q35", "cpu": "x86-64-v3,flags=+aes;-pcid", "vga": "serial0,memory=16", "serial0": "socket",
 				"agent": "enabled=1,type=isa,freeze-fs-on-backup=0,fstrim_cloned_disks=1", "hostpci0": "mapping=gpu,pcie=1",
@@ -75,280 +78,199 @@ func TestBuildAllSettings(t *testing.T) {
 			e.Expect(options["tpmstate0"]).To(ContainSubstring("version=v2.0"))
 			e.Expect(options).NotTo(HaveKey("scsi30"), "VMs that boot from our own drive must not have a second one")
 			e.Expect(options["description"]).To(HavePrefix("Ubuntu 24.04\n\nAsk the platform team.\n\n<!--"))
-			resources, err := e.client().Resources(t.Context())
-			e.Expect(err).NotTo(HaveOccurred())
-			e.Expect(resources.Guests).To(ContainElement(And(HaveField("VMID", report.Zones[0].VMID), HaveField("Pool", "karpenter"))))
+			e.Expect(e.Client.Resources(t.Context())).To(HaveField("Guests", ContainElement(And(HaveField("VMID", vmid), HaveField("Pool", "karpenter")))))
 		})
 	}
 }
 
+// A template is updated in place. It is moved to a resource pool before its ownership mark contains the pool.
 func TestUpdateInPlace(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t, 1, withAllResources("8.4"))
-	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) {
-		s.Agent, s.Tags, s.OnBoot = &v1alpha1.Agent{Enabled: true}, []string{"old"}, new(true)
-		s.Network = append(s.Network, v1alpha1.NetworkInterface{Bridge: "vmbr0", Model: "virtio"})
-	})
-	p := e.process()
-	before := p.reconcileUntilComplete().Zones
-	generation := e.mark(before[0].VMID).Generation
-	e.Expect(e.config("pve1", before[0].VMID).Options).To(HaveKey("scsi30"), "VMs get their boot data from Proxmox")
+	simulated(t, 1, func(e *env, p *process) {
+		e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) {
+			s.Agent, s.Tags, s.OnBoot = &v1alpha1.Agent{Enabled: true}, []string{"old"}, new(true)
+			s.Network = append(s.Network, v1alpha1.NetworkInterface{Bridge: "vmbr0", Model: "virtio"})
+		})
+		before := p.build()
+		generation := e.mark(before.VMID).Generation
+		e.Expect(e.config("pve1", before.VMID).Options).To(HaveKey("scsi30"), "VMs get their boot data from Proxmox")
 
-	e.cdrom = true
-	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) {
-		s.Agent, s.Tags, s.OnBoot, s.Description, s.ResourcePool = nil, []string{"new"}, nil, "changed", "karpenter"
-		s.CPU.Type, s.Network = "host", s.Network[:1]
-	})
-	e.Eventually(func() map[string]string {
-		e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
-		return e.config("pve1", before[0].VMID).Options
-	}).Should(And(
-		HaveKeyWithValue("cpu", "host"), HaveKeyWithValue("tags", "new"), HaveKeyWithValue("description", HavePrefix("changed\n")),
-		Not(HaveKey("agent")), Not(HaveKey("onboot")), Not(HaveKey("net1")), Not(HaveKey("scsi30")),
-	))
-	e.Expect(e.mark(before[0].VMID).Generation).To(Equal(generation), "nodes do not drift")
-	e.Expect(p.reconcileUntilComplete().Zones).To(Equal(before))
-	_, images, disks := e.createdObjects()
-	e.Expect(images).To(HaveLen(1))
-	e.Expect(disks).To(HaveLen(1), "the cloud-init drive is gone")
+		e.cdrom = true
+		e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) {
+			s.Agent, s.Tags, s.OnBoot, s.Description, s.ResourcePool = nil, []string{"new"}, nil, "changed", "karpenter"
+			s.CPU.Type, s.Network = "host", s.Network[:1]
+		})
+		e.AddFault(pvesim.Fault{Method: "PUT", Path: "/nodes/*/qemu/*/config", Status: 500, Message: "got no worker upid", Count: 1})
+		e.Expect(p.reconcile(e.T.Context(), "pve1")).To(Succeed())
+		e.Expect(p.report().Message).To(ContainSubstring("got no worker upid"))
+		e.Expect(e.mark(before.VMID).Pool).To(BeEmpty())
+		p.reconcileUntil(func(g Gomega) {
+			g.Expect(e.config("pve1", before.VMID).Options).To(And(
+				HaveKeyWithValue("cpu", "host"), HaveKeyWithValue("tags", "new"), HaveKeyWithValue("description", HavePrefix("changed\n")),
+				Not(HaveKey("agent")), Not(HaveKey("onboot")), Not(HaveKey("net1")), Not(HaveKey("scsi30")),
+			))
+		}, "pve1")
+		e.Expect(e.mark(before.VMID).Generation).To(Equal(generation), "nodes do not drift")
+		e.Expect(p.build()).To(Equal(before))
+		e.Expect(e.mark(before.VMID).Pool).To(Equal("karpenter"))
+		e.Expect(p.Inventory().View().Snapshots[region].Guests[before.VMID].Pool).To(Equal("karpenter"))
+		e.Expect(e.Sim.CountRequests("PUT", "/pools")).To(Equal(2))
+		e.Expect(e.imageFiles()).To(HaveLen(1))
+		e.Expect(e.disks()).To(HaveLen(1), "the cloud-init drive is gone")
 
-	e.sim.ResetRequests()
-	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
-	e.Expect(e.sim.Requests()).To(BeEmpty(), "settings are written once")
-}
-
-// A template is moved to a resource pool before its ownership mark contains the pool.
-func TestUpdateResourcePoolInterrupted(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t, 1, withAllResources("8.4"))
-	p := e.process()
-	vmid := p.reconcileUntilComplete().Zones[0].VMID
-	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.ResourcePool = "karpenter" })
-	testenv.AddFault(t, e.sim, pvesim.Fault{Method: "PUT", Path: "/nodes/*/qemu/*/config", Status: 500, Message: "got no worker upid", Count: 1})
-	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
-	e.Expect(p.report().Message).To(ContainSubstring("got no worker upid"))
-	e.Expect(e.mark(vmid).Pool).To(BeEmpty())
-	e.Expect(p.reconcileUntilComplete().Zones).To(ConsistOf(HaveField("VMID", vmid)))
-	e.Expect(e.mark(vmid).Pool).To(Equal("karpenter"))
-	e.Expect(p.Inventory().View().Snapshots[region].Guests[vmid].Pool).To(Equal("karpenter"))
-	e.Expect(e.sim.CountRequests("PUT", "/pools")).To(Equal(2))
+		e.Sim.ResetRequests()
+		e.Expect(p.reconcile(e.T.Context(), "pve1")).To(Succeed())
+		e.Expect(e.Sim.Requests()).To(BeEmpty(), "settings are written once")
+	}, withAllResources("8.4"))
 }
 
 // Earlier releases added the cloud-init drive to ide2. It stays there, and is deleted when
 // no class needs it.
 func TestUpdateCloudInitDriveOnIDE(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t, 1)
-	p := e.process()
-	vmid := p.reconcileUntilComplete().Zones[0].VMID
-	e.Expect(e.client().UpdateVM(t.Context(), "pve1", vmid, proxmox.ConfigChange{Delete: []string{"scsi30"}})).To(Succeed())
-	e.Expect(e.client().UpdateVM(t.Context(), "pve1", vmid, proxmox.ConfigChange{Set: map[string]string{"ide2": "local-lvm:cloudinit"}})).To(Succeed())
-	for _, test := range []struct {
-		description string
-		cdrom       bool
-		drives      OmegaMatcher
-	}{
-		{"kept", false, And(HaveKey("ide2"), Not(HaveKey("scsi30")))},
-		{"deleted", true, And(Not(HaveKey("ide2")), Not(HaveKey("scsi30")))},
-	} {
-		e.cdrom = test.cdrom
-		e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.Description = test.description })
-		e.Eventually(func() map[string]string {
-			e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
-			return e.config("pve1", vmid).Options
-		}).Should(And(HaveKeyWithValue("description", HavePrefix(test.description+"\n")), test.drives))
-	}
+	simulated(t, 1, func(e *env, p *process) {
+		vmid := p.build().VMID
+		e.Expect(e.Client.UpdateVM(e.T.Context(), "pve1", vmid, proxmox.ConfigChange{Delete: []string{"scsi30"}})).To(Succeed())
+		e.setOption(vmid, "ide2", "local-lvm:cloudinit")
+		for _, cdrom := range []bool{false, true} {
+			e.cdrom = cdrom
+			description := fmt.Sprint("boot from our own drive: ", cdrom)
+			e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.Description = description })
+			p.reconcileUntil(func(g Gomega) {
+				options := e.config("pve1", vmid).Options
+				g.Expect(options).To(And(HaveKeyWithValue("description", HavePrefix(description+"\n")), Not(HaveKey("scsi30"))))
+				g.Expect(options["ide2"] != "").To(Equal(!cdrom))
+			}, "pve1")
+		}
+	})
 }
 
 func TestReplaceImage(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t, 1)
-	p := e.process()
-	old := p.reconcileUntilComplete().Zones[0]
-	e.inUse[old.VMID] = "3 nodes are linked clones of it"
-	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.URL = e.images.URL + "/plucky.img" })
-	e.Expect(p.report(old.String()).Zones).To(ConsistOf(old), "until the new template exists")
+	simulated(t, 1, func(e *env, p *process) {
+		old := p.build()
+		e.inUse[old.VMID] = "3 nodes are linked clones of it"
+		e.replaceImage()
+		e.Expect(p.report(old.String()).Zones).To(ConsistOf(old), "until the new template exists")
 
-	report := p.reconcileUntilComplete()
-	e.Expect(report.Zones[0].VMID).NotTo(Equal(old.VMID))
-	e.Expect(report.Message).To(Equal("pve1: template 1000 is obsolete and retained: 3 nodes are linked clones of it"))
-	e.Expect(e.mark(report.Zones[0].VMID).Generation).NotTo(Equal(e.mark(old.VMID).Generation))
+		zone := p.build()
+		e.Expect(zone.VMID).NotTo(Equal(old.VMID))
+		e.Expect(p.report().Message).To(Equal("pve1: template 1000 is obsolete and retained: 3 nodes are linked clones of it"))
+		e.Expect(e.mark(zone.VMID).Generation).NotTo(Equal(e.mark(old.VMID).Generation))
 
-	delete(e.inUse, old.VMID)
-	e.Eventually(func(g Gomega) {
-		g.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
-		guests, images, disks := e.createdObjects()
-		g.Expect(guests).To(HaveLen(1))
-		g.Expect(images).To(ConsistOf(ContainSubstring("plucky-")))
-		g.Expect(disks).To(HaveLen(2))
-	}).Should(Succeed())
-}
-
-// processWithGracePeriod returns a process that keeps unneeded Templates and images for an hour,
-// and its clock.
-func (e *env) processWithGracePeriod() (*process, *testenv.Clock) {
-	p, clock := e.process(), testenv.NewSteppedClock(testenv.Speed)
-	p.Provider = testenv.NewTemplates(template.Deps{
-		Clients: map[string]proxmox.Client{region: e.client()}, Inventory: p.Inventory(), Clock: clock, KubeCluster: kubeCluster, Recorder: p.events,
-	}, time.Hour)
-	return p, clock
-}
-
-// An image is kept for the grace period after it became unused, except the image of a
-// deleted ProxmoxTemplate.
-func TestImageGracePeriod(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t, 1)
-	p, clock := e.processWithGracePeriod()
-	images := func() []string {
-		_, images, _ := e.createdObjects()
-		return images
-	}
-	p.reconcileUntilComplete()
-	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.URL = e.images.URL + "/plucky.img" })
-	p.reconcileUntilComplete()
-	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
-	e.Expect(images()).To(ConsistOf(ContainSubstring("noble-"), ContainSubstring("plucky-")))
-
-	clock.Advance(time.Hour)
-	after, err := p.ReconcileHost(t.Context(), e.desired(), region, "pve1", e.usage)
-	e.Expect(err).NotTo(HaveOccurred())
-	e.Expect(after).To(BeZero())
-	e.Expect(images()).To(ConsistOf(ContainSubstring("plucky-")))
-	p.deleteUntilGone()
-	e.Expect(images()).To(BeEmpty())
-}
-
-// A ProxmoxTemplate whose images cannot be listed is not deleted.
-func TestDeleteWithHiddenImages(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t, 1)
-	p := e.process()
-	p.reconcileUntilComplete()
-	testenv.AddFault(t, e.sim, pvesim.Fault{
-		Method: "GET", Path: "/nodes/*/storage/local/content", Status: 403, Message: "Permission check failed (/storage/local, Datastore.Audit|Datastore.AllocateSpace)",
+		delete(e.inUse, old.VMID)
+		p.reconcileUntilOnly(1, "other")
 	})
-	e.object = e.object.DeepCopy()
-	e.object.DeletionTimestamp = new(metav1.Now())
-	p.reconcileUntil(func(g Gomega) {
-		_, err := p.Cleanup(t.Context(), e.desired(), e.usage)
-		g.Expect(err).To(MatchError(ContainSubstring("privilege Datastore.Audit|Datastore.AllocateSpace is missing on /storage/local")))
-	})
-	e.sim.ClearFaults()
-	p.deleteUntilGone()
-	e.Expect(e.listObjects()).To(Equal(e.initial))
 }
 
-// The grace period of a Template begins when it became obsolete last.
-func TestTemplateGracePeriod(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t, 1)
-	p, clock := e.processWithGracePeriod()
-	require := func(image string) int {
-		e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.URL = e.images.URL + image })
-		report := p.reconcileUntilComplete()
-		e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
-		return report.Zones[0].VMID
-	}
-	guests := func() []string {
-		guests, _, _ := e.createdObjects()
-		return guests
-	}
-	noble := require("/noble.img")
-	plucky := require("/plucky.img")
-	clock.Advance(40 * time.Minute)
-	e.Expect(require("/noble.img")).To(Equal(noble))
-	clock.Advance(10 * time.Minute)
-	e.Expect(require("/plucky.img")).To(Equal(plucky))
-	clock.Advance(15 * time.Minute)
-	e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
-	e.Expect(guests()).To(HaveLen(2))
-	clock.Advance(45 * time.Minute)
-	p.reconcileFirstHostUntil(func(g Gomega) { g.Expect(guests()).To(ConsistOf(ContainSubstring("/%d", plucky))) })
+// The grace period of a Template and its image begins when they became obsolete last. A deleted
+// ProxmoxTemplate has none.
+func TestGracePeriod(t *testing.T) {
+	simulated(t, 1, func(e *env, _ *process) {
+		e.gracePeriod = time.Hour
+		p := e.process()
+		require := func(image string) int {
+			e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.URL = e.images.URL + image })
+			zone := p.build()
+			e.Expect(p.reconcile(e.T.Context(), "pve1")).To(Succeed())
+			return zone.VMID
+		}
+		noble, other := require("/noble.img"), require("/other.img")
+		e.Expect(e.imageFiles()).To(HaveLen(2))
+		e.Clock.Advance(40 * time.Minute)
+		e.Expect(require("/noble.img")).To(Equal(noble))
+		e.Clock.Advance(10 * time.Minute)
+		e.Expect(require("/other.img")).To(Equal(other))
+		e.Clock.Advance(59 * time.Minute)
+		e.Expect(p.reconcile(e.T.Context(), "pve1")).To(Succeed())
+		e.Expect(e.guests()).To(HaveLen(2))
+		e.Clock.Advance(time.Minute)
+		e.Expect(p.ReconcileHost(e.T.Context(), e.desired(), region, "pve1", e.usage)).To(BeZero())
+		e.Expect(e.guests()).To(ConsistOf(ContainSubstring("/%d", other)))
+		e.Expect(e.imageFiles()).To(ConsistOf(ContainSubstring("other-")))
+		p.deleteAll()
+	})
 }
 
 func TestDownloadOncePerStorage(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t, 3, sharedStorage("nfs", "import"))
-	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.StorageIDs = []string{"shared", "local-lvm"} })
-	p := e.process()
-	done := make(chan error, 3)
-	for _, host := range []string{"pve1", "pve2", "pve3"} {
-		go func() { done <- p.reconcile(t.Context(), host) }()
-	}
-	for range 3 {
-		e.Expect(<-done).To(Succeed())
-	}
-	e.Expect(p.reconcileUntilComplete().Zones).To(HaveLen(3))
-	e.Expect(e.images.Fetched("/noble.img")).To(Equal(64 << 10))
+	simulated(t, 3, func(e *env, p *process) {
+		e.useStorages("shared", "local-lvm")
+		var done []chan error
+		for _, host := range []string{"pve1", "pve2", "pve3"} {
+			done = append(done, p.start(e.T.Context(), host))
+		}
+		for _, built := range done {
+			e.Expect(<-built).To(Succeed())
+		}
+		e.Expect(p.reconcileUntilComplete().Zones).To(HaveLen(3))
+		e.Expect(e.images.Fetched("/noble.img")).To(Equal(imageSize))
 
-	other := e.object.DeepCopy()
-	other.Name, other.UID, other.Spec.SourceImage.ImageName = "second", "other", "mine.qcow2"
-	e.object = other
-	e.Expect(e.process().reconcileUntilComplete().Zones).To(HaveLen(3))
-	e.Expect(e.images.Fetched("/noble.img")).To(Equal(64<<10), "another template uses the same image under another name")
-	_, images, _ := e.createdObjects()
-	e.Expect(images).To(HaveLen(1))
+		other := e.object.DeepCopy()
+		other.Name, other.UID, other.Spec.SourceImage.ImageName = "second", "other", "mine.qcow2"
+		e.object = other
+		e.Expect(e.process().reconcileUntilComplete().Zones).To(HaveLen(3))
+		e.Expect(e.images.Fetched("/noble.img")).To(Equal(imageSize), "another template uses the same image under another name")
+		e.Expect(e.imageFiles()).To(HaveLen(1))
+	}, sharedStorage("nfs", "import"))
 }
 
 func TestBuildOnSharedStorage(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t, 3, sharedStorage("rbd", "images"))
-	e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.StorageIDs = []string{"shared", "local"} })
-	p := e.process()
-	report := p.reconcileUntilComplete()
-	e.Expect(report.Zones).To(ConsistOf(HaveField("Host", "pve1"), HaveField("Host", "pve2"), HaveField("Host", "pve3")))
-	for _, zone := range report.Zones {
-		e.Expect(zone.VMID).To(Equal(report.Zones[0].VMID))
-	}
-	guests, images, _ := e.createdObjects()
-	e.Expect(guests).To(HaveLen(1))
-	e.Expect(images).To(HaveLen(1))
+	simulated(t, 3, func(e *env, p *process) {
+		e.useStorages("shared", "local")
+		zones := p.reconcileUntilComplete().Zones
+		vmid := zones[0].VMID
+		e.Expect(zones).To(ConsistOf(HaveField("Host", "pve1"), HaveField("Host", "pve2"), HaveField("Host", "pve3")))
+		e.Expect(zones).To(HaveEach(HaveField("VMID", vmid)))
+		e.Expect(e.guests()).To(HaveLen(1))
+		e.Expect(e.imageFiles()).To(HaveLen(1))
 
-	host, _, _ := strings.Cut(guests[0], "/")
-	view := p.Inventory().View()
-	offline, _ := view.Snapshots[region].WithHostOffline(host)
-	planned := template.Relocations(inventory.NewView(map[string]*inventory.Snapshot{region: offline}, nil, nil, inventory.Settings{}),
-		e.desired(), template.ListOwned(view, kubeCluster, uid))
-	e.Expect(planned).To(HaveExactElements(HaveField("Offline.Host", host)))
-	e.Expect(e.sim.HostDown(host, "refused")).To(Succeed())
-	e.Eventually(func(g Gomega) {
-		for _, host := range []string{"pve1", "pve2", "pve3"} {
-			g.Expect(p.reconcile(t.Context(), host)).To(Succeed())
-		}
-		g.Expect(p.Inventory().RefreshAll(t.Context())).To(Succeed())
-		for _, zone := range p.report().Zones {
-			g.Expect(zone.VMID).NotTo(Equal(report.Zones[0].VMID), "recreated on an online host")
-		}
-	}).Should(Succeed())
-	e.Expect(template.ListOwned(p.Inventory().View(), kubeCluster, uid)).To(ConsistOf(HaveField("Host", host), HaveField("Host", planned[0].To.Host)))
-	e.Expect(e.sim.HostUp(host)).To(Succeed())
-	e.Eventually(func(g Gomega) {
-		g.Expect(p.Inventory().RefreshAll(t.Context())).To(Succeed())
-		owned := template.ListOwned(p.Inventory().View(), kubeCluster, string(e.object.UID))
-		g.Expect(owned).To(HaveLen(2))
-		required := template.Locations(p.Inventory().View(), e.desired(), owned)[0].Host
-		g.Expect(p.PendingHosts(e.desired())).To(ContainElement(HaveField("Host", Not(Equal(required)))), "one of both templates is surplus")
-	}).Should(Succeed())
-	e.Eventually(func(g Gomega) {
-		g.Expect(p.reconcileUntilComplete().Zones).To(HaveLen(3))
-		guests, _, _ := e.createdObjects()
-		g.Expect(guests).To(HaveLen(1), "only one remains when the host is back online")
-	}).Should(Succeed())
+		host := p.hosts()[0]
+		offline, _ := p.Inventory().View().Snapshots[region].WithHostOffline(host)
+		planned := template.Relocations(inventory.NewView(map[string]*inventory.Snapshot{region: offline}, nil, nil, inventory.Settings{}), e.desired(), p.owned())
+		e.Expect(planned).To(HaveExactElements(HaveField("Offline.Host", host)))
+		e.Expect(e.Sim.HostDown(host, "refused")).To(Succeed())
+		p.reconcileUntil(func(g Gomega) {
+			g.Expect(p.report().Zones).To(HaveEach(HaveField("VMID", Not(Equal(vmid)))), "recreated on an online host")
+		})
+		e.Expect(p.hosts()).To(ConsistOf(host, planned[0].To.Host))
+		e.Expect(e.Sim.HostUp(host)).To(Succeed())
+		e.Eventually(func(g Gomega) {
+			p.refresh()
+			g.Expect(p.hosts()).To(HaveLen(2))
+			required := template.Locations(p.Inventory().View(), e.desired(), p.owned())[0].Host
+			g.Expect(p.PendingHosts(e.desired())).To(ContainElement(HaveField("Host", Not(Equal(required)))), "one of both templates is surplus")
+		}).Should(Succeed())
+		p.reconcileUntil(func(g Gomega) {
+			g.Expect(p.report().Zones).To(HaveLen(3))
+			g.Expect(e.guests()).To(HaveLen(1), "only one remains when the host is back online")
+		})
+	}, sharedStorage("rbd", "images"))
 }
 
-func TestBuildAfterManualDeletion(t *testing.T) {
+// The default name of an interface must not replace one that has this name.
+func TestBuildInterfaceNames(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, 1)
-	p := e.process()
-	zone := p.reconcileUntilComplete().Zones[0]
-	task, err := e.client().DestroyVM(t.Context(), zone.Host, zone.VMID)
-	e.Expect(err).NotTo(HaveOccurred())
-	e.Expect(task.Valid()).To(BeTrue())
-	e.Eventually(func(g Gomega) {
-		g.Expect(p.Inventory().RefreshAll(t.Context())).To(Succeed())
-		g.Expect(p.report().Complete).To(BeFalse())
-	}).Should(Succeed())
-	e.Expect(p.reconcileUntilComplete().Zones).To(HaveLen(1))
-	e.Expect(e.images.Fetched("/noble.img")).To(Equal(64<<10), "built from the existing image")
+	for spec, want := range map[string]string{
+		" ":             "net0",
+		" , ":           "net0,net1",
+		"net3, ":        "net3,net1",
+		" ,net0":        "net1,net0",
+		"net1, ":        "net1,net0",
+		"net1, , ":      "net1,net0,net2",
+		"net2, , ":      "net2,net1,net0",
+		" ,net0, ,net2": "net1,net0,net3,net2",
+	} {
+		t.Run(strings.ReplaceAll(spec, " ", "unnamed"), func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			object := &v1alpha1.ProxmoxTemplate{}
+			for n, name := range strings.Split(spec, ",") {
+				object.Spec.Network = append(object.Spec.Network, v1alpha1.NetworkInterface{
+					Name: strings.TrimSpace(name), Bridge: fmt.Sprintf("vmbr%d", n), Model: "virtio", Address4: fmt.Sprintf("192.0.%d.0/24", n),
+				})
+			}
+			options := template.PlannedConfig(template.NewDesired(object, nil), template.Location{}).Options
+			for n, name := range strings.Split(want, ",") {
+				g.Expect(options).To(HaveKeyWithValue(name, fmt.Sprintf("virtio,bridge=vmbr%d", n)))
+				g.Expect(options).To(HaveKeyWithValue("ipconfig"+strings.TrimPrefix(name, "net"), fmt.Sprintf("ip=192.0.%d.0/24", n)))
+			}
+		})
+	}
 }

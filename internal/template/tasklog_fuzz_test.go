@@ -5,6 +5,7 @@ package template
 
 import (
 	"errors"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -40,17 +41,24 @@ func FuzzDownloadLog(f *testing.F) {
 	})
 }
 
-// The key of an image is read from its name, and only by the Kubernetes cluster that
-// downloaded it.
+var safeImageName = regexp.MustCompile(`^[A-Za-z0-9_.-]+-[0-9a-f]{24}\.(qcow2|raw|vmdk)$`)
+
+// An image has a name that Proxmox accepts. Its key is read from the name, and only by the
+// Kubernetes cluster that downloaded it.
 func FuzzImageKey(f *testing.F) {
-	f.Add("https://a.example/noble.img", "local:import/a-00000000000000000000000a.qcow2", "cluster-1")
-	f.Fuzz(func(t *testing.T, url, volume, cluster string) {
+	f.Add("https://a.example/noble.img", "", "local:import/a-00000000000000000000000a.qcow2", "cluster-1")
+	f.Add("https://a.example/x", "a b.raw", "", "")
+	f.Add("https://a.example/%2e%2e/x.qcow2", "../../etc.qcow2", "", "")
+	f.Fuzz(func(t *testing.T, url, name, volume, cluster string) {
 		if key, ok := parseImageKey(volume, cluster); ok != (key != "") || (ok && !strings.Contains(volume, key)) {
 			t.Errorf("the key %q was read from %q", key, volume)
 		}
-		image, err := NewImage(v1alpha1.SourceImage{URL: url}, cluster)
+		image, err := NewImage(v1alpha1.SourceImage{URL: url, ImageName: name}, cluster)
 		if err != nil {
 			return
+		}
+		if !safeImageName.MatchString(image.Name) {
+			t.Errorf("the name is %q", image.Name)
 		}
 		if key, ok := parseImageKey("local:import/"+image.Name, cluster); !ok || key != image.Key || !image.hasName(image.Name) {
 			t.Errorf("image %q has the key %q, read as %q", image.Name, image.Key, key)

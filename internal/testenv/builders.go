@@ -10,16 +10,14 @@ import (
 	"github.com/google/uuid"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/kubernetes/scheme"
 	clientgotesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	karpenterapis "sigs.k8s.io/karpenter/pkg/apis"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
@@ -36,16 +34,22 @@ const (
 // NewFakeKube returns a fake Kubernetes API with the objects that boot data needs.
 func NewFakeKube(t testing.TB) client.WithWatch {
 	t.Helper()
-	scheme := runtime.NewScheme()
-	Must(t, clientgoscheme.AddToScheme(scheme))
-	Must(t, v1alpha1.AddToScheme(scheme))
-	karpenter := schema.GroupVersion{Group: karpenterapis.Group, Version: "v1"}
-	scheme.AddKnownTypes(karpenter, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{})
-	metav1.AddToGroupVersion(scheme, karpenter)
 	// The default tracker keeps managed fields, and creates a REST mapper for each write.
-	tracker := clientgotesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())
-	return fake.NewClientBuilder().WithScheme(scheme).WithObjectTracker(tracker).WithStatusSubresource(&karpv1.NodeClaim{}, &v1alpha1.ProxmoxTemplate{}).
-		WithObjects(BootObjects(metav1.NamespaceSystem)...).Build()
+	tracker := clientgotesting.NewObjectTracker(scheme.Scheme, serializer.NewCodecFactory(scheme.Scheme).UniversalDecoder())
+	builder := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjectTracker(tracker)
+	for field, value := range map[string]func(*corev1.Event) string{
+		"involvedObject.kind": func(e *corev1.Event) string { return e.InvolvedObject.Kind },
+		"involvedObject.name": func(e *corev1.Event) string { return e.InvolvedObject.Name },
+		"involvedObject.uid":  func(e *corev1.Event) string { return string(e.InvolvedObject.UID) },
+		"reason":              func(e *corev1.Event) string { return e.Reason },
+		"source":              func(e *corev1.Event) string { return e.Source.Component },
+	} {
+		builder.WithIndex(&corev1.Event{}, field, func(o client.Object) []string { return []string{value(o.(*corev1.Event))} })
+	}
+	return likeServer(builder.WithStatusSubresource(
+		&karpv1.NodeClaim{}, &karpv1.NodePool{}, &karpv1alpha1.NodeOverlay{}, &corev1.Node{}, &corev1.Pod{},
+		&v1alpha1.ProxmoxNodeClass{}, &v1alpha1.ProxmoxTemplate{}, &v1alpha1.ProxmoxUnmanagedTemplate{},
+	).WithObjects(BootObjects(metav1.NamespaceSystem)...).Build())
 }
 
 // BootObjects returns the objects that boot data needs: the CA and the templates.

@@ -35,8 +35,14 @@ func NewSteppedClock(speed float64) *Clock { return &Clock{speed: speed, ahead: 
 // unscaled returns a clock with the time of a stepped clock whose waits are not accelerated.
 func (c *Clock) unscaled() *Clock { return &Clock{speed: 1, ahead: c.ahead} }
 
-// Advance advances the clock.
-func (c *Clock) Advance(d time.Duration) { c.ahead.Add(int64(d)) }
+// Advance advances the clock. In a simulation, everything that happens meanwhile happens.
+func (c *Clock) Advance(d time.Duration) {
+	if inSimulation() {
+		time.Sleep(d)
+		return
+	}
+	c.ahead.Add(int64(d))
+}
 
 // Now returns the simulated time.
 func (c *Clock) Now() time.Time { return time.Now().Add(c.Skew()) }

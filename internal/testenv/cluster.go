@@ -84,13 +84,18 @@ func (c *Cluster) VMConfig(in instance.Intent) proxmox.VMConfig {
 	return cfg
 }
 
-// BootDrives returns the ISOs on a Host.
-func (c *Cluster) BootDrives(host string) []string {
+// Volumes returns the volumes of a type on a storage of a Host.
+func (c *Cluster) Volumes(host, storage, content string) []proxmox.Volume {
 	c.T.Helper()
-	volumes, err := c.Client.Volumes(c.T.Context(), host, "local", "iso")
+	volumes, err := c.Client.Volumes(c.T.Context(), host, storage, content)
 	c.Expect(err).NotTo(gomega.HaveOccurred())
-	var out []string
-	for _, volume := range volumes {
+	return volumes
+}
+
+// BootDrives returns the ISOs on a Host.
+func (c *Cluster) BootDrives(host string) (out []string) {
+	c.T.Helper()
+	for _, volume := range c.Volumes(host, "local", "iso") {
 		out = append(out, volume.ID)
 	}
 	return out
@@ -99,9 +104,7 @@ func (c *Cluster) BootDrives(host string) []string {
 // Disks returns the disks on a Host that have the VMID.
 func (c *Cluster) Disks(host string, vmid int) (out []string) {
 	c.T.Helper()
-	volumes, err := c.Client.Volumes(c.T.Context(), host, "local-lvm", "images")
-	c.Expect(err).NotTo(gomega.HaveOccurred())
-	for _, volume := range volumes {
+	for _, volume := range c.Volumes(host, "local-lvm", "images") {
 		if volume.VMID == vmid {
 			out = append(out, volume.ID)
 		}
@@ -112,17 +115,18 @@ func (c *Cluster) Disks(host string, vmid int) (out []string) {
 // DestroyByHand destroys a VM like an administrator.
 func (c *Cluster) DestroyByHand(host string, vmid int) {
 	c.T.Helper()
-	c.wait(c.Client.StopVM(c.T.Context(), host, vmid))
-	c.wait(c.Client.DestroyVM(c.T.Context(), host, vmid))
+	c.Wait(c.Client.StopVM(c.T.Context(), host, vmid))
+	c.Wait(c.Client.DestroyVM(c.T.Context(), host, vmid))
 }
 
 // CloneByHand clones the template like an administrator.
 func (c *Cluster) CloneByHand(host string, vmid int, name string) {
 	c.T.Helper()
-	c.wait(c.Client.CloneVM(c.T.Context(), proxmox.CloneRequest{Host: host, TemplateID: 9000, VMID: vmid, Name: name}))
+	c.Wait(c.Client.CloneVM(c.T.Context(), proxmox.CloneRequest{Host: host, TemplateID: 9000, VMID: vmid, Name: name}))
 }
 
-func (c *Cluster) wait(task proxmox.UPID, err error) {
+// Wait waits for a task, which must succeed.
+func (c *Cluster) Wait(task proxmox.UPID, err error) {
 	c.T.Helper()
 	c.Expect(err).NotTo(gomega.HaveOccurred())
 	status, err := proxmox.WaitTask(c.T.Context(), c.Client, task, proxmox.WaitOptions{Clock: c.Clock})
@@ -167,12 +171,12 @@ func (c *Cluster) expectNoGuests() {
 	c.T.Helper()
 	c.Expect(c.VMs()).To(gomega.BeEmpty(), "orphaned VMs")
 	for i := range c.hosts {
-		volumes, err := c.Client.Volumes(c.T.Context(), fmt.Sprintf("pve%d", i+1), "local-lvm", "images")
-		c.Expect(err).NotTo(gomega.HaveOccurred())
-		for _, volume := range volumes {
+		for _, volume := range c.Volumes(fmt.Sprintf("pve%d", i+1), "local-lvm", "images") {
 			c.Expect(volume.VMID).To(gomega.BeNumerically("<", FirstVMID), "orphaned volume %s", volume.ID)
 		}
 	}
+	c.Expect(c.Sim.HAResources()).NotTo(gomega.HaveKey(gomega.BeNumerically(">=", FirstVMID)), "orphaned HA resources")
+	c.Expect(c.Sim.HARules()).NotTo(gomega.ContainElement(gomega.ContainElement(gomega.MatchRegexp(`^vm:[2-9]\d{4}$`))), "orphans in HA rules")
 	c.Expect(c.foreignGuests()).To(gomega.Equal(c.foreign), "another guest was changed")
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/onsi/gomega"
@@ -29,14 +30,18 @@ func KillAtRequest(t testing.TB, sim *pvesim.Simulator, n int, after bool) conte
 		AddFault(t, sim, fault)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	go OnFault(ctx, sim, cancel)
+	Go(t, func(context.Context) error {
+		OnFault(ctx, sim, cancel)
+		return nil
+	})
 	return ctx
 }
 
-// OnFault calls a function when a fault was applied. It returns then or when ctx ends.
+// OnFault calls a function when a fault was applied. It returns then, when there are no faults, or
+// when ctx ends.
 func OnFault(ctx context.Context, sim *pvesim.Simulator, then func()) {
-	for ctx.Err() == nil {
-		if slices.ContainsFunc(sim.Faults(), func(fault pvesim.FaultState) bool { return fault.Hits > 0 }) {
+	for faults := sim.Faults(); ctx.Err() == nil && len(faults) > 0; faults = sim.Faults() {
+		if slices.ContainsFunc(faults, func(fault pvesim.FaultState) bool { return fault.Hits > 0 }) {
 			then()
 			return
 		}
@@ -83,4 +88,36 @@ func (c *Cluster) EndCrash(killed bool) {
 		c.Expect(killed || fault.Hits == 0).To(gomega.BeTrue(), "the process continued after it was killed")
 	}
 	c.Sim.ClearFaults()
+}
+
+// Crash kills a step of a test at one request, or records the requests of the step.
+type Crash struct {
+	// point is nil to record the requests.
+	point    *CrashPoint
+	requests []pvesim.Request
+}
+
+// RunCrashes runs a test without a crash, and then in a subtest for each point at which its step can
+// be killed.
+func RunCrashes(t *testing.T, test func(t *testing.T, crash *Crash)) {
+	t.Helper()
+	t.Parallel()
+	recorded := &Crash{}
+	synctest.Test(t, func(t *testing.T) { test(t, recorded) })
+	for _, point := range CrashPoints(recorded.requests) {
+		RunSimulated(t, point.Name, func(t *testing.T) { test(t, &Crash{point: &point}) })
+	}
+}
+
+// Run runs the step of the test. A step that is not killed is repeated until it succeeds.
+func (c *Crash) Run(w *Env, step func(context.Context) error) {
+	w.T.Helper()
+	if c.point == nil {
+		c.requests = w.RecordRequests(func() {
+			w.Eventually(func() error { return step(w.T.Context()) }).Should(gomega.Succeed())
+		})
+		return
+	}
+	err := step(KillAtRequest(w.T, w.Sim, c.point.Request, c.point.After))
+	w.EndCrash(err != nil)
 }

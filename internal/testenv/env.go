@@ -7,6 +7,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/onsi/gomega"
@@ -36,6 +37,16 @@ type base struct {
 	Clock *Clock
 }
 
+// Context returns the context of the test.
+func (b base) Context() context.Context { return b.T.Context() }
+
+// Eventually polls twice in a second of the test's clock. It fails after 50 minutes, which is a real
+// minute if the clock is accelerated.
+func (b base) Eventually(actual any, args ...any) gomega.AsyncAssertion {
+	b.T.Helper()
+	return b.WithT.Eventually(actual, args...).WithPolling(b.Clock.Real(time.Second / 2)).WithTimeout(b.Clock.Real(50 * time.Minute))
+}
+
 // Env is one test's simulated Proxmox, its objects in the Kubernetes API, and a process
 // of the controller.
 type Env struct {
@@ -54,11 +65,56 @@ type Env struct {
 	setup       setup
 }
 
-// New returns an Env with objects in the shared API server and a running Process. It
-// ends with the test.
+// New returns an Env with a fake Kubernetes API and a running Process. It needs a simulation.
 func New(t *testing.T, options ...Option) *Env {
 	t.Helper()
-	w := newEnv(t, "w"+strings.ReplaceAll(uuid.NewString(), "-", "")[:10], options)
+	w := newFake(t, options)
+	w.Process = w.StartProcess()
+	return w
+}
+
+// NewFake returns an Env like New without a Process, and with a NodeClass.
+func NewFake(t *testing.T, options ...Option) *Env {
+	t.Helper()
+	w := newFake(t, options)
+	w.NodeClass = NewNodeClass("default", "ubuntu", w.Name)
+	w.NodeClass.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: SecurityGroup, Interface: "net0"}}
+	w.NodeClass.Status.SelectedZones = w.zones
+	w.ResetForeignGuests()
+	return w
+}
+
+func newFake(t *testing.T, options []Option) *Env {
+	t.Helper()
+	if !inSimulation() {
+		t.Fatal("this Env needs a simulation: call it in testenv.Simulated")
+	}
+	w := newEnv(t, metav1.NamespaceSystem, NewClock(1), options)
+	w.Kube = NewFakeKube(t)
+	w.connect()
+	return w
+}
+
+// NewUnsimulated returns an Env like New outside of a simulation, with an accelerated clock. Tests of
+// core's scheduler and of its disruption need it: the goroutines of their caches never end.
+func NewUnsimulated(t *testing.T, options ...Option) *Env {
+	t.Helper()
+	w := newEnv(t, metav1.NamespaceSystem, NewSteppedClock(Speed), options)
+	w.Kube = NewFakeKube(t)
+	w.connect()
+	w.Process = w.StartProcess()
+	return w
+}
+
+// NewWithAPIServer returns an Env with objects in the shared API server and a running Process, which
+// ends with the test. Only tests of what the API server does need it: validation, conflicts,
+// permissions, watches and controllers of core.
+func NewWithAPIServer(t *testing.T, options ...Option) *Env {
+	t.Helper()
+	if inSimulation() {
+		t.Fatal("a simulation cannot wait for the API server")
+	}
+	w := newEnv(t, "w"+strings.ReplaceAll(uuid.NewString(), "-", "")[:10], NewSteppedClock(Speed), options)
 	w.prefix = w.Name + "-"
 	w.Config = sharedServer(t)
 	plain, err := client.NewWithWatch(w.Config, client.Options{Scheme: scheme.Scheme})
@@ -73,22 +129,8 @@ func New(t *testing.T, options ...Option) *Env {
 	return w
 }
 
-// NewFake returns an Env with a fake Kubernetes API and without a Process. The
-// operations on VMs need no API server.
-func NewFake(t *testing.T, options ...Option) *Env {
-	t.Helper()
-	w := newEnv(t, metav1.NamespaceSystem, options)
-	w.Kube = NewFakeKube(t)
-	w.connect()
-	w.NodeClass = NewNodeClass("default", "ubuntu", w.Name)
-	w.NodeClass.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: SecurityGroup, Interface: "net0"}}
-	w.NodeClass.Status.SelectedZones = w.zones
-	w.ResetForeignGuests()
-	return w
-}
-
-func newEnv(t *testing.T, name string, options []Option) *Env {
-	b := base{WithT: gomega.NewWithT(t), T: t, Clock: NewSteppedClock(Speed)}
+func newEnv(t *testing.T, name string, clock *Clock, options []Option) *Env {
+	b := base{WithT: gomega.NewWithT(t), T: t, Clock: clock}
 	w := &Env{base: b, Events: &Recorder{}, KubeCluster: uuid.NewString(), setup: setup{hosts: 1, guests: pvesim.CooperativeGuests{}}, Clients: map[string]proxmox.Client{}}
 	for _, option := range options {
 		option(&w.setup)
@@ -105,12 +147,12 @@ func (w *Env) connect() {
 	for _, change := range w.setup.scenario {
 		change(scenario)
 	}
-	w.Sim = StartSimulator(w.T, scenario, pvesim.Options{Speed: Speed, RealLockTimeouts: !w.setup.shortLocks, Guests: recordingGuests{GuestRuntime: w.setup.guests, cluster: w.Cluster}})
-	w.Client = NewClient(w.T, ClusterConfig(w.Sim, Region), proxmox.Options{})
+	w.Sim = StartSimulator(w.T, scenario, pvesim.Options{Speed: w.Clock.speed, RealLockTimeouts: !w.setup.shortLocks, Guests: recordingGuests{GuestRuntime: w.setup.guests, cluster: w.Cluster}})
+	w.Client = NewClient(w.T, w.Sim, ClusterConfig(w.Sim, Region))
 	w.Clients[Region] = w.Client
 	if w.setup.otherHosts > 0 {
-		other := StartSimulator(w.T, pvesim.DefaultScenario(w.setup.otherHosts), pvesim.Options{Speed: Speed})
-		w.Clients[OtherRegion] = NewClient(w.T, ClusterConfig(other, OtherRegion), proxmox.Options{})
+		other := StartSimulator(w.T, pvesim.DefaultScenario(w.setup.otherHosts), pvesim.Options{Speed: w.Clock.speed})
+		w.Clients[OtherRegion] = NewClient(w.T, other, ClusterConfig(other, OtherRegion))
 	}
 }
 
@@ -136,11 +178,17 @@ func (w *Env) PowerOff(claim *karpv1.NodeClaim) {
 	w.T.Helper()
 	vmid := w.Intent(claim).VMID
 	w.Expect(w.Sim.PowerOffGuest(vmid)).To(gomega.Succeed())
+	w.WaitStatus(vmid, "stopped")
+}
+
+// WaitStatus polls until the Snapshot shows that a VM of Region has a status.
+func (w *Env) WaitStatus(vmid int, status string) {
+	w.T.Helper()
 	w.Eventually(func() string {
 		w.Refresh()
 		guest, _ := w.Inventory.View().Guest(Region, vmid)
 		return guest.Status
-	}).Should(gomega.Equal("stopped"))
+	}).Should(gomega.Equal(status))
 }
 
 // ExpectNoOrphans checks that there is no VM, ISO, volume or token of ours, and that no

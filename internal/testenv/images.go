@@ -4,9 +4,9 @@
 package testenv
 
 import (
+	"cmp"
 	"encoding/binary"
 	"net/http"
-	"net/http/httptest"
 	"sync"
 	"testing"
 	"time"
@@ -39,12 +39,16 @@ func ServeImages(t testing.TB, bytes int) *Images {
 	copy(image, "QFI\xfb\x00\x00\x00\x03")
 	binary.BigEndian.PutUint64(image[24:], ImageDisk)
 	images := &Images{fetched: map[string]int{}, held: map[string]chan struct{}{}}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	images.URL = ServeWeb(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		images.mu.Lock()
 		held := images.held[r.URL.Path]
 		images.mu.Unlock()
 		if held != nil {
-			<-held
+			select {
+			case <-held:
+			case <-r.Context().Done():
+				return
+			}
 		}
 		if r.URL.Path == "/missing.qcow2" {
 			http.NotFound(w, r)
@@ -55,8 +59,6 @@ func ServeImages(t testing.TB, bytes int) *Images {
 		defer images.mu.Unlock()
 		images.fetched[r.URL.Path] += n
 	}))
-	t.Cleanup(server.Close)
-	images.URL = server.URL
 	return images
 }
 
@@ -79,7 +81,7 @@ func (i *Images) Hold(path string) (release func()) {
 // NewTemplates returns a provider of managed templates.
 func NewTemplates(deps template.Deps, grace time.Duration) *template.Provider {
 	deps.Settings.VMIDs, deps.Settings.Builds = placement.Range{From: 1000, To: 19999}, 16
-	deps.Settings.TaskTimeout, deps.Settings.GracePeriod = 20*time.Second, grace
+	deps.Settings.TaskTimeout, deps.Settings.GracePeriod = cmp.Or(deps.Settings.TaskTimeout, 20*time.Second), grace
 	deps.Settings.HostRemovedAfter = 10 * time.Minute
 	if deps.Recorder == nil {
 		deps.Recorder = &Recorder{}
@@ -95,7 +97,7 @@ func (w *Env) Templates() *template.Provider {
 	}, time.Second)
 }
 
-// ManagedTemplate creates a ProxmoxTemplate of an image.
+// ManagedTemplate creates a ProxmoxTemplate of an image, with the defaults of the API server.
 func (o *Objects) ManagedTemplate(url string, changes ...func(*v1alpha1.ProxmoxTemplate)) *v1alpha1.ProxmoxTemplate {
 	o.T.Helper()
 	return create(o, &v1alpha1.ProxmoxTemplate{
@@ -103,7 +105,8 @@ func (o *Objects) ManagedTemplate(url string, changes ...func(*v1alpha1.ProxmoxT
 		Spec: v1alpha1.ProxmoxTemplateSpec{
 			SourceImage: v1alpha1.SourceImage{URL: url},
 			StorageIDs:  []string{"local", "local-lvm"},
-			Network:     []v1alpha1.NetworkInterface{{Bridge: "vmbr0"}},
+			Network:     []v1alpha1.NetworkInterface{{Bridge: "vmbr0", Model: "virtio", MTU: 1500}},
+			Machine:     "q35", BIOS: "seabios", CPU: v1alpha1.CPU{Type: "x86-64-v2-AES"},
 		},
 	}, changes)
 }

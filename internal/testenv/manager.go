@@ -5,6 +5,7 @@ package testenv
 
 import (
 	"context"
+	"testing"
 
 	"github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/labels"
@@ -15,12 +16,27 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
 // Registrar registers a controller.
 type Registrar interface {
 	Register(context.Context, manager.Manager) error
+}
+
+// IndexFields adds the indexes of Karpenter's operator for the kinds of objects.
+func IndexFields(t testing.TB, m manager.Manager, objects ...client.Object) {
+	t.Helper()
+	for _, object := range objects {
+		fields, err := indexedFields(object)
+		Must(t, err)
+		delete(fields, "metadata.uid") // our controllers add it
+		for field := range fields {
+			Must(t, m.GetFieldIndexer().IndexField(t.Context(), object, field, func(o client.Object) []string {
+				set, _ := indexedFields(o) // it is of the same kind
+				return []string{set[field]}
+			}))
+		}
+	}
 }
 
 // StartManager runs controllers under a manager whose cache has only the objects of this Env.
@@ -34,12 +50,7 @@ func (w *Env) StartManager(makers ...func(kube client.Client) Registrar) {
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	w.Expect(err).NotTo(gomega.HaveOccurred())
-	for _, field := range []string{"status.providerID", "spec.nodeClassRef.group", "spec.nodeClassRef.kind", "spec.nodeClassRef.name"} {
-		w.Expect(m.GetFieldIndexer().IndexField(w.T.Context(), &karpv1.NodeClaim{}, field, func(o client.Object) []string {
-			set, _ := indexedFields(o) // it is a NodeClaim
-			return []string{set[field]}
-		})).To(gomega.Succeed())
-	}
+	IndexFields(w.T, m, NewNodeClaim("", "", ""))
 	for _, maker := range makers {
 		w.Expect(maker(m.GetClient()).Register(w.T.Context(), m)).To(gomega.Succeed())
 	}

@@ -77,14 +77,19 @@ func (o *Objects) Class(changes ...func(*v1alpha1.ProxmoxNodeClass)) *v1alpha1.P
 	return class
 }
 
-// MarkReady sets the status of a class to Ready.
-func (o *Objects) MarkReady(class *v1alpha1.ProxmoxNodeClass) {
-	o.T.Helper()
+// SetReady sets all conditions of a class to true.
+func SetReady(class *v1alpha1.ProxmoxNodeClass) {
 	for _, condition := range class.StatusConditions().List() {
 		if condition.Type != status.ConditionReady {
 			class.StatusConditions().SetTrue(condition.Type)
 		}
 	}
+}
+
+// MarkReady sets the status of a class to Ready.
+func (o *Objects) MarkReady(class *v1alpha1.ProxmoxNodeClass) {
+	o.T.Helper()
+	SetReady(class)
 	o.Expect(o.Kube.Status().Update(o.T.Context(), class)).To(gomega.Succeed())
 	o.Expect(class.StatusConditions().Get(status.ConditionReady).IsTrue()).To(gomega.BeTrue())
 }
@@ -186,6 +191,25 @@ func Modify[T client.Object](w *Env, object T, change func(T)) {
 	w.Expect(ok).To(gomega.BeTrue())
 	change(object)
 	w.Expect(w.Kube.Patch(w.T.Context(), object, client.MergeFrom(stored))).To(gomega.Succeed())
+}
+
+// ModifyStatus changes the status of an object as it is stored in the API.
+func ModifyStatus[T client.Object](w *Env, object T, change func(T)) {
+	w.T.Helper()
+	stored, ok := Reload(w, object).DeepCopyObject().(client.Object)
+	w.Expect(ok).To(gomega.BeTrue())
+	change(object)
+	w.Expect(w.Kube.Status().Patch(w.T.Context(), object, client.MergeFrom(stored))).To(gomega.Succeed())
+}
+
+// SetTrue sets conditions of a claim, as core does.
+func (o *Objects) SetTrue(claim *karpv1.NodeClaim, conditions ...string) {
+	o.T.Helper()
+	o.reload(claim)
+	for _, condition := range conditions {
+		claim.StatusConditions().SetTrue(condition)
+	}
+	o.Expect(o.Kube.Status().Update(o.T.Context(), claim)).To(gomega.Succeed())
 }
 
 // Stored returns a copy of a claim as it is stored in the API.

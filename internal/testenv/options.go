@@ -5,7 +5,6 @@ package testenv
 
 import (
 	"maps"
-	"time"
 
 	"github.com/onsi/gomega"
 	"k8s.io/utils/clock"
@@ -50,6 +49,15 @@ func Scenario(changes ...func(*pvesim.Scenario)) Option {
 	return func(s *setup) { s.scenario = append(s.scenario, changes...) }
 }
 
+// Cores sets the CPU cores of each Host of Region. A guest that is not ours has two of them.
+func Cores(n int) Option {
+	return Scenario(func(s *pvesim.Scenario) {
+		for i := range s.Hosts {
+			s.Hosts[i].Cores = n
+		}
+	})
+}
+
 // HA sets the release of Region's Cluster, and grants the privilege for HA.
 func HA(release string) Option {
 	return Scenario(func(s *pvesim.Scenario) {
@@ -89,9 +97,6 @@ func Kube(kube client.Client) Option { return func(s *setup) { s.kube = kube } }
 // KubeCluster makes a Process of another Kubernetes cluster.
 func KubeCluster(id string) Option { return func(s *setup) { s.kubeCluster = id } }
 
-// RealTime makes a Process whose waits are not accelerated.
-func RealTime() Option { return func(s *setup) { s.clock = clock.RealClock{} } }
-
 // AsRoot makes a Process with a root login in addition to its token.
 func AsRoot() Option { return func(s *setup) { s.asRoot = true } }
 
@@ -106,7 +111,7 @@ func (w *Env) roots(s setup) map[string]proxmox.Root {
 	}
 	config := ClusterConfig(w.Sim, Region)
 	config.Root = &proxmox.RootLogin{Username: proxmox.RootUser, Password: pvesim.RootPassword}
-	root, err := proxmox.NewRoot(config, proxmox.Options{DialTimeout: time.Minute})
+	root, err := proxmox.NewRoot(config, ClientOptions(w.Sim))
 	w.Expect(err).NotTo(gomega.HaveOccurred())
 	return map[string]proxmox.Root{Region: root}
 }

@@ -5,12 +5,14 @@ package testenv
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/onsi/gomega"
+	"github.com/onsi/gomega/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -37,7 +39,9 @@ type Components struct {
 // the inventory, and with the catalog and the pricing of offered. The Clusters were not polled.
 func NewComponents(t testing.TB, deps instance.Deps, source boot.Source, polls inventory.Options, offered instancetype.Deps, metrics instance.Metrics) Components {
 	t.Helper()
-	polls.ReadTimeout = time.Minute // a busy machine needs longer
+	if !inSimulation() {
+		polls.ReadTimeout = time.Minute // a busy machine needs longer
+	}
 	polls.DetailRange = inventory.VMIDRange{From: FirstVMID, To: LastVMID}
 	inv, err := inventory.New(slices.Collect(maps.Values(deps.Clients)), polls)
 	Must(t, err)
@@ -74,7 +78,7 @@ func (w *Env) StartProcess(options ...Option) *Process {
 	p := &Process{env: w, Components: NewComponents(w.T, instance.Deps{
 		Clients: w.Clients, RootClients: w.roots(s), Kube: s.kube, Clock: s.clock, KubeCluster: s.kubeCluster, Settings: settings,
 	}, boot.Source{Reader: w.Kube, Namespace: w.Name, Tokens: &bootdata.Tokens{Client: w.Kube}}, inventory.Options{
-		Clock: w.Clock.unscaled(), PollInterval: 100 * time.Millisecond, Settings: s.hostSettings,
+		Clock: w.Clock.unscaled(), PollInterval: w.Clock.Real(5 * time.Second), Settings: s.hostSettings,
 	}, instancetype.Deps{
 		Catalog: s.catalog, Pricing: instancetype.Pricing{PerVCPU: 0.025, PerGB: 0.001, PerNode: 0.005, PerDevice: 1},
 	}, s.metrics)}
@@ -99,6 +103,14 @@ func (w *Env) Restart(poll bool) {
 func (p *Process) Refresh() {
 	p.env.T.Helper()
 	p.env.Expect(p.Inventory.RefreshAll(p.env.T.Context())).To(gomega.Succeed())
+}
+
+// ApplySettings applies settings of Hosts in their file format.
+func (p *Process) ApplySettings(content string) {
+	p.env.T.Helper()
+	settings, err := inventory.ParseSettings([]byte(content))
+	Must(p.env.T, err)
+	p.Inventory.SetSettings(settings)
 }
 
 // Planned returns a claim that was planned: it has an intent and a providerID.
@@ -156,7 +168,7 @@ func (p *Process) MustLaunch(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNod
 			return gomega.StopTrying("the launch failed").Wrap(final)
 		}
 		return err
-	}).WithTimeout(2 * time.Minute).Should(gomega.Succeed())
+	}).Should(gomega.Succeed())
 }
 
 // CheckBootData checks the boot data of a class.
@@ -171,7 +183,27 @@ func (p *Process) Delete(claim *karpv1.NodeClaim) {
 		deleted, err := p.Instances.Deleter.Delete(p.env.T.Context(), claim)
 		g.Expect(err).NotTo(gomega.HaveOccurred())
 		g.Expect(deleted).To(gomega.BeTrue())
-	}).WithTimeout(2 * time.Minute).WithPolling(100 * time.Millisecond).Should(gomega.Succeed())
+	}).Should(gomega.Succeed())
+}
+
+// DeleteAll deletes the VM of a claim, and checks that nothing of ours is left.
+func (p *Process) DeleteAll(claim *karpv1.NodeClaim) {
+	p.env.T.Helper()
+	p.Delete(p.env.Stored(claim))
+	p.env.ExpectNoOrphans()
+}
+
+// HaveReason matches an *instance.LaunchError or *instance.BlockedError.
+func HaveReason(reason string) types.GomegaMatcher {
+	return gomega.WithTransform(func(err error) string {
+		if failed, ok := errors.AsType[*instance.LaunchError](err); ok {
+			return failed.Reason
+		}
+		if blocked, ok := errors.AsType[*instance.BlockedError](err); ok {
+			return blocked.Reason
+		}
+		return fmt.Sprint(err)
+	}, gomega.Equal(reason))
 }
 
 // Tokens returns the names of the claims that have a join token.

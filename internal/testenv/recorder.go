@@ -4,6 +4,7 @@
 package testenv
 
 import (
+	"strings"
 	"sync"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,6 +33,23 @@ func (r *Recorder) Messages(reason string) []string {
 	var out []string
 	for _, event := range r.events {
 		if event.Reason == reason {
+			out = append(out, event.Message)
+		}
+	}
+	return out
+}
+
+// Emitted returns the messages that core's recorder emits for the events with a reason: those that
+// have the same DedupeValues are emitted once.
+func (r *Recorder) Emitted(reason string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []string
+	emitted := map[string]bool{}
+	for _, event := range r.events {
+		key := strings.Join(event.DedupeValues, "-")
+		if event.Reason == reason && !emitted[key] {
+			emitted[key] = true
 			out = append(out, event.Message)
 		}
 	}

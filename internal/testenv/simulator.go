@@ -30,7 +30,10 @@ const (
 // StartSimulator starts a simulated Cluster. It ends with the test.
 func StartSimulator(t testing.TB, scenario *pvesim.Scenario, options pvesim.Options) *pvesim.Simulator {
 	t.Helper()
-	options.StallTimeout = time.Minute // a busy machine pauses uploads
+	options.Web = Web()
+	if options.InMemory = inSimulation(); !options.InMemory {
+		options.StallTimeout = time.Minute // a busy machine pauses uploads
+	}
 	sim, err := pvesim.New(scenario, options)
 	Must(t, err)
 	Must(t, sim.Start(t.Context()))
@@ -46,15 +49,20 @@ func ClusterConfig(sim *pvesim.Simulator, region string) proxmox.ClusterConfig {
 	}
 }
 
-// NewClient returns a client with its own connections.
-func NewClient(t testing.TB, config proxmox.ClusterConfig, options proxmox.Options) proxmox.Client {
+// NewClient returns a client of a simulated Cluster with its own connections.
+func NewClient(t testing.TB, sim *pvesim.Simulator, config proxmox.ClusterConfig) proxmox.Client {
 	t.Helper()
-	if options.DialTimeout == 0 {
-		options.DialTimeout = time.Minute // a busy machine needs longer for a TLS handshake
-	}
-	c, err := proxmox.New(config, options)
+	c, err := proxmox.New(config, ClientOptions(sim))
 	Must(t, err)
 	return c
+}
+
+// ClientOptions returns the options of clients of a simulated Cluster.
+func ClientOptions(sim *pvesim.Simulator) proxmox.Options {
+	if inSimulation() {
+		return proxmox.Options{DialContext: sim.DialContext}
+	}
+	return proxmox.Options{DialTimeout: time.Minute} // a busy machine needs longer for a TLS handshake
 }
 
 // AddFault adds a fault to a simulated Cluster.
@@ -95,7 +103,8 @@ func (w *Env) PostToProxmox(path string, form url.Values) {
 	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	authorities := x509.NewCertPool()
 	authorities.AppendCertsFromPEM(w.Sim.CAPEM())
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}}
+	tlsConfig := &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}
+	transport := &http.Transport{TLSClientConfig: tlsConfig, DialContext: ClientOptions(w.Sim).DialContext}
 	defer transport.CloseIdleConnections()
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	w.Expect(err).NotTo(gomega.HaveOccurred())

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -55,11 +57,11 @@ func FuzzChange(f *testing.F) {
 
 func apply(t *testing.T, cfg proxmox.VMConfig, change proxmox.ConfigChange) proxmox.VMConfig {
 	t.Helper()
+	g := NewWithT(t)
 	out := proxmox.VMConfig{Options: maps.Clone(cfg.Options)}
 	for _, option := range change.Delete {
-		if _, both := change.Set[option]; both {
-			t.Errorf("%s is set and deleted", option)
-		}
+		_, both := change.Set[option]
+		g.Expect(both).To(BeFalse(), "%s is set and deleted", option)
 		delete(out.Options, option)
 	}
 	if slices.Sort(change.Delete); len(slices.Compact(slices.Clone(change.Delete))) != len(change.Delete) {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/google/uuid"
 	. "github.com/onsi/gomega"
 	"k8s.io/client-go/rest"
 
@@ -33,6 +34,7 @@ func TestServer(t *testing.T) {
 	g.Expect(server.NeedLeaderElection()).To(BeFalse(), "each replica serves the page")
 	testenv.Go(t, server.Start)
 
+	suffix := "-" + uuid.NewString() // the API server keeps the objects of the last run
 	address := "https://" + server.Listener.Addr().String() + webpage.Path
 	for name, test := range map[string]struct {
 		token string
@@ -42,10 +44,10 @@ func TestServer(t *testing.T) {
 		"without_token": {"", http.StatusUnauthorized, "Unauthorized: the request has no token, or the token is invalid or has expired\n"},
 		"invalid_token": {"none", http.StatusUnauthorized, "Unauthorized: the request has no token, or the token is invalid or has expired\n"},
 		"not_allowed": {
-			testenv.TokenAllowedToGet(t, config, "web-page-other", "/other"), http.StatusForbidden,
-			"Forbidden: user system:serviceaccount:default:web-page-other may not get /proxmox\n",
+			testenv.TokenAllowedToGet(t, config, "web-page-other"+suffix, "/other"), http.StatusForbidden,
+			"Forbidden: user system:serviceaccount:default:web-page-other" + suffix + " may not get /proxmox\n",
 		},
-		"allowed": {testenv.TokenAllowedToGet(t, config, "web-page-viewer", webpage.Path), http.StatusOK, "VM 20001"},
+		"allowed": {testenv.TokenAllowedToGet(t, config, "web-page-viewer"+suffix, webpage.Path), http.StatusOK, "VM 20001"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -9,6 +9,7 @@ import (
 	"encoding/base64"
 	"io/fs"
 	"testing"
+	"testing/synctest"
 
 	. "github.com/onsi/gomega"
 
@@ -66,12 +67,13 @@ func TestCloudInitRunsOncePerInstance(t *testing.T) {
 
 func TestCloudInitPowerState(t *testing.T) {
 	t.Parallel()
-	m := newMachine(t, "builder", "#cloud-config\nwrite_files: [{path: /etc/prepared, content: x}]\npower_state: {mode: poweroff}\n")
-	m.powerOn()
-	g := NewWithT(t)
-	g.Eventually(m.done).WithTimeout(joinTimeout).Should(BeClosed(), "the guest powers itself off")
-	_, written := m.storage.Read("/etc/prepared")
-	g.Expect(written).To(BeTrue())
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, "builder", "#cloud-config\nwrite_files: [{path: /etc/prepared, content: x}]\npower_state: {mode: poweroff}\n")
+		m.powerOn()
+		<-m.done // the guest powers itself off
+		_, written := m.storage.Read("/etc/prepared")
+		NewWithT(t).Expect(written).To(BeTrue())
+	})
 }
 
 func TestCloudInitStaysOffOnceDisabled(t *testing.T) {
@@ -125,14 +127,11 @@ func TestBootDriveInvalid(t *testing.T) {
 
 func TestWriteFilesEncodings(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	var packed bytes.Buffer
 	zip := gzip.NewWriter(&packed)
-	if _, err := zip.Write([]byte("hello")); err != nil {
-		t.Fatal(err)
-	}
-	if err := zip.Close(); err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(zip.Write([]byte("hello"))).Error().NotTo(HaveOccurred())
+	g.Expect(zip.Close()).To(Succeed())
 	b64 := base64.StdEncoding.EncodeToString
 	for name, test := range map[string]struct{ encoding, content, want, wantErr string }{
 		"plain":      {"", "hello", "hello", ""},
@@ -208,8 +207,7 @@ func TestAgentNameAndAddresses(t *testing.T) {
 	status, err := agent.ReadFile(t.Context(), "/run/cloud-init/status.json")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(string(status)).To(And(ContainSubstring(`"stage": null`), ContainSubstring(`"modules-final"`)))
-	_, err = agent.ReadFile(t.Context(), "/run/x")
-	g.Expect(err).To(MatchError(fs.ErrNotExist))
+	g.Expect(agent.ReadFile(t.Context(), "/run/x")).Error().To(MatchError(fs.ErrNotExist))
 	g.Expect(agent.Interfaces).To(ContainElement(pvesim.AgentInterface{
 		Name: "eth0", MAC: "BC:24:11:00:00:01", Addresses: []string{"192.168.7.5/24"},
 	}))

@@ -119,9 +119,7 @@ func TestTalosKeepsItsConfig(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(settings.providerID).To(Equal("proxmox://region/100"))
 		g.Expect(settings.labels).To(HaveKeyWithValue("a", "b"))
-		access, err := settings.bootstrap()
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(access).To(Equal(apiAccess{server: "https://api:6443", ca: clusterCA, token: joinToken}))
+		g.Expect(settings.bootstrap()).To(Equal(apiAccess{server: "https://api:6443", ca: clusterCA, token: joinToken}))
 	}
 }
 
@@ -159,14 +157,11 @@ func TestRancherAgents(t *testing.T) {
 	g.Expect(s.externalProvider).To(BeTrue())
 	g.Expect(s.labels).To(Equal(map[string]string{"a": "b", "c": "d"}))
 	g.Expect(s.taints).To(Equal([]corev1.Taint{{Key: "x", Value: "y", Effect: corev1.TaintEffectNoSchedule}}))
-	access, err := s.bootstrap()
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(access).To(Equal(apiAccess{server: "https://k3s:6443", ca: clusterCA, token: joinToken}))
+	g.Expect(s.bootstrap()).To(Equal(apiAccess{server: "https://k3s:6443", ca: clusterCA, token: joinToken}))
 
 	plain, err := agentGuest("server: https://k3s:6443\ntoken: " + joinToken).nodeSettings(system{service: k3sService, hostname: "host"})
 	g.Expect(err).NotTo(HaveOccurred(), "an agent needs no config file of a kubelet")
-	_, err = plain.bootstrap()
-	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(plain.bootstrap()).Error().NotTo(HaveOccurred())
 }
 
 func TestRancherAgentsInvalid(t *testing.T) {
@@ -178,23 +173,18 @@ func TestRancherAgentsInvalid(t *testing.T) {
 	} {
 		s, err := agentGuest("server: https://k3s:6443\ntoken: " + token).nodeSettings(system{service: k3sService})
 		NewWithT(t).Expect(err).NotTo(HaveOccurred())
-		_, err = s.bootstrap()
-		NewWithT(t).Expect(err).To(MatchError(ContainSubstring(want)))
+		NewWithT(t).Expect(s.bootstrap()).Error().To(MatchError(ContainSubstring(want)))
 	}
 	_, err := agentGuest("server: https://k3s:6443").nodeSettings(system{service: k3sService})
 	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("--server and --token are required")))
-	_, err = agentGuest("").nodeSettings(system{service: rke2Service})
-	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("rke2 has no configuration")))
+	NewWithT(t).Expect(agentGuest("").nodeSettings(system{service: rke2Service})).Error().To(MatchError(ContainSubstring("rke2 has no configuration")))
 }
 
 func TestRancherCAHash(t *testing.T) {
 	t.Parallel()
 	intermediate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("intermediate")})
-	hash, err := caHash(append(intermediate, clusterCA...))
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	NewWithT(t).Expect(hash).To(Equal(fmt.Sprintf("%x", sha256.Sum256([]byte("root")))))
-	_, err = caHash([]byte("none"))
-	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("no certificates")))
+	NewWithT(t).Expect(caHash(append(intermediate, clusterCA...))).To(Equal(fmt.Sprintf("%x", sha256.Sum256([]byte("root")))))
+	NewWithT(t).Expect(caHash([]byte("none"))).Error().To(MatchError(ContainSubstring("no certificates")))
 }
 
 func TestCloudInitWithoutDrive(t *testing.T) {

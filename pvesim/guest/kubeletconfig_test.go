@@ -37,8 +37,7 @@ func TestKubeletConfigAndFlags(t *testing.T) {
 	g.Expect(s.labels).To(Equal(map[string]string{"a": "b", "node.kubernetes.io/instance-type": "t1"}))
 	g.Expect(s.taints).To(Equal([]corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoExecute}}))
 	g.Expect(s.config.ShutdownGracePeriod.Seconds()).To(BeEquivalentTo(30))
-	_, err = s.bootstrap()
-	g.Expect(err).To(MatchError(ContainSubstring("stat /etc/kubernetes/bootstrap-kubelet.conf: no such file")))
+	g.Expect(s.bootstrap()).Error().To(MatchError(ContainSubstring("stat /etc/kubernetes/bootstrap-kubelet.conf: no such file")))
 }
 
 func TestKubeletFlags(t *testing.T) {
@@ -53,8 +52,7 @@ func TestKubeletFlags(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(s.nodeName).To(Equal("other"))
 	g.Expect(s.providerID).To(Equal("proxmox://r/2"))
-	_, err = s.bootstrap()
-	g.Expect(err).To(MatchError(ContainSubstring("stat /opt/b.conf: no such file")))
+	g.Expect(s.bootstrap()).Error().To(MatchError(ContainSubstring("stat /opt/b.conf: no such file")))
 	g.Expect(s.taints).To(Equal([]corev1.Taint{
 		{Key: "k", Value: "v", Effect: corev1.TaintEffectNoSchedule}, {Key: "x", Effect: corev1.TaintEffectNoExecute},
 	}))

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -45,9 +46,7 @@ func TestTerminationEnd(t *testing.T) {
 		pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: c.containers, InitContainers: []corev1.Container{ended}}}
 		pod.DeletionGracePeriodSeconds = new(c.grace)
 		pod.DeletionTimestamp = &metav1.Time{Time: deleted.Add(time.Duration(c.grace) * time.Second)}
-		if got := terminationEnd(pod, c.limit).Sub(deleted); got != c.want {
-			t.Errorf("%s: the containers end after %s, want %s", name, got, c.want)
-		}
+		NewWithT(t).Expect(terminationEnd(pod, c.limit).Sub(deleted)).To(Equal(c.want), "%s: the containers end after", name)
 	}
 }
 
@@ -61,8 +60,6 @@ func TestPodStateEnd(t *testing.T) {
 		state.pod = &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Command: []string{"sleep", "1000"}}}}}
 		state.pod.DeletionGracePeriodSeconds = new(c.grace)
 		state.pod.DeletionTimestamp = &metav1.Time{Time: now.Add(time.Duration(c.grace) * time.Second)}
-		if got := state.end(0).Sub(now); got != time.Duration(c.want)*time.Second {
-			t.Errorf("with a grace period of %d s the pod ends after %s, want %d s", c.grace, got, c.want)
-		}
+		NewWithT(t).Expect(state.end(0).Sub(now)).To(Equal(time.Duration(c.want)*time.Second), "with a grace period of %d s the pod ends after", c.grace)
 	}
 }

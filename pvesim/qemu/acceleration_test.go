@@ -6,6 +6,8 @@ package qemu
 import (
 	"os/exec"
 	"testing"
+
+	. "github.com/onsi/gomega"
 )
 
 func TestProbeKVM(t *testing.T) {
@@ -20,12 +22,8 @@ func TestProbeKVM(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := bootsKernel(exec.Command("sh", "-c", tc.script)); got != tc.want {
-				t.Errorf("got %v, want %v", got, tc.want)
-			}
+			NewWithT(t).Expect(bootsKernel(exec.Command("sh", "-c", tc.script))).To(Equal(tc.want))
 		})
 	}
-	if (&Runtime{}).probeKVM() {
-		t.Error("KVM works without a kernel to boot")
-	}
+	NewWithT(t).Expect((&Runtime{}).probeKVM()).To(BeFalse(), "KVM works without a kernel to boot")
 }

@@ -9,9 +9,9 @@ import (
 	"errors"
 	"io/fs"
 	"net"
-	"reflect"
-	"strings"
 	"testing"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -43,6 +43,7 @@ func fakeAgent(t *testing.T, responses map[string][]string) *agent {
 
 func TestAgentRead(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	a := fakeAgent(t, map[string][]string{
 		"guest-get-host-name": {`{"host-name": "node-1"}`},
 		"guest-get-osinfo":    {`{"id": "debian", "version-id": "13"}`},
@@ -56,12 +57,9 @@ func TestAgentRead(t *testing.T) {
 	want := &pvesim.Agent{Hostname: "node-1", OS: map[string]string{"id": "debian", "version-id": "13"}, Interfaces: []pvesim.AgentInterface{
 		{Name: "lo"}, {Name: "ens18", MAC: "bc:24:11:00:00:01", Addresses: []string{"10.10.128.5/16", "fe80::1/64"}},
 	}}
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v, %v, want %+v", got, err, want)
-	}
-	if _, err := a.read(context.Background()); err == nil || !strings.Contains(err.Error(), "guest-get-host-name has not been found") {
-		t.Errorf("got error %v", err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(got).To(Equal(want))
+	g.Expect(a.read(context.Background())).Error().To(MatchError(ContainSubstring("guest-get-host-name has not been found")))
 }
 
 func TestAgentReadFile(t *testing.T) {
@@ -81,6 +79,7 @@ func TestAgentReadFile(t *testing.T) {
 
 func TestAgentExec(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	a := fakeAgent(t, map[string][]string{
 		"guest-exec": {`{"pid": 7}`, `{"pid": 8}`},
 		"guest-exec-status": {
@@ -91,11 +90,7 @@ func TestAgentExec(t *testing.T) {
 	if out, err := a.exec(context.Background(), "echo", []string{"hello"}); err != nil || out != "hello" {
 		t.Errorf("got %q, %v", out, err)
 	}
-	if _, err := a.exec(context.Background(), "false", nil); err == nil || !strings.Contains(err.Error(), "exit code 2, signal 0: broken") {
-		t.Errorf("got error %v", err)
-	}
+	g.Expect(a.exec(context.Background(), "false", nil)).Error().To(MatchError(ContainSubstring("exit code 2, signal 0: broken")))
 	a.close()
-	if _, err := a.exec(context.Background(), "echo", nil); err == nil {
-		t.Error("no error after the connection has ended")
-	}
+	g.Expect(a.exec(context.Background(), "echo", nil)).Error().To(HaveOccurred(), "no error after the connection has ended")
 }

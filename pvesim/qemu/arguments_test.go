@@ -5,9 +5,10 @@ package qemu
 
 import (
 	"maps"
-	"slices"
 	"strings"
 	"testing"
+
+	. "github.com/onsi/gomega"
 )
 
 // vm returns hardware with a few common options and those of a test.
@@ -76,16 +77,13 @@ func TestArguments(t *testing.T) {
 
 func checkArguments(t *testing.T, h *hardware, want, absent []string) {
 	t.Helper()
+	g := NewWithT(t)
 	line := strings.Join(h.arguments(), " ")
 	for _, s := range want {
-		if !strings.Contains(line, s) {
-			t.Errorf("no %q in:\n%s", s, strings.ReplaceAll(line, " -", "\n-"))
-		}
+		g.Expect(line).To(ContainSubstring(s), "no %q in:\n%s", s, strings.ReplaceAll(line, " -", "\n-"))
 	}
 	for _, s := range absent {
-		if strings.Contains(line, s) {
-			t.Errorf("unexpected %q in:\n%s", s, strings.ReplaceAll(line, " -", "\n-"))
-		}
+		g.Expect(line).NotTo(ContainSubstring(s), "unexpected %q in:\n%s", s, strings.ReplaceAll(line, " -", "\n-"))
 	}
 }
 
@@ -106,7 +104,5 @@ func TestArgumentsFiles(t *testing.T) {
 		"-netdev stream,id=net0,server=off,addr.type=unix,addr.path=/n/vmbr0",
 		"-chardev socket,id=serial0,path=/s/console.sock,server=on,wait=off,logfile=/c/console.log,logappend=on",
 	}, nil)
-	if args := h.arguments(); slices.Contains(args, "") {
-		t.Errorf("empty argument in %q", args)
-	}
+	NewWithT(t).Expect(h.arguments()).NotTo(ContainElement(""), "empty argument")
 }

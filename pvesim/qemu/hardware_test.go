@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -22,9 +24,7 @@ func TestHardware(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	t.Cleanup(func() {
-		if names := l.files("vm-3"); len(names) > 0 {
-			t.Errorf("files of deleted VMs: %q", names)
-		}
+		NewWithT(t).Expect(len(l.files("vm-3"))).To(BeNumerically("<=", 0), "files of deleted VMs")
 	})
 	images := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(bootSector()) }))
 	t.Cleanup(images.Close)

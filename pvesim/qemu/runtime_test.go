@@ -21,6 +21,8 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -66,16 +68,13 @@ func requireQEMU(t *testing.T) {
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
+	g := NewWithT(t)
 	requireQEMU(t)
 	runtime, err := NewRuntime(Options{Acceleration: "tcg", Log: func(message string) { t.Log(message) }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(runtime.Close)
 	sim, err := startSimulator(runtime)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(sim.Close)
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(sim.CAPEM())
@@ -157,9 +156,7 @@ func (l *lab) eventually(what string, ok func() bool) { eventually(l.t, what, ok
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(8 * time.Minute); !ok(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("timeout waiting for %s", what)
-		}
+		NewWithT(t).Expect(time.Now().After(deadline)).To(BeFalse(), "timeout waiting for %s", what)
 		time.Sleep(20 * time.Millisecond)
 	}
 }
@@ -229,14 +226,13 @@ func (l *lab) files(text string) (names []string) {
 
 func TestBoot(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	l := newLab(t)
 	l.vm("POST", 9000, "/clone", "newid", "200", "name", "a")
 	l.vm("POST", 200, "/status/start")
 	l.expectConsole(200, "boot 1")
 	for path, want := range map[string]string{"/guests/200/console": "boot 1", "/": `<a href="/guests/200/console">a</a>`} {
-		if page := l.admin(path); !strings.Contains(page, want) {
-			t.Errorf("%s does not contain %q: %s", path, want, page)
-		}
+		g.Expect(l.admin(path)).To(ContainSubstring(want), "%s does not contain", path)
 	}
 	l.vm("POST", 200, "/status/reset")
 	l.expectConsole(200, "boot 2")
@@ -244,9 +240,7 @@ func TestBoot(t *testing.T) {
 	l.vm("PUT", 200, "/resize", "disk", "scsi0", "size", "5G")
 	l.vm("POST", 200, "/status/start")
 	l.expectConsole(200, "boot 3")
-	if blocks := l.query(200, "query-block"); !strings.Contains(blocks, fmt.Sprint(int64(5<<30))) {
-		t.Errorf("no disk of 5 GiB: %s", blocks)
-	}
+	g.Expect(l.query(200, "query-block")).To(ContainSubstring(fmt.Sprint(int64(5<<30))), "no disk of 5 GiB")
 	l.press(200)
 	l.eventually("the guest's power-off", func() bool { return l.status(200)["status"] == "stopped" })
 
@@ -260,9 +254,7 @@ func TestBoot(t *testing.T) {
 		l.vm("POST", vmid, "/status/stop")
 		l.vm("DELETE", vmid, "")
 	}
-	if names := append(l.files("vm-200"), l.files("vm-201")...); len(names) > 0 {
-		t.Errorf("files of deleted VMs: %q", names)
-	}
+	g.Expect(len(append(l.files("vm-200"), l.files("vm-201")...))).To(BeNumerically("<=", 0), "files of deleted VMs")
 }
 
 func TestRunning(t *testing.T) {
@@ -279,9 +271,7 @@ func TestRunning(t *testing.T) {
 	l.vm("POST", 200, "/status/resume")
 	l.eventually("resume", func() bool { return strings.Contains(l.query(200, "query-status"), `"running": true`) })
 
-	if blocks := l.query(200, "query-block"); !strings.Contains(blocks, "ide0-local_iso_a.iso") {
-		t.Errorf("no medium: %s", blocks)
-	}
+	NewWithT(t).Expect(l.query(200, "query-block")).To(ContainSubstring("ide0-local_iso_a.iso"))
 	l.vm("PUT", 200, "/config", "ide0", "none,media=cdrom")
 	l.eventually("eject", func() bool { return !strings.Contains(l.query(200, "query-block"), "ide0-local_iso_a.iso") })
 	l.vm("PUT", 200, "/config", "ide0", "local:iso/a.iso,media=cdrom")
@@ -294,26 +284,21 @@ func TestRunning(t *testing.T) {
 // TestKill kills a process with a runtime. The child is this test binary.
 func TestKill(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	requireQEMU(t)
 	child := exec.Command(os.Args[0], "-test.run=^TestKillChild$")
 	child.Env = append(os.Environ(), "PVESIM_KILL_CHILD=1")
 	var stderr bytes.Buffer
 	child.Stderr = &stderr
 	stdout, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(child.Start()).To(Succeed())
 	var dir string
 	if _, err := fmt.Fscanf(stdout, "running %s\n", &dir); err != nil {
 		_ = child.Process.Kill()
 		t.Fatalf("reading the output of the child: %v\n%s", err, stderr.String())
 	}
-	if processes(t, dir) == 0 {
-		t.Error("no QEMU process")
-	}
+	g.Expect(processes(t, dir)).NotTo(BeZero(), "no QEMU process")
 	_ = child.Process.Kill()
 	_ = child.Wait()
 	eventually(t, "end of QEMU and of the cleanup", func() bool { return processes(t, dir) == 0 })
@@ -339,9 +324,7 @@ func TestKillChild(t *testing.T) {
 func processes(t *testing.T, text string) (n int) {
 	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	for _, file := range lines {
 		if line, err := os.ReadFile(file); err == nil && bytes.Contains(line, []byte(text)) {
 			n++

@@ -174,7 +174,7 @@ func TestFaultAtEveryCall(t *testing.T) {
 	cases := faultCases(t, p)
 	var counted tally
 	t.Cleanup(func() { counted.report(t, p) })
-	for _, f := range sample(p.random(1), cases, p.sampleSize(24)) {
+	for _, f := range sample(p.random(1), cases, p.sampleSize(16)) {
 		how := "once"
 		settings := longRetries
 		if f.persistent {
@@ -235,7 +235,7 @@ func TestKillAtEveryCall(t *testing.T) {
 	}
 	var counted tally
 	t.Cleanup(func() { counted.report(t, p) })
-	for _, d := range sample(p.random(2), cases, p.sampleSize(16)) {
+	for _, d := range sample(p.random(2), cases, p.sampleSize(10)) {
 		what := "killed before"
 		if d.after {
 			what = "killed after"

@@ -26,7 +26,7 @@ const maxPods = 8
 func TestCoreRandomFaults(t *testing.T) {
 	t.Parallel()
 	p := newPlan(t)
-	disturbances := 10
+	disturbances := 6
 	if p.long {
 		disturbances = 40
 	}

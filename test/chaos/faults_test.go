@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -93,19 +94,32 @@ func (p place) inject(f pvesim.Fault, persistent bool) pvesim.Fault {
 // periodicCalls are made by polls at their own interval, so a step need not make them.
 var periodicCalls = []string{"/version", "/cluster/options", "/cluster/ha/status/manager_status", "/cluster/mapping/pci", "/cluster/sdn/ipams/{ipam}/status"}
 
-// recordPlaces runs a VM's lifecycle without faults and returns the places where a fault can
-// be injected: calls, tasks and writes to the Kubernetes API. On a busy machine, a lock can take
-// longer than its ten-second timeout, so it tries again.
+// places are where a fault can be injected in a VM's lifecycle: calls, tasks and writes to the Kubernetes API.
+type places struct{ calls, tasks, writes []place }
+
+// recorded are the places of each installation, by installation.
+var recorded = struct {
+	sync.Mutex
+	places map[lab.Installation]places
+}{places: map[lab.Installation]places{}}
+
+// recordPlaces runs a VM's lifecycle without faults, once for each installation, and returns the places. On a busy machine, a
+// lock can take longer than its ten-second timeout, so it tries again.
 func recordPlaces(t *testing.T, on lab.Installation) (calls, tasks, writes []place) {
 	t.Helper()
+	recorded.Lock()
+	defer recorded.Unlock()
+	found, ok := recorded.places[on]
 	var err error
-	for range 5 {
-		if calls, tasks, writes, err = tryRecordPlaces(t, on); err == nil {
-			return calls, tasks, writes
-		}
+	for n := 0; n < 5 && !ok; n++ {
+		found.calls, found.tasks, found.writes, err = tryRecordPlaces(t, on)
+		ok = err == nil
 	}
-	t.Fatal(err)
-	return nil, nil, nil
+	if !ok {
+		t.Fatal(err)
+	}
+	recorded.places[on] = found
+	return slices.Clone(found.calls), found.tasks, found.writes
 }
 
 func tryRecordPlaces(t *testing.T, on lab.Installation) (calls, tasks, writes []place, err error) {

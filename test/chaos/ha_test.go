@@ -18,7 +18,10 @@ import (
 func TestHA(t *testing.T) {
 	t.Parallel()
 	p := newPlan(t)
-	for _, on := range lab.Installations() {
+	for n, on := range lab.Installations() {
+		if !p.long && n != 0 && n != 3 {
+			continue // one installation of each release
+		}
 		t.Run(subtestName(on), func(t *testing.T) {
 			t.Parallel()
 			r := &round{

@@ -128,7 +128,7 @@ func TestPrepareAtEveryCall(t *testing.T) {
 	faults, kills := prepareCases(t, p)
 	var counted tally
 	t.Cleanup(func() { counted.report(t, p) })
-	for _, f := range sample(p.random(6), faults, p.sampleSize(5)) {
+	for _, f := range sample(p.random(6), faults, p.sampleSize(3)) {
 		how := "once"
 		if f.persistent {
 			how = "persistently"
@@ -139,7 +139,7 @@ func TestPrepareAtEveryCall(t *testing.T) {
 			counted.add(f.on, f.place.String(), f.name+" "+how, true, took)
 		})
 	}
-	for _, k := range sample(p.random(7), kills, p.sampleSize(5)) {
+	for _, k := range sample(p.random(7), kills, p.sampleSize(3)) {
 		what := "killed before"
 		if k.after {
 			what = "killed after"

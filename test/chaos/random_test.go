@@ -20,12 +20,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
 )
 
-const (
-	// burst leaves capacity for one VM on three hosts.
-	burst = 20
-	// disturbanceCount is the number of disturbances per round.
-	disturbanceCount = 40
-)
+// burst leaves capacity for one VM on three hosts.
+const burst = 20
 
 // TestRandomFaults launches a burst while calls and tasks fail at random, hosts lose power,
 // storages are inactive, quorum is lost, controllers are killed, NodeClaims are deleted, and
@@ -34,6 +30,10 @@ const (
 func TestRandomFaults(t *testing.T) {
 	t.Parallel()
 	p := newPlan(t)
+	disturbances := 24
+	if p.long {
+		disturbances = 40
+	}
 	// Each round has twenty claims. More rounds in parallel would cause timeouts.
 	slots := make(chan struct{}, 2)
 	for i := range p.rounds {
@@ -42,7 +42,7 @@ func TestRandomFaults(t *testing.T) {
 			t.Parallel()
 			slots <- struct{}{}
 			t.Cleanup(func() { <-slots })
-			newRound(t, seed).run()
+			newRound(t, seed).run(disturbances)
 		})
 	}
 }
@@ -83,7 +83,7 @@ func newRoundIn(t *testing.T, seed uint64, o lab.Options) *round {
 	}
 }
 
-func (r *round) run() {
+func (r *round) run(disturbances int) {
 	r.t.Helper()
 	for i := range burst {
 		r.env.CreateClaim(fmt.Sprintf("pool-%d", i))
@@ -98,10 +98,13 @@ func (r *round) run() {
 	r.addRandomFaults()
 	r.process.Run()
 	r.toggleStorage()
-	for i := range disturbanceCount {
-		if r.removes && i == disturbanceCount/2 {
-			r.removeHost()
-			r.addRandomFaults()
+	for i := range disturbances {
+		if i == disturbances/2 {
+			r.kill()
+			if r.removes {
+				r.removeHost()
+				r.addRandomFaults()
+			}
 		}
 		r.env.Clock.Sleep(time.Duration(2+r.rand.IntN(10)) * time.Second)
 		r.disturb()

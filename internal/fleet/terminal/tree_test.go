@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet/terminal"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -27,9 +29,7 @@ func TestBar(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if found := terminal.Bar(test.usage, 10).Render(0, false); found != test.want {
-				t.Errorf("found %q, want %q", found, test.want)
-			}
+			NewWithT(t).Expect(terminal.Bar(test.usage, 10).Render(0, false)).To(Equal(test.want))
 		})
 	}
 }
@@ -38,9 +38,7 @@ func TestBar(t *testing.T) {
 func TestRender(t *testing.T) {
 	t.Parallel()
 	line := terminal.Text("storage is full\n\x1b]0;title\x07").In(terminal.Red, "\x1b[2J")
-	if found, want := line.Render(0, true), "storage is full  ]0;title \x1b[31m [2J\x1b[0m"; found != want {
-		t.Errorf("found %q, want %q", found, want)
-	}
+	NewWithT(t).Expect(line.Render(0, true)).To(Equal("storage is full  ]0;title \x1b[31m [2J\x1b[0m"))
 }
 
 // Names that differ only at their end must not be cut.
@@ -48,14 +46,9 @@ func TestTreeLongNames(t *testing.T) {
 	t.Parallel()
 	m := fleet.Map{Hosts: []fleet.Host{{Region: "datacenter-1", Name: "proxmox-rack-7-node-01", Memory: fleet.Usage{Total: 12345 << 30, VMs: 12000 << 30}}}}
 	m.VMs = []fleet.VM{{Region: m.Hosts[0].Region, Host: m.Hosts[0].Name, Type: "gpu-large.128VCPU-1024GB", NodePool: "machine-learning-batch", Phase: fleet.Ready}}
-	for i, want := range [][]string{{"datacenter-1/proxmox-rack-7-node-01 ", "12000/12345 GiB"}, {"gpu-large.128VCPU-1024GB ", "machine-learning-batch "}} {
-		line := terminal.Tree(m)[i].Line.Render(0, false)
-		for _, name := range want {
-			if !strings.Contains(line, name) {
-				t.Errorf("%q does not contain %q", line, name)
-			}
-		}
-	}
+	g, rows := NewWithT(t), terminal.Tree(m)
+	g.Expect(rows[0].Line.Render(0, false)).To(And(ContainSubstring("datacenter-1/proxmox-rack-7-node-01 "), ContainSubstring("12000/12345 GiB")))
+	g.Expect(rows[1].Line.Render(0, false)).To(And(ContainSubstring("gpu-large.128VCPU-1024GB "), ContainSubstring("machine-learning-batch ")))
 }
 
 // TestTree checks that VMs of unknown hosts are shown too.
@@ -69,29 +62,22 @@ func TestTree(t *testing.T) {
 	for _, row := range terminal.Tree(m) {
 		lines = append(lines, strings.Join(strings.Fields(row.Line.Render(0, false))[:3], " "))
 	}
-	want := []string{"home/pve1 up CPUs", "├ VM 20001", "└ VM 20002", "home/pve2 maintenance CPUs", "home/pve3 unusable CPUs", "· VM -"}
-	if found := strings.Join(lines, "\n"); found != strings.Join(want, "\n") {
-		t.Errorf("found:\n%s", found)
-	}
+	NewWithT(t).Expect(lines).To(HaveExactElements(
+		"home/pve1 up CPUs", "├ VM 20001", "└ VM 20002", "home/pve2 maintenance CPUs", "home/pve3 unusable CPUs", "· VM -"))
 }
 
 func TestEnergy(t *testing.T) {
 	t.Parallel()
 	m := fleet.Map{Hosts: []fleet.Host{{Name: "pve1", Energy: inventory.Energy{Watts: 70.4}}, {Name: "pve2", Energy: inventory.Energy{Watts: 60.2, CostPerHour: 0.01}}, {Name: "pve3", Saved: inventory.Energy{Watts: 50}}}}
-	if header := terminal.Header(m)[0].Render(0, false); !strings.HasSuffix(header, "/month   power 131 W, 3.1 kWh/day, 0.24/day   saved 50 W, 1.2 kWh/day") {
-		t.Errorf("header: %s", header)
-	}
-	if header := terminal.Header(fleet.Map{})[0].Render(0, false); strings.Contains(header, "power") {
-		t.Errorf("header without watts: %s", header)
-	}
+	g := NewWithT(t)
+	g.Expect(terminal.Header(m)[0].Render(0, false)).To(HaveSuffix("/month   power 131 W, 3.1 kWh/day, 0.24/day   saved 50 W, 1.2 kWh/day"))
+	g.Expect(terminal.Header(fleet.Map{})[0].Render(0, false)).NotTo(ContainSubstring("power"))
 	for n, want := range []bool{true, true, false} {
-		found := false
+		var details string
 		for _, line := range terminal.HostDetail(m.Hosts[n]) {
-			found = found || strings.Contains(line.Render(0, false), "estimated power: ")
+			details += line.Render(0, false)
 		}
-		if found != want {
-			t.Errorf("host %d shows its power: %v", n, found)
-		}
+		g.Expect(strings.Contains(details, "estimated power: ")).To(Equal(want), "host %d", n)
 	}
 }
 
@@ -102,8 +88,6 @@ func TestTreeSleeping(t *testing.T) {
 		{"Asleep", "", "asleep"}, {"Waking", "", "waking"}, {"ShuttingDown", "", "going down"}, {"WakeFailed", "Offline", "offline"}, {"", "", "up"},
 	} {
 		m := fleet.Map{Hosts: []fleet.Host{{Region: "home", Name: "pve1", Sleep: test.sleep, OutOfService: test.outOfService}}}
-		if line := terminal.Tree(m)[0].Line.Render(0, false); !strings.Contains(line, "home/pve1  "+test.want+" ") {
-			t.Errorf("%s: %q does not contain %q", test.sleep, line, test.want)
-		}
+		NewWithT(t).Expect(terminal.Tree(m)[0].Line.Render(0, false)).To(ContainSubstring("home/pve1  "+test.want+" "), test.sleep)
 	}
 }

@@ -36,19 +36,26 @@ func NewServerVersion(server discovery.ServerVersionInterface, clock clock.Passi
 	version, read := info.GitVersion, clock.Now()
 	return func(ctx context.Context) string {
 		mu.Lock()
-		defer mu.Unlock()
-		if clock.Since(read) < versionTTL {
-			return version
+		last, expired := version, clock.Since(read) >= versionTTL
+		if expired {
+			read = clock.Now()
 		}
-		read = clock.Now()
+		mu.Unlock()
+		if !expired {
+			return last
+		}
+		// Without the lock: other launches use the last version meanwhile.
 		info, err := server.ServerVersion()
-		switch {
-		case err != nil:
-			log.FromContext(ctx).Error(err, "reading the API server's version failed, using the last one", "version", version)
-		case info.GitVersion != version:
-			log.FromContext(ctx).Info("the API server's version changed", "version", info.GitVersion, "previous", version)
-			version = info.GitVersion
+		if err != nil {
+			log.FromContext(ctx).Error(err, "reading the API server's version failed, using the last one", "version", last)
+			return last
 		}
+		if info.GitVersion != last {
+			log.FromContext(ctx).Info("the API server's version changed", "version", info.GitVersion, "previous", last)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		version = info.GitVersion
 		return version
 	}, nil
 }

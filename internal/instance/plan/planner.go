@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -36,14 +35,15 @@ type Planner struct {
 	reader  client.Reader
 	metrics instance.Metrics
 
-	restoreMu sync.Mutex
+	// restoring has one element while the reservations of all Claims are restored.
+	restoring chan struct{}
 	// restored: the reservations of all Claims were restored since the start.
 	restored bool
 }
 
 // New returns a Planner. The reader must not be cached.
 func New(deps instance.Deps, types *instancetype.Provider, reader client.Reader, metrics instance.Metrics) *Planner {
-	return &Planner{deps: deps, types: types, reader: reader, metrics: metrics}
+	return &Planner{deps: deps, types: types, reader: reader, metrics: metrics, restoring: make(chan struct{}, 1)}
 }
 
 // Overlay applies a NodePool's NodeOverlays to instance types; nil changes nothing.
@@ -152,8 +152,12 @@ func (p *Planner) RestoreReservation(claims ...karpv1.NodeClaim) {
 // before its first decision: capacity, cores and addresses that an earlier process
 // assigned to a VM that does not exist yet are recorded only in the Claim's intent.
 func (p *Planner) restoreReservations(ctx context.Context) error {
-	p.restoreMu.Lock()
-	defer p.restoreMu.Unlock()
+	select {
+	case p.restoring <- struct{}{}:
+		defer func() { <-p.restoring }()
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for the reservations of other NodeClaims: %w", context.Cause(ctx))
+	}
 	if p.restored {
 		return nil
 	}

@@ -7,6 +7,7 @@ package engine
 import (
 	"cmp"
 	"maps"
+	"net/http"
 	"strings"
 	"time"
 
@@ -36,6 +37,7 @@ type Config struct {
 	Boot             power.BootFunc
 	Seed             uint64
 	Files            storage.Files
+	Web              http.RoundTripper // downloads images; nil: over the network
 }
 
 // Engine is a simulated Proxmox cluster. It embeds its areas, so their methods are its methods.
@@ -62,7 +64,7 @@ func New(cfg Config) (*Engine, error) {
 	}
 	k.Clock.RealLockTimeouts = cfg.RealLockTimeouts
 	e := &Engine{
-		Kernel: k, Store: storage.New(k, cfg.Latency, cfg.Files), Network: sdn.New(k), Mappings: mapping.New(k),
+		Kernel: k, Store: storage.New(k, cfg.Latency, cfg.Files, cfg.Web), Network: sdn.New(k), Mappings: mapping.New(k),
 		Firewall: firewall.New(k), Manager: ha.New(k),
 	}
 	e.Allocator = storage.NewAllocator(e.Store)

@@ -6,6 +6,8 @@ package engine
 import (
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/kernel"
 )
 
@@ -16,9 +18,7 @@ func TestHandlersMatchSchema(t *testing.T) {
 		t.Run(release, func(t *testing.T) {
 			t.Parallel()
 			e, err := New(Config{Version: version})
-			if err != nil {
-				t.Fatal(err)
-			}
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
 			defer e.Close()
 			for _, name := range e.Schema.Names() {
 				m := e.Schema.Method(name)

@@ -5,11 +5,12 @@ package locks
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/clock"
 )
@@ -19,20 +20,17 @@ const file = "/var/lock/x"
 func take(t *testing.T, l *Table, mode Mode) func() {
 	t.Helper()
 	release, err := l.File(context.Background(), "pve1", file, mode, time.Second, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return release
 }
 
 func TestFileLockModes(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	l := New(clock.New(100))
 	a, b := take(t, l, Shared), take(t, l, Shared)
 	_, err := l.File(context.Background(), "pve1", file, Exclusive, time.Second, nil)
-	if err == nil || err.Error() != "can't lock file '/var/lock/x' - got timeout" {
-		t.Errorf("exclusive lock next to shared ones: got %v", err)
-	}
+	g.Expect(err).To(MatchError("can't lock file '/var/lock/x' - got timeout"), "exclusive lock next to shared ones")
 	if release, err := l.File(context.Background(), "pve2", file, Exclusive, time.Second, nil); err != nil {
 		t.Errorf("the same file on another host: %v", err)
 	} else {
@@ -42,9 +40,7 @@ func TestFileLockModes(t *testing.T) {
 	b()
 	b() // has no effect the second time
 	take(t, l, Exclusive)()
-	if len(l.files) != 0 {
-		t.Errorf("released locks remain in the table: %v", l.files)
-	}
+	g.Expect(l.files).To(BeEmpty(), "released locks remain in the table")
 }
 
 func TestFileLockQueue(t *testing.T) {
@@ -84,27 +80,20 @@ func TestFileLockCanceled(t *testing.T) {
 	release := take(t, l, Exclusive)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := l.File(ctx, "pve1", file, Exclusive, 10*time.Second, nil); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
+	NewWithT(t).Expect(l.File(ctx, "pve1", file, Exclusive, 10*time.Second, nil)).Error().To(MatchError(context.Canceled))
 	release()
 	take(t, l, Exclusive)()
 }
 
 func TestClusterLock(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	l := New(clock.New(25))
 	release, err := l.Cluster(context.Background(), "storage-ceph", 10*time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := l.Cluster(context.Background(), "storage-ceph", 3*time.Second); err == nil || err.Error() != "cfs-lock 'storage-ceph' error: got lock request timeout" {
-		t.Errorf("got %v", err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(l.Cluster(context.Background(), "storage-ceph", 3*time.Second)).Error().To(MatchError("cfs-lock 'storage-ceph' error: got lock request timeout"))
 	release()
 	again, err := l.Cluster(context.Background(), "storage-ceph", 3*time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	again()
 }

@@ -7,6 +7,8 @@ import (
 	"maps"
 	"strings"
 	"testing"
+
+	. "github.com/onsi/gomega"
 )
 
 func TestParseDevices(t *testing.T) {
@@ -26,9 +28,7 @@ func TestParseDevices(t *testing.T) {
 		"virtio=bc:24:11:00:00:01,tag=5,bridge=vmbr0":        "virtio=BC:24:11:00:00:01,bridge=vmbr0,tag=5",
 		"model=e1000,macaddr=BC:24:11:00:00:01,bridge=vmbr0": "e1000=BC:24:11:00:00:01,bridge=vmbr0",
 	} {
-		if got := ParseNet(in).String(); got != want {
-			t.Errorf("%s became %s", in, got)
-		}
+		NewWithT(t).Expect(ParseNet(in).String()).To(Equal(want), "%s became", in)
 	}
 }
 
@@ -44,9 +44,7 @@ func TestDriveKinds(t *testing.T) {
 		"/dev/sdb":                                     {false, false, false},
 	} {
 		d, _ := ParseDrive("ide2", in)
-		if got := [3]bool{d.IsCDROM(), d.IsCloudInit(), d.HasVolume()}; got != want {
-			t.Errorf("%s: got %v, want %v", in, got, want)
-		}
+		NewWithT(t).Expect([3]bool{d.IsCDROM(), d.IsCloudInit(), d.HasVolume()}).To(Equal(want), "%v", in)
 	}
 }
 
@@ -58,9 +56,7 @@ func TestParseSize(t *testing.T) {
 		}
 	}
 	for bytes, text := range map[int64]string{64 << 20: "64M", 1178599424: "1124M", 3 << 29: "1536M", 528 << 10: "528K", 7: "7"} {
-		if got := FormatSize(bytes); got != text {
-			t.Errorf("%d: %s", bytes, got)
-		}
+		NewWithT(t).Expect(FormatSize(bytes)).To(Equal(text), "%d", bytes)
 	}
 	for _, bad := range []string{"", "G", "x", "-1G"} {
 		if _, ok := ParseSize(bad); ok {
@@ -71,18 +67,18 @@ func TestParseSize(t *testing.T) {
 
 func TestNormalizeTags(t *testing.T) {
 	t.Parallel()
-	if got := NormalizeTags("karpenter;Zone-A,foo bar foo"); got != "bar;foo;karpenter;zone-a" {
-		t.Error(got)
-	}
+	g := NewWithT(t)
+	got := NormalizeTags("karpenter;Zone-A,foo bar foo")
+	g.Expect(got).To(Equal("bar;foo;karpenter;zone-a"), "%v", got)
 }
 
 func TestWithNewUUID(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	const old = "uuid=00000000-0000-4000-8000-000000000001,sku=abc="
 	got := ParseFields(WithNewUUID(old))
-	if got["uuid"] == ParseFields(old)["uuid"] || got["sku"] != "abc=" {
-		t.Errorf("got %v", got)
-	}
+	g.Expect(got["uuid"]).NotTo(Equal(ParseFields(old)["uuid"]))
+	g.Expect(got["sku"]).To(Equal("abc="))
 	if mac := RandomMAC(""); !strings.HasPrefix(mac, "BC:24:11:") || len(mac) != 17 {
 		t.Errorf("MAC %s", mac)
 	}
@@ -90,6 +86,7 @@ func TestWithNewUUID(t *testing.T) {
 
 func TestDigest(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c := New(map[string]string{"cores": "2"})
 	seen := map[string]bool{c.Digest(): true}
 	for _, change := range []func(){
@@ -97,14 +94,10 @@ func TestDigest(t *testing.T) {
 		func() { c.Snapshots = append(c.Snapshots, Snapshot{Name: "s", Options: maps.Clone(c.Options)}) },
 	} {
 		change()
-		if seen[c.Digest()] {
-			t.Error("a change did not change the digest")
-		}
+		g.Expect(seen[c.Digest()]).To(BeFalse(), "a change did not change the digest")
 		seen[c.Digest()] = true
 	}
-	if len(seen) != 5 {
-		t.Errorf("%d digests after 4 changes", len(seen))
-	}
+	g.Expect(seen).To(HaveLen(5))
 	if m := c.Merged(); m["cores"] != "4" || m["memory"] != "" {
 		t.Errorf("merged: %v", m)
 	}

@@ -9,14 +9,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	. "github.com/onsi/gomega"
 )
 
 func load(t *testing.T, version string) *Catalog {
 	t.Helper()
 	c, err := Load(version)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return c
 }
 
@@ -46,23 +46,21 @@ func TestValidateErrorTexts(t *testing.T) {
 		c := load(t, "8.4")
 		m := c.Method(tc.method)
 		params := &Params{Values: map[string]string{tc.param: tc.value}}
-		if got := c.Validate(m, params)[tc.param]; got != tc.want {
-			t.Errorf("%s=%.40q: got %q, want %q", tc.param, tc.value, got, tc.want)
-		}
+		NewWithT(t).Expect(c.Validate(m, params)[tc.param]).To(Equal(tc.want), "%s=%.40q", tc.param, tc.value)
 	}
 }
 
 func TestValidateMissingParams(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	for version, text := range map[string]string{
 		"8.4": "missing property - 'checksum' requires this property", "9.2": "missing property required by 'checksum'",
 	} {
 		c := load(t, version)
 		m := c.Method("POST /nodes/{node}/storage/{storage}/download-url")
 		errs := c.Validate(m, &Params{Values: map[string]string{"node": "pve1", "storage": "local", "content": "iso", "filename": "a.iso", "checksum": "00"}})
-		if errs["checksum-algorithm"] != text || errs["url"] != "property is missing and it is not optional" {
-			t.Errorf("%s: got %v", version, errs)
-		}
+		g.Expect(errs["checksum-algorithm"]).To(Equal(text), "%v", version)
+		g.Expect(errs["url"]).To(Equal("property is missing and it is not optional"), "%v", version)
 	}
 }
 

@@ -36,16 +36,20 @@ type Files struct {
 	TemplateImage string
 }
 
-// New returns an empty store. Types that are missing in latency have the latencies of their default profile.
-func New(k *kernel.Kernel, latency map[string]Latency, files Files) *Store {
-	return &Store{k: k, latency: latency, volumes: map[string]*Volume{}, blobs: map[[32]byte]*blob{}, files: files, web: newWebClient()}
+// New returns an empty store. Types that are missing in latency have the latencies of their default profile. If web is nil,
+// images are downloaded over the network.
+func New(k *kernel.Kernel, latency map[string]Latency, files Files, web http.RoundTripper) *Store {
+	if web == nil {
+		web = newWebTransport()
+	}
+	return &Store{k: k, latency: latency, volumes: map[string]*Volume{}, blobs: map[[32]byte]*blob{}, files: files, web: &http.Client{Transport: web}}
 }
 
-// newWebClient returns a client that keeps no connection open and shares nothing with other clients: simulators in
+// newWebTransport returns a transport that keeps no connection open and shares nothing with other transports: simulators in
 // different bubbles of testing/synctest cannot share goroutines.
-func newWebClient() *http.Client {
+func newWebTransport() http.RoundTripper {
 	dialer := net.Dialer{Resolver: &net.Resolver{}}
-	return &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, DisableKeepAlives: true}}
+	return &http.Transport{Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, DisableKeepAlives: true}
 }
 
 // Dir returns the directory for the disks of guests, or "".

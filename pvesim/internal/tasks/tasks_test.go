@@ -8,19 +8,19 @@ import (
 	"errors"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/internal/clock"
 )
 
 func TestParseUPID(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	u := UPID{Host: "pve-1", PID: 14224, PStart: 0x53A7E, StartTime: 0x6AF9038E, Type: "download", ID: "a b:c/d.iso", User: "kubernetes@pve!karpenter"}
 	got, ok := ParseUPID(u.String())
-	if !ok || got != u {
-		t.Errorf("%s became %+v", u, got)
-	}
-	if s := (UPID{Host: "pve1", PID: 1, Type: "imgcopy", User: "root@pam"}).String(); s != "UPID:pve1:00000001:00000000:00000000:imgcopy::root@pam:" {
-		t.Errorf("got %s", s)
-	}
+	g.Expect(ok).To(BeTrue())
+	g.Expect(got).To(Equal(u))
+	g.Expect((UPID{Host: "pve1", PID: 1, Type: "imgcopy", User: "root@pam"}).String()).To(Equal("UPID:pve1:00000001:00000000:00000000:imgcopy::root@pam:"))
 	for _, bad := range []string{"", "foo", "UPID:pve1:1:2:3:qmstart:100:root@pam:", "UPID:pve1:00000001:00000000:00000000:qmstart:100:root@pam"} {
 		if _, ok := ParseUPID(bad); ok {
 			t.Errorf("%q was accepted", bad)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
@@ -37,9 +38,7 @@ const timeout = time.Minute
 func newNetwork(t *testing.T, bridges map[string]network.Bridge) *network.Network {
 	t.Helper()
 	n, err := network.New(network.Options{Dir: t.TempDir(), Bridges: bridges})
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = n.Close() })
 	return n
 }
@@ -52,14 +51,11 @@ type card struct {
 
 func newCard(t *testing.T, n *network.Network, bridge string, vlan int) *card {
 	t.Helper()
+	g := NewWithT(t)
 	path, err := n.Socket(bridge, vlan)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	conn, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = conn.Close() })
 	return &card{conn: conn, r: bufio.NewReader(conn)}
 }
@@ -92,9 +88,7 @@ const nic = tcpip.NICID(1)
 func boot(t *testing.T, n *network.Network, bridge string, vlan int, mac string, addresses ...string) *guest {
 	t.Helper()
 	hw, err := net.ParseMAC(mac)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	c := newCard(t, n, bridge, vlan)
 	ndp := ipv6.DefaultNDPConfigurations()
 	ndp.MaxRtrSolicitationDelay, ndp.AutoGenTempGlobalAddresses = 0, false
@@ -105,9 +99,7 @@ func boot(t *testing.T, n *network.Network, bridge string, vlan int, mac string,
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
 	})}
 	link := channel.New(1024, 1500+header.EthernetMinimumSize, tcpip.LinkAddress(hw))
-	if err := g.CreateNIC(nic, ethernet.New(link)); err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(g.CreateNIC(nic, ethernet.New(link))).To(Succeed())
 	g.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nic}, {Destination: header.IPv6EmptySubnet, NIC: nic}})
 	for _, a := range addresses {
 		g.addAddress(t, netip.MustParsePrefix(a))
@@ -144,9 +136,7 @@ func (g *guest) addAddress(t *testing.T, p netip.Prefix) {
 		Protocol:          protocol(p.Addr()),
 		AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(p.Addr().AsSlice()), PrefixLen: p.Bits()},
 	}
-	if err := g.AddProtocolAddress(nic, address, stack.AddressProperties{}); err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(g.AddProtocolAddress(nic, address, stack.AddressProperties{})).To(Succeed())
 }
 
 func (g *guest) dial(t *testing.T, address string) (*gonet.TCPConn, error) {
@@ -162,9 +152,7 @@ func (g *guest) serveEcho(t *testing.T, address string) {
 	t.Helper()
 	at := netip.MustParseAddrPort(address)
 	l, err := gonet.ListenTCP(g.Stack, tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(at.Addr().AsSlice()), Port: at.Port()}, protocol(at.Addr()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	serveEcho(t, l)
 }
 
@@ -185,6 +173,7 @@ func serveEcho(t *testing.T, l net.Listener) {
 // back, and then the end of the other side.
 func checkEcho(t *testing.T, conn net.Conn) {
 	t.Helper()
+	g := NewWithT(t)
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(timeout))
 	sent := make([]byte, 1<<20)
@@ -196,12 +185,8 @@ func checkEcho(t *testing.T, conn net.Conn) {
 		_ = conn.(interface{ CloseWrite() error }).CloseWrite()
 	}()
 	received, err := io.ReadAll(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(received) != string(sent) {
-		t.Fatalf("received %d bytes that differ from the %d bytes sent", len(received), len(sent))
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(string(received)).To(Equal(string(sent)), "received %d bytes that differ from the %d bytes sent", len(received), len(sent))
 }
 
 func protocol(a netip.Addr) tcpip.NetworkProtocolNumber {

@@ -4,7 +4,6 @@
 package network_test
 
 import (
-	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -26,44 +25,34 @@ const (
 func listenLocal(t *testing.T) (l net.Listener, port string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return l, strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
 func TestGateway(t *testing.T) { //nolint:tparallel // the subtests share a guest
 	t.Parallel()
 	n := newNetwork(t, nil)
-	g := boot(t, n, "vmbr0", 0, macA, "10.10.0.5/16", "fd10:10::5/64")
+	guest := boot(t, n, "vmbr0", 0, macA, "10.10.0.5/16", "fd10:10::5/64")
 	l, port := listenLocal(t)
 	serveEcho(t, l)
 	for _, gateway := range []string{"10.10.0.1", "fd10:10::1"} {
 		t.Run("forwards_connections_to_"+gateway, func(t *testing.T) {
-			conn, err := g.dial(t, net.JoinHostPort(gateway, port))
-			if err != nil {
-				t.Fatal(err)
-			}
+			conn, err := guest.dial(t, net.JoinHostPort(gateway, port))
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
 			checkEcho(t, conn)
 		})
 	}
 	t.Run("refuses_ports_without_listener", func(t *testing.T) {
 		unused, port := listenLocal(t)
 		_ = unused.Close()
-		if _, err := g.dial(t, "10.10.0.1:"+port); err == nil || !strings.Contains(err.Error(), "refused") {
-			t.Errorf("found %v, want connection refused", err)
-		}
+		NewWithT(t).Expect(guest.dial(t, "10.10.0.1:"+port)).Error().To(MatchError(ContainSubstring("refused")), "want connection refused")
 	})
 	t.Run("does_not_forward_to_other_addresses", func(t *testing.T) {
-		if _, err := g.dial(t, "10.10.0.2:"+port); err == nil || !strings.Contains(err.Error(), "no route") {
-			t.Errorf("found %v, want no route to host", err)
-		}
+		NewWithT(t).Expect(guest.dial(t, "10.10.0.2:"+port)).Error().To(MatchError(ContainSubstring("no route")))
 	})
 	t.Run("answers_DNS_with_NXDOMAIN", func(t *testing.T) {
 		for _, gateway := range []string{"10.10.0.1:53", "[fd10:10::1]:53"} {
-			if err := g.lookup(t, gateway, "example.com."); err != nil {
-				t.Error(err)
-			}
+			NewWithT(t).Expect(guest.lookup(t, gateway, "example.com.")).To(Succeed())
 		}
 	})
 }
@@ -72,16 +61,14 @@ func TestSLAAC(t *testing.T) {
 	t.Parallel()
 	eventually := NewWithT(t).Eventually
 	n := newNetwork(t, map[string]network.Bridge{"vmbr1": {Gateway6: netip.MustParsePrefix("2001:db8:1::1/64"), SLAAC: true}})
-	g := boot(t, n, "vmbr1", 0, macA)
+	guest := boot(t, n, "vmbr1", 0, macA)
 	// The modified EUI-64 of the MAC address.
 	want := netip.MustParsePrefix("2001:db8:1:0:be24:11ff:fe00:a/64")
-	eventually(func() []netip.Prefix { return g.addresses() }, timeout).Should(ContainElement(want))
+	eventually(func() []netip.Prefix { return guest.addresses() }, timeout).Should(ContainElement(want))
 	l, port := listenLocal(t)
 	serveEcho(t, l)
-	conn, err := g.dial(t, "[2001:db8:1::1]:"+port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn, err := guest.dial(t, "[2001:db8:1::1]:"+port)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	checkEcho(t, conn)
 }
 
@@ -93,9 +80,7 @@ func TestGuests(t *testing.T) {
 	for _, address := range []string{"10.10.0.6:80", "[fd10:10::6]:80"} {
 		b.serveEcho(t, address)
 		conn, err := a.dial(t, address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
 		checkEcho(t, conn)
 	}
 }
@@ -114,21 +99,16 @@ func TestDial(t *testing.T) { //nolint:tparallel // the subtests share a guest
 	for address, name := range map[string]string{"10.10.0.5:22": "vmbr0", "[fd10:10::5]:22": "vmbr0", "10.20.0.5:22": "vmbr0.10"} {
 		t.Run(address, func(t *testing.T) {
 			conn, err := n.Dial(t.Context(), name, address)
-			if err != nil {
-				t.Fatal(err)
-			}
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
 			checkEcho(t, conn)
 		})
 		t.Run("forwarded_to_"+address, func(t *testing.T) {
+			g := NewWithT(t)
 			l, err := n.Forward("127.0.0.1:0", name, address)
-			if err != nil {
-				t.Fatal(err)
-			}
+			g.Expect(err).NotTo(HaveOccurred())
 			defer func() { _ = l.Close() }()
 			conn, err := net.Dial("tcp", l.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			g.Expect(err).NotTo(HaveOccurred())
 			checkEcho(t, conn)
 		})
 	}
@@ -144,48 +124,31 @@ func TestDial(t *testing.T) { //nolint:tparallel // the subtests share a guest
 
 func TestClose(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	dir := t.TempDir()
 	n, err := network.New(network.Options{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	c := newCard(t, n, "vmbr0", 0)
-	g := boot(t, n, "vmbr0", 0, macA, "10.10.0.5/16")
+	guest := boot(t, n, "vmbr0", 0, macA, "10.10.0.5/16")
 	local, port := listenLocal(t)
 	serveEcho(t, local)
-	conn, err := g.dial(t, "10.10.0.1:"+port)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.Write([]byte("open")); err != nil {
-		t.Fatal(err)
-	}
+	conn, err := guest.dial(t, "10.10.0.1:"+port)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(conn.Write([]byte("open"))).Error().NotTo(HaveOccurred())
 	forwarded, err := n.Forward("127.0.0.1:0", "vmbr0", "10.10.0.5:22")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Close(); err != nil {
-		t.Errorf("second Close: %v", err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(n.Close()).To(Succeed())
+	g.Expect(n.Close()).To(Succeed(), "second Close")
 	_ = c.conn.SetDeadline(time.Now().Add(timeout))
 	for err == nil { // frames from before
 		_, err = c.receive()
 	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Error("the network card is still connected")
-	}
-	if _, err := net.Dial("tcp", forwarded.Addr().String()); err == nil {
-		t.Error("the forwarded port is still open")
-	}
+	g.Expect(err).NotTo(MatchError(os.ErrDeadlineExceeded), "the network card is still connected")
+	g.Expect(net.Dial("tcp", forwarded.Addr().String())).Error().To(HaveOccurred(), "the forwarded port is still open")
 	if files, err := os.ReadDir(dir); err != nil || len(files) > 0 {
 		t.Errorf("found files %v (error %v), want none", files, err)
 	}
-	if _, err := n.Socket("vmbr1", 0); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("Socket: found %v, want %v", err, net.ErrClosed)
-	}
+	g.Expect(n.Socket("vmbr1", 0)).Error().To(MatchError(net.ErrClosed))
 }
 
 func TestSocket(t *testing.T) {
@@ -202,20 +165,15 @@ func TestSocket(t *testing.T) {
 		{"vmbr0", 4095, `bridge "vmbr0": VLAN tag: found 4095`},
 		{strings.Repeat("v", 108), 0, "use a shorter directory"},
 	} {
-		if _, err := n.Socket(row.bridge, row.vlan); err == nil || !strings.Contains(err.Error(), row.want) {
-			t.Errorf("Socket(%q, %d): found %v, want %q", row.bridge, row.vlan, err, row.want)
-		}
+		NewWithT(t).Expect(n.Socket(row.bridge, row.vlan)).Error().To(MatchError(ContainSubstring(row.want)), "Socket(%q, %d)", row.bridge, row.vlan)
 	}
 	t.Run("of_a_killed_process", func(t *testing.T) {
 		t.Parallel()
+		g := NewWithT(t)
 		dir := t.TempDir()
-		if err := os.WriteFile(dir+"/vmbr0.sock", nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		g.Expect(os.WriteFile(dir+"/vmbr0.sock", nil, 0o600)).To(Succeed())
 		n, err := network.New(network.Options{Dir: dir})
-		if err != nil {
-			t.Fatal(err)
-		}
+		g.Expect(err).NotTo(HaveOccurred())
 		defer func() { _ = n.Close() }()
 		newCard(t, n, "vmbr0", 0)
 	})
@@ -239,9 +197,7 @@ func TestNew(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := network.New(network.Options{Dir: t.TempDir(), Bridges: map[string]network.Bridge{"vmbr0": row.bridge}})
-			if err == nil || !strings.Contains(err.Error(), row.want) {
-				t.Errorf("found %v, want %q", err, row.want)
-			}
+			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(row.want)))
 		})
 	}
 }

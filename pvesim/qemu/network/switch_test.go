@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/qemu/network"
 )
 
@@ -43,9 +45,7 @@ func attach(t *testing.T, n *network.Network, bridge string, vlan int, address s
 	sendAll(t, c, []byte(broadcast+address+typeARP+request+address+"\x0a\x00\x00\x02"+"\x00\x00\x00\x00\x00\x00"+"\x0a\x00\x00\x01"))
 	for {
 		f, err := c.receive()
-		if err != nil {
-			t.Fatal(err)
-		}
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
 		if bytes.HasPrefix(f, []byte(address)) && string(f[12:22]) == typeARP+reply {
 			return c
 		}
@@ -55,9 +55,7 @@ func attach(t *testing.T, n *network.Network, bridge string, vlan int, address s
 func sendAll(t *testing.T, c *card, frames ...[]byte) {
 	t.Helper()
 	for _, f := range frames {
-		if err := c.send(f); err != nil {
-			t.Fatal(err)
-		}
+		NewWithT(t).Expect(c.send(f)).To(Succeed())
 	}
 }
 
@@ -73,9 +71,7 @@ func expect(t *testing.T, c *card, frames ...[]byte) {
 				t.Fatal(err)
 			}
 		}
-		if !bytes.Equal(got, want) {
-			t.Fatalf("received frame %q, want %q", got, want)
-		}
+		NewWithT(t).Expect(got).To(Equal(want), "received frame")
 	}
 }
 
@@ -83,9 +79,8 @@ func expect(t *testing.T, c *card, frames ...[]byte) {
 func expectDisconnect(t *testing.T, c *card) {
 	t.Helper()
 	_ = c.conn.SetReadDeadline(time.Now().Add(timeout))
-	if _, err := io.Copy(io.Discard, c.r); errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Error("the card is still connected")
-	}
+	_, err := io.Copy(io.Discard, c.r)
+	NewWithT(t).Expect(errors.Is(err, os.ErrDeadlineExceeded)).To(BeFalse(), "the card is still connected")
 }
 
 func TestSwitch(t *testing.T) {

@@ -38,7 +38,7 @@ import (
 
 // Durations of settings in a CoreProcess: its time is real, so the defaults are too long.
 const (
-	corePollInterval = 200 * time.Millisecond
+	corePollInterval = 500 * time.Millisecond
 	coreGrace        = 3 * time.Second
 	coreRepairAfter  = 5 * time.Second
 )
@@ -63,11 +63,7 @@ func (e *Env) CreatePool() {
 	ready := e.Class.DeepCopy()
 	testenv.Must(e.t, e.Kube.Get(ctx, client.ObjectKeyFromObject(ready), ready))
 	ready.Status.SelectedZones = e.Class.Status.SelectedZones
-	for _, condition := range ready.StatusConditions().List() {
-		if condition.Type != status.ConditionReady {
-			ready.StatusConditions().SetTrue(condition.Type)
-		}
-	}
+	testenv.SetReady(ready)
 	testenv.Must(e.t, e.Kube.Status().Update(ctx, ready))
 	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: e.Class.Name}}
 	claim := testenv.NewNodeClaim("", e.Class.Name, "")
@@ -120,7 +116,9 @@ func (e *Env) StartCore() *CoreProcess {
 	})
 	testenv.Must(e.t, err)
 	p.kube = m.GetClient()
-	index(e.t, m)
+	claim := testenv.NewNodeClaim("", "", "")
+	pool := &karpv1.NodePool{Spec: karpv1.NodePoolSpec{Template: karpv1.NodeClaimTemplate{Spec: karpv1.NodeClaimTemplateSpec{NodeClassRef: claim.Spec.NodeClassRef}}}}
+	testenv.IndexFields(e.t, m, claim, pool, &corev1.Pod{}, &corev1.Node{}, &storagev1.VolumeAttachment{})
 	settings := coreSettings()
 	p.addComponents(ProcessOptions{}, settings, inventory.Options{PollInterval: corePollInterval, Clock: testenv.NewSteppedClock(1)})
 	ctx := coreoptions.ToContext(p.ctx, options)
@@ -168,26 +166,4 @@ func coreSettings() *operator.Options {
 	s.RestartBackoff, s.LaunchFailureBackoff, s.LaunchFailureBackoffMax = time.Second, time.Second, coreGrace
 	s.RepairUnreadyToleration, s.HostDriftAfter = coreRepairAfter, coreRepairAfter
 	return s
-}
-
-// index adds the indexes of Karpenter's operator.
-func index(t testing.TB, m manager.Manager) {
-	t.Helper()
-	add := func(o client.Object, field string, value func(client.Object) string) {
-		testenv.Must(t, m.GetFieldIndexer().IndexField(t.Context(), o, field, func(o client.Object) []string { return []string{value(o)} }))
-	}
-	add(&corev1.Pod{}, "spec.nodeName", func(o client.Object) string { return o.(*corev1.Pod).Spec.NodeName })
-	add(&corev1.Node{}, "spec.providerID", func(o client.Object) string { return o.(*corev1.Node).Spec.ProviderID })
-	add(&storagev1.VolumeAttachment{}, "spec.nodeName", func(o client.Object) string { return o.(*storagev1.VolumeAttachment).Spec.NodeName })
-	add(&karpv1.NodeClaim{}, "status.providerID", func(o client.Object) string { return o.(*karpv1.NodeClaim).Status.ProviderID })
-	for field, value := range map[string]func(*karpv1.NodeClassReference) string{
-		"group": func(r *karpv1.NodeClassReference) string { return r.Group },
-		"kind":  func(r *karpv1.NodeClassReference) string { return r.Kind },
-		"name":  func(r *karpv1.NodeClassReference) string { return r.Name },
-	} {
-		add(&karpv1.NodeClaim{}, "spec.nodeClassRef."+field, func(o client.Object) string { return value(o.(*karpv1.NodeClaim).Spec.NodeClassRef) })
-		add(&karpv1.NodePool{}, "spec.template.spec.nodeClassRef."+field, func(o client.Object) string {
-			return value(o.(*karpv1.NodePool).Spec.Template.Spec.NodeClassRef)
-		})
-	}
 }

@@ -44,7 +44,7 @@ func (e *Env) MustConvergeCore(p *CoreProcess, w *Workload, when string) time.Du
 		}
 		e.deleteLockedVMs()
 		e.deleteReportedDisks()
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(300 * time.Millisecond)
 	}
 }
 

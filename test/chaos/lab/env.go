@@ -308,7 +308,11 @@ func (e *Env) client(token string, timeout time.Duration) proxmox.Client {
 	e.t.Helper()
 	config := testenv.ClusterConfig(e.Sim, testenv.Region)
 	config.TokenID, config.URLs = token, e.urls
-	return testenv.NewClient(e.t, config, proxmox.Options{ResponseTimeout: timeout})
+	options := testenv.ClientOptions(e.Sim)
+	options.ResponseTimeout = timeout
+	c, err := proxmox.New(config, options)
+	testenv.Must(e.t, err)
+	return c
 }
 
 // ResponseTimeout is the minimum real time that a Process waits for a response. The

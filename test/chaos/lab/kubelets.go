@@ -22,7 +22,7 @@ import (
 )
 
 // kubeletRetry is the interval at which a kubelet retries.
-const kubeletRetry = 20 * time.Millisecond
+const kubeletRetry = 100 * time.Millisecond
 
 // kubelets are guests that register Nodes and report their status. When a guest ends, its Node
 // becomes unknown at once. They also set the taints of a node lifecycle controller.

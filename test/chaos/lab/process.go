@@ -31,10 +31,12 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// pollInterval and orphanGrace are the product's defaults.
+// pollInterval and orphanGrace are the product's defaults. firstPollTimeout is how long a Process waits for its first poll, in
+// real time: the API of a host may hang.
 const (
-	pollInterval = 10 * time.Second
-	orphanGrace  = time.Minute
+	pollInterval     = 10 * time.Second
+	orphanGrace      = time.Minute
+	firstPollTimeout = time.Second
 )
 
 // Process is one run of the controller. Its in-memory state is lost when it is killed.
@@ -123,7 +125,12 @@ func (p *Process) addComponents(o ProcessOptions, defaults *operator.Options, po
 		p.work.Go(func() { _ = p.Inventory.Start(p.ctx) })
 	}
 	// A process that starts while Proxmox is unreachable continues without a snapshot.
-	_ = p.Refresh()
+	ctx, cancel := context.WithTimeout(p.ctx, firstPollTimeout)
+	defer cancel()
+	if o.Quiet {
+		ctx = p.ctx
+	}
+	_ = p.Inventory.RefreshAll(ctx)
 	p.newControllers(defaults, s.OperationTimeout)
 	if e.builders != nil {
 		p.newTemplateControllers(c)

@@ -34,7 +34,7 @@ func (e *Env) StartWorkload() *Workload {
 	testenv.Go(e.t, func(ctx context.Context) error {
 		for ctx.Err() == nil {
 			_ = w.sync(ctx) // retried
-			time.Sleep(50 * time.Millisecond)
+			time.Sleep(200 * time.Millisecond)
 		}
 		return nil
 	})

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -26,7 +27,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
-	"sigs.k8s.io/karpenter/pkg/utils/pretty"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
@@ -83,12 +83,12 @@ type Controller struct {
 	// orphanSince is since when VMs have no Claim, by the UID of the Claim.
 	orphanSince map[string]time.Time
 	// reported is why orphans could not be deleted, by the UID of the Claim.
-	reported *pretty.ChangeMonitor
+	reported map[string]string
 }
 
 // NewController returns a Controller.
 func NewController(deps Deps) *Controller {
-	return &Controller{deps: deps, metrics: newMetrics(deps.Registerer), orphanSince: map[string]time.Time{}, reported: pretty.NewChangeMonitor()}
+	return &Controller{deps: deps, metrics: newMetrics(deps.Registerer), orphanSince: map[string]time.Time{}, reported: map[string]string{}}
 }
 
 // Name returns the name of the controller in logs and metrics.
@@ -207,7 +207,8 @@ func (c *Controller) deleteOrphans(ctx context.Context, orphans []instance.VM) {
 		blocked, isBlocked := errors.AsType[*instance.BlockedError](err)
 		switch {
 		case isBlocked:
-			if c.reported.HasChanged(vm.ClaimUID, blocked.Reason) {
+			if c.reported[vm.ClaimUID] != blocked.Reason {
+				c.reported[vm.ClaimUID] = blocked.Reason
 				logger.Info("orphaned VM cannot be deleted", "reason", blocked.Reason, "message", blocked.Message)
 				c.deps.Recorder.Publish(orphanBlockedEvent(vm, blocked))
 			}
@@ -281,6 +282,7 @@ func (c *Controller) orphanVMs(vms []instance.VM, claims map[string]*karpv1.Node
 		}
 	}
 	c.orphanSince = orphanSince
+	maps.DeleteFunc(c.reported, func(uid, _ string) bool { return orphanSince[uid].IsZero() })
 	c.metrics.orphans.WithLabelValues(kindVM).Set(float64(len(out)))
 	return out
 }

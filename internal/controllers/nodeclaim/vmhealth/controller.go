@@ -25,7 +25,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
-	"sigs.k8s.io/karpenter/pkg/utils/pretty"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/report"
@@ -39,8 +38,8 @@ import (
 type Controller struct {
 	deps     Deps
 	restarts *restarts
-	// reported is what was logged last about a region.
-	reported *pretty.ChangeMonitor
+	// missing is how many VMs of a region were missing when that was logged last.
+	missing  map[string]int
 	reporter report.Reporter
 }
 
@@ -62,7 +61,7 @@ type Deps struct {
 // NewController returns a Controller.
 func NewController(deps Deps) *Controller {
 	return &Controller{
-		deps: deps, restarts: newRestarts(deps.Clock, deps.Restarts), reported: pretty.NewChangeMonitor(),
+		deps: deps, restarts: newRestarts(deps.Clock, deps.Restarts), missing: map[string]int{},
 		reporter: report.Reporter{Kube: deps.Kube, Recorder: deps.Recorder},
 	}
 }

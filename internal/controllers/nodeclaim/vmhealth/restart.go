@@ -72,7 +72,8 @@ func (c *Controller) restart(ctx context.Context, claim *karpv1.NodeClaim, vm in
 
 // reportMissingBlocked reports Claims that are kept because too many VMs are missing.
 func (c *Controller) reportMissingBlocked(ctx context.Context, region string, claims []*karpv1.NodeClaim, all int) {
-	if c.reported.HasChanged(region, len(claims)) {
+	if c.missing[region] != len(claims) {
+		c.missing[region] = len(claims)
 		log.FromContext(ctx).Error(nil, "too many VMs do not exist, deleting none of their NodeClaims; check whether the region has the right Proxmox cluster",
 			"region", region, "missing", len(claims), "vms", all)
 	}

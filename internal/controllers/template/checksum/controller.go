@@ -8,6 +8,7 @@ package checksum
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,11 +50,12 @@ type Controller struct {
 	downloads Downloads
 	recorder  events.Recorder
 	clock     clock.PassiveClock
+	web       *http.Client
 }
 
-// NewController returns a Controller.
-func NewController(kube client.Client, downloads Downloads, recorder events.Recorder, c clock.PassiveClock) *Controller {
-	return &Controller{kube: kube, downloads: downloads, recorder: recorder, clock: c}
+// NewController returns a Controller. It reads checksums with the given transport; nil: with the proxy of the environment.
+func NewController(kube client.Client, downloads Downloads, recorder events.Recorder, c clock.PassiveClock, web http.RoundTripper) *Controller {
+	return &Controller{kube: kube, downloads: downloads, recorder: recorder, clock: c, web: &http.Client{Timeout: timeout, Transport: web}}
 }
 
 // Register adds the Controller to the manager. Changes of the status do not trigger it,
@@ -115,7 +117,7 @@ func (c *Controller) resolve(ctx context.Context, t *v1alpha1.ProxmoxTemplate) t
 	if last := t.Status.Checksum; last != nil {
 		known = sum{algorithm: last.Type, value: last.Value}
 	}
-	resolved, err := read(ctx, source.ChecksumURL, source.FileName(), known)
+	resolved, err := c.read(ctx, source.ChecksumURL, source.FileName(), known)
 	if err != nil {
 		conditions.SetFalse(v1alpha1.ConditionChecksumResolved, v1alpha1.ReasonChecksumUnavailable,
 			fmt.Sprintf("reading spec.sourceImage.checksumURL %s: %v", redact(source.ChecksumURL), err))

@@ -20,17 +20,14 @@ const (
 	maxBytes = 1 << 20
 )
 
-// web uses the proxy of the environment.
-var web = &http.Client{Timeout: timeout}
-
 // read returns the checksum of an image that a file with checksums lists. known is the one
 // that was read before.
-func read(ctx context.Context, location, name string, known sum) (sum, error) {
+func (c *Controller) read(ctx context.Context, location, name string, known sum) (sum, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, location, nil)
 	if err != nil {
 		return sum{}, err
 	}
-	response, err := web.Do(request)
+	response, err := c.web.Do(request)
 	if err != nil {
 		if failed, ok := errors.AsType[*url.Error](err); ok {
 			err = failed.Err // without the URL, which the condition contains

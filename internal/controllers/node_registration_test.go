@@ -1,0 +1,147 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/node/registration"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+)
+
+// uninitialized is the taint of a kubelet that waits for a cloud controller manager.
+var uninitialized = corev1.Taint{Key: "node.cloudprovider.kubernetes.io/uninitialized", Value: "true", Effect: corev1.TaintEffectNoSchedule}
+
+// newRegistrationNode returns the Node that a claim's VM registers with the documented boot data.
+func newRegistrationNode(claim *karpv1.NodeClaim) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: claim.Name, Labels: map[string]string{corev1.LabelInstanceTypeStable: testenv.InstanceType}},
+		Spec:       corev1.NodeSpec{ProviderID: claim.Status.ProviderID, Taints: []corev1.Taint{karpv1.UnregisteredNoExecuteTaint}},
+		Status:     corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{SystemUUID: strings.ToUpper(string(claim.UID))}},
+	}
+}
+
+func newClaim(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
+	return w.Planned("a", class, func(c *karpv1.NodeClaim) {
+		c.Labels[corev1.LabelInstanceTypeStable] = testenv.InstanceType
+		c.Labels[corev1.LabelTopologyZone] = "pve1"
+	})
+}
+
+// registrationReconcile reconciles a Node. The cost must not depend on the number of NodeClaims.
+func registrationReconcile(w *testenv.Env, node *corev1.Node) time.Duration {
+	w.T.Helper()
+	kube := interceptor.NewClient(w.Kube.(client.WithWatch), interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			w.Expect((&client.ListOptions{}).ApplyOptions(options).FieldSelector).NotTo(BeNil(), "a list of all objects")
+			return c.List(ctx, list, options...)
+		},
+	})
+	result, err := registration.NewController(kube, w.Events, w.Clock).Reconcile(w.T.Context(), node)
+	w.Expect(err).NotTo(HaveOccurred())
+	return result.RequeueAfter
+}
+
+func TestReconcileProblems(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		change func(*corev1.Node)
+		want   []string
+	}{
+		"valid":                      {func(*corev1.Node) {}, nil},
+		"already_registered":         {func(n *corev1.Node) { n.Spec.Taints = nil; n.Labels[karpv1.NodeRegisteredLabelKey] = "true" }, nil},
+		"found_by_name_without_UUID": {func(n *corev1.Node) { n.Status.NodeInfo.SystemUUID = ""; n.Spec.Taints = nil }, []string{"without the taint karpenter.sh/unregistered:NoExecute"}},
+		"foreign_node":               {func(n *corev1.Node) { n.Status.NodeInfo.SystemUUID = "other"; n.Spec.ProviderID = "" }, nil},
+		"no_provider_ID": {func(n *corev1.Node) { n.Spec.ProviderID = "" },
+			[]string{"it has no provider ID, so Karpenter cannot find it", "--provider-id={{ .Metadata.ProviderID }}"}},
+		"provider_ID_set_by_cloud_controller_manager_later": {func(n *corev1.Node) {
+			n.Spec.ProviderID = ""
+			n.Spec.Taints = append(n.Spec.Taints, uninitialized)
+		}, nil},
+		"another_provider_ID": {func(n *corev1.Node) { n.Spec.ProviderID = "k3s://a" }, []string{"its provider ID is k3s://a, not proxmox://region-1/"}},
+		"another_name":        {func(n *corev1.Node) { n.Name += ".example.com" }, []string{".example.com; the VM's hostname must be {{ .Metadata.Hostname }}"}},
+		"no_taint": {func(n *corev1.Node) { n.Spec.Taints = nil },
+			[]string{"without the taint karpenter.sh/unregistered:NoExecute", "--register-with-taints={{ .Kubernetes.NodeTaints }}"}},
+		"another_label": {func(n *corev1.Node) { n.Labels[corev1.LabelTopologyZone] = "elsewhere" },
+			[]string{`label topology.kubernetes.io/zone is "elsewhere", not "pve1"; use {{ .Kubernetes.NodeLabels }}`}},
+		"label_changed_later": {func(n *corev1.Node) {
+			n.Labels[karpv1.NodeRegisteredLabelKey], n.Labels[corev1.LabelInstanceTypeStable] = "true", "k3s"
+		}, []string{`label node.kubernetes.io/instance-type is "k3s", not "t1.2VCPU-6GB"; a cloud controller manager changes them`}},
+		"several_problems": {func(n *corev1.Node) { n.Spec = corev1.NodeSpec{} }, []string{"no provider ID", "without the taint"}},
+	} {
+		testenv.With().Subtest(t, name, func(w *testenv.Env, _ *testenv.Process) {
+			class := w.Class()
+			claim := newClaim(w, class)
+			node := newRegistrationNode(claim)
+			test.change(node)
+			registrationReconcile(w, node)
+			if test.want == nil {
+				w.Expect(w.Events.Messages(v1alpha1.EventRegistrationInvalid)).To(BeEmpty())
+				return
+			}
+			for _, want := range test.want {
+				w.Expect(w.Events.Messages(v1alpha1.EventRegistrationInvalid)).To(HaveEach(ContainSubstring(want)))
+			}
+			w.Expect(w.Events.Reasons(claim)).To(Equal([]string{v1alpha1.EventRegistrationInvalid}))
+			w.Expect(w.Events.Reasons(class)).To(Equal([]string{v1alpha1.EventRegistrationInvalid}), "the NodeClass refers to the boot data")
+		})
+	}
+}
+
+func TestReconcileUntilInitialized(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewWithAPIServer(t)
+	claim := newClaim(w, w.Class()) // in the manager's cache when the Node appears
+	w.StartManager(func(kube client.Client) testenv.Registrar { return registration.NewController(kube, w.Events, w.Clock) })
+	node := newRegistrationNode(claim)
+	node.Spec.ProviderID = ""
+	w.Create(node)
+	countEvents := func() int { return len(w.Events.Messages(v1alpha1.EventRegistrationInvalid)) }
+	w.Eventually(countEvents).Should(BeNumerically(">", 0))
+
+	testenv.Modify(w, node, func(n *corev1.Node) { n.Labels[karpv1.NodeInitializedLabelKey] = "true" })
+	w.Eventually(countEvents).Should(BeNumerically(">=", 4), "the change that initialized it is the last one that is checked")
+	before := countEvents()
+	testenv.Modify(w, node, func(n *corev1.Node) { n.Labels["other"] = "label" })
+	w.Consistently(countEvents).WithTimeout(500 * time.Millisecond).Should(Equal(before))
+}
+
+// TestReconcileCloudControllerManager: a cloud controller manager removes its taint and
+// sets matching labels. A missing one is reported.
+func TestReconcileCloudControllerManager(t *testing.T) {
+	testenv.With().Test(t, func(w *testenv.Env, _ *testenv.Process) {
+		class := w.Class()
+		claim := newClaim(w, class)
+		node := newRegistrationNode(claim)
+		node.Spec.ProviderID = ""
+		node.Spec.Taints = append(node.Spec.Taints, uninitialized)
+		node.CreationTimestamp = metav1.NewTime(w.Clock.Now())
+		w.Expect(registrationReconcile(w, node)).To(BeNumerically("~", 3*time.Minute, time.Second), "the timeout has not passed")
+		w.Expect(w.Events.Reasons(claim)).To(BeEmpty())
+
+		initialized := node.DeepCopy()
+		initialized.Spec = corev1.NodeSpec{ProviderID: claim.Status.ProviderID, Taints: []corev1.Taint{karpv1.UnregisteredNoExecuteTaint}}
+		initialized.Labels[corev1.LabelTopologyZone], initialized.Labels[corev1.LabelTopologyRegion] = "pve1", testenv.Region
+		w.Expect(registrationReconcile(w, initialized)).To(BeZero())
+		w.Expect(w.Events.Reasons(claim)).To(BeEmpty())
+
+		w.Clock.Advance(3 * time.Minute)
+		registrationReconcile(w, node)
+		w.Expect(w.Events.Reasons(claim)).To(Equal([]string{v1alpha1.EventCloudControllerManagerMissing}))
+		w.Expect(w.Events.Reasons(class)).To(Equal([]string{v1alpha1.EventCloudControllerManagerMissing}))
+		w.Expect(w.Events.Messages(v1alpha1.EventCloudControllerManagerMissing)).To(HaveEach(And(
+			ContainSubstring("--cloud-provider=external"), ContainSubstring("install the Proxmox one, or remove the flag"))))
+	})
+}

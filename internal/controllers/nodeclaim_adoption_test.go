@@ -1,0 +1,257 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/adoption"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+)
+
+const (
+	vmid      = 20000
+	uuid      = "6b0f5f52-5c1a-4a57-9d0b-0c7a3c1f9e55"
+	otherUUID = "00000000-0000-4000-8000-000000000000"
+)
+
+// retried is the result for a claim that is checked again.
+var retried = reconcile.Result{RequeueAfter: time.Minute}
+
+// inherited is an Env with a VM of sergelogvinov/karpenter-provider-proxmox: the VM's
+// name and serial are those of the claim, its UUID is not, its notes have no mark, and
+// the claim has hashes of another version.
+type inherited struct {
+	*testenv.Env
+	class *v1alpha1.ProxmoxNodeClass
+	claim *karpv1.NodeClaim
+	node  *corev1.Node
+}
+
+// inherit returns an inherited VM that was cloned into a resource pool, or none.
+func inherit(t *testing.T, resourcePool string, options ...testenv.Option) *inherited {
+	t.Helper()
+	w := testenv.New(t, append(options, testenv.NoPolling())...)
+	i := &inherited{Env: w, class: w.Class()}
+	i.claim = w.Claim("a", i.class, func(c *karpv1.NodeClaim) {
+		c.Finalizers = []string{karpv1.TerminationFinalizer}
+		c.Labels[corev1.LabelTopologyZone], c.Labels[corev1.LabelTopologyRegion] = "pve1", testenv.Region
+		c.Labels[corev1.LabelInstanceTypeStable], c.Labels[karpv1.CapacityTypeLabelKey] = testenv.InstanceType, karpv1.CapacityTypeOnDemand
+		c.Annotations = map[string]string{
+			v1alpha1.AnnotationNodeClassHash: "1", v1alpha1.AnnotationNodeClassHashVersion: "v1",
+			v1alpha1.AnnotationInPlaceUpdateHash: "2", v1alpha1.AnnotationBootDataStatus: v1alpha1.BootDataInitialized,
+		}
+	})
+	i.claim.Status.ProviderID, i.claim.Status.ImageID = fmt.Sprintf("proxmox://region-1/%d", vmid), "1000-1a2b3c"
+	i.node = w.Node(i.claim)
+	i.reportUUID(uuid)
+	i.Wait(w.Client.CloneVM(t.Context(), proxmox.CloneRequest{
+		Host: "pve1", TemplateID: 9000, VMID: vmid, Name: i.claim.Name, Full: true, Storage: "local-lvm", Pool: resourcePool,
+		Description: "Karpenter managed instance, class=default, capacity-type=on-demand",
+	}))
+	i.set("smbios1", proxmox.SMBIOS{UUID: strings.ToUpper(uuid), SKU: testenv.InstanceType, Serial: fmt.Sprintf("h=%s;i=%d", i.claim.Name, vmid)}.Encode())
+	i.set("cores", "2")
+	i.Wait(w.Client.StartVM(t.Context(), "pve1", vmid))
+	i.WaitStatus(vmid, "running")
+	return i
+}
+
+// reportUUID does what the kubelet does.
+func (i *inherited) reportUUID(uuid string) {
+	i.T.Helper()
+	testenv.ModifyStatus(i.Env, i.node, func(n *corev1.Node) { n.Status.NodeInfo.SystemUUID = uuid })
+}
+
+func (i *inherited) set(key, value string) {
+	i.T.Helper()
+	i.Expect(i.Client.UpdateVM(i.T.Context(), "pve1", vmid, proxmox.ConfigChange{Set: map[string]string{key: value}})).To(Succeed())
+}
+
+// replaceBIOS changes the UUID, which applies with the next start.
+func (i *inherited) replaceBIOS(uuid string) {
+	i.T.Helper()
+	i.Wait(i.Client.StopVM(i.T.Context(), "pve1", vmid))
+	i.set("smbios1", proxmox.SMBIOS{UUID: uuid}.Encode())
+	i.Wait(i.Client.StartVM(i.T.Context(), "pve1", vmid))
+	i.Restart(true)
+}
+
+func (i *inherited) config() proxmox.VMConfig {
+	i.T.Helper()
+	return i.VMConfig(instance.Intent{Host: "pve1", VMID: vmid})
+}
+
+func (i *inherited) expectRunning() {
+	i.T.Helper()
+	i.Expect(i.Client.VMStatus(i.T.Context(), "pve1", vmid)).To(HaveField("Running", true))
+}
+
+// reconcile reconciles the claim once.
+func (i *inherited) reconcile() reconcile.Result {
+	i.T.Helper()
+	defer testenv.Reload(i.Env, i.claim)
+	return testenv.Reconcile(i.Env, adoption.NewController(i.Instances.Adopter, i.Events), i.claim)
+}
+
+func (i *inherited) annotate(value string) {
+	i.T.Helper()
+	i.Annotate(i.claim, map[string]string{v1alpha1.AnnotationAdopt: value})
+}
+
+// kept reports whether the VM is listed or may exist: core deletes claims that are not listed.
+func (i *inherited) kept() bool {
+	i.T.Helper()
+	i.Refresh()
+	vms, err := i.Instances.VMs.List()
+	i.Expect(err).NotTo(HaveOccurred())
+	return slices.ContainsFunc(vms, func(vm instance.VM) bool { return vm.ClaimUID == string(i.claim.UID) }) || i.Instances.VMs.MayExist(i.claim)
+}
+
+func (i *inherited) get() (instance.VM, error) {
+	return i.Instances.VMs.Get(i.T.Context(), v1alpha1.ProviderID{Region: testenv.Region, VMID: vmid})
+}
+
+// blocked checks that a delete is blocked, and returns the message.
+func (i *inherited) blocked(reason string) string {
+	i.T.Helper()
+	deleted, err := i.Instances.Deleter.Delete(i.T.Context(), testenv.Reload(i.Env, i.claim))
+	i.Expect(deleted).To(BeFalse())
+	blocked, ok := errors.AsType[*instance.BlockedError](err)
+	i.Expect(ok).To(BeTrue(), "%v", err)
+	i.Expect(blocked.Reason).To(Equal(reason))
+	return blocked.Message
+}
+
+func TestUnadoptedVM(t *testing.T) {
+	testenv.Simulated(t, func(t *testing.T) {
+		i := inherit(t, "")
+		before := i.config().Options
+		i.Expect(i.reconcile()).To(Equal(retried))
+		howTo := fmt.Sprintf("kubectl annotate nodeclaim %s karpenter.proxmox.sinextra.dev/adopt=%s", i.claim.Name, uuid)
+		i.Expect(i.Events.Messages(v1alpha1.EventVMNotAdopted)).To(ConsistOf(ContainSubstring(howTo)))
+		i.Expect(i.kept()).To(BeTrue())
+		_, err := i.get()
+		i.Expect(err).To(MatchError(ContainSubstring("another controller created it")))
+		i.Expect(err).NotTo(MatchError(proxmox.ErrNotFound), "core would not drain its node")
+
+		i.Expect(i.Kube.Delete(t.Context(), i.claim)).To(Succeed())
+		for range 3 {
+			i.Expect(i.blocked(v1alpha1.EventVMNotAdopted)).To(ContainSubstring(howTo))
+		}
+		i.expectRunning()
+		i.Expect(i.config().Options).To(Equal(before))
+
+		// Adopted while its claim is being deleted, the VM is deleted.
+		i.annotate(uuid)
+		i.reconcile()
+		i.Delete(i.claim)
+		i.Expect(i.VMs()).To(BeEmpty())
+	})
+}
+
+func TestDeleteClaimWithoutVM(t *testing.T) {
+	testenv.Simulated(t, func(t *testing.T) {
+		i := inherit(t, "")
+		i.set("name", "database")
+		i.replaceBIOS(otherUUID)
+		i.Expect(i.kept()).To(BeFalse())
+		i.Delete(i.claim)
+		i.expectRunning() // another guest has the VMID
+
+		i.DestroyByHand("pve1", vmid)
+		i.Expect(i.kept()).To(BeFalse())
+		i.Delete(i.claim)
+	})
+}
+
+func TestAdopt(t *testing.T) {
+	testenv.Simulated(t, func(t *testing.T) {
+		i := inherit(t, "")
+		before := maps.Clone(i.config().Options)
+		i.annotate(strings.ToUpper(uuid))
+		i.reconcile()
+		i.Expect(i.Events.Reasons(i.claim)).To(Equal([]string{"VMAdopted"}))
+
+		after := i.config().Options
+		i.Expect(after["description"]).To(HavePrefix(before["description"]), "the notes of users stay")
+		mark, ok := ownership.Read(after["description"])
+		i.Expect(ok).To(BeTrue())
+		i.Expect(mark).To(And(HaveField("VMID", vmid), HaveField("ClaimUID", string(i.claim.UID)), HaveField("UUID", uuid)))
+		delete(before, "description")
+		delete(after, "description")
+		i.Expect(after).To(Equal(before), "nothing else of a running VM changes")
+
+		in := i.Intent(i.claim)
+		i.Expect(in).To(And(HaveField("VMID", vmid), HaveField("Host", "pve1"), HaveField("InstanceType", testenv.InstanceType),
+			HaveField("Cores", 2), HaveField("Storage", "local-lvm")))
+		i.Expect(i.claim.Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
+		i.Expect(i.kept()).To(BeTrue())
+		i.Expect(i.get()).To(HaveField("ClaimUID", string(i.claim.UID)))
+		_, known := i.Instances.VMs.CurrentImage(i.claim, i.class)
+		i.Expect(known).To(BeFalse(), "its image is unknown, so it does not drift")
+		i.Expect(i.Instances.Updater.UpdateInPlace(t.Context(), i.claim, i.class)).To(Succeed(), "it is updated with its class")
+		i.Expect(i.config().Tags()).To(Equal([]string{"karpenter"}))
+
+		// A controller that was killed after it wrote the mark resumes.
+		i.Annotate(i.claim, map[string]string{v1alpha1.AnnotationLaunchIntent: "", v1alpha1.AnnotationLaunchCompleted: ""})
+		i.reconcile()
+		i.Expect(i.Intent(i.claim)).To(Equal(in))
+		i.Expect(strings.Count(i.config().Description(), `"claim"`)).To(Equal(1))
+		i.Expect(i.reconcile()).To(BeZero(), "adopted once")
+
+		i.Delete(i.claim)
+		i.Expect(i.VMs()).To(BeEmpty())
+	})
+}
+
+func TestAdoptedVMLostMark(t *testing.T) {
+	testenv.Simulated(t, func(t *testing.T) {
+		i := inherit(t, "")
+		i.annotate(uuid)
+		i.reconcile()
+		mark := i.config().Description()
+		i.set("description", "cleaned up")
+		i.Expect(i.kept()).To(BeTrue())
+		i.Expect(i.blocked(v1alpha1.EventOwnershipMarkLost)).To(ContainSubstring(uuid), "the line to add is complete")
+		i.expectRunning()
+		i.set("description", mark)
+		i.replaceBIOS(otherUUID)
+		_, err := i.get()
+		i.Expect(err).To(MatchError(proxmox.ErrNotFound), "the mark is valid only for its UUID")
+	})
+}
+
+// A NodePool may set the annotation on claims of this controller, where it has no effect.
+func TestAdoptAnnotationOnOwnClaim(t *testing.T) {
+	testenv.Simulated(t, func(t *testing.T) {
+		w := testenv.New(t, testenv.NoPolling())
+		class := w.Class()
+		annotated := func(c *karpv1.NodeClaim) { c.Annotations = map[string]string{v1alpha1.AnnotationAdopt: uuid} }
+		ours, fresh := w.Launched("ours", class, annotated), w.Claim("fresh", class)
+		w.Sim.ResetRequests()
+		for _, claim := range []*karpv1.NodeClaim{ours, fresh} {
+			w.Expect(testenv.Reconcile(w, adoption.NewController(w.Instances.Adopter, w.Events), claim)).To(BeZero())
+		}
+		w.Expect(w.Sim.Requests()).To(BeEmpty())
+		mark, _ := ownership.Read(w.VMConfig(w.Intent(ours)).Description())
+		w.Expect(mark).To(And(HaveField("ClaimUID", string(ours.UID)), HaveField("UUID", "")))
+		w.Delete(ours)
+		w.Expect(w.VMs()).To(BeEmpty())
+	})
+}

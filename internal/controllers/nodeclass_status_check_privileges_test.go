@@ -1,0 +1,248 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	unmanagedtemplate "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+const (
+	karpenter = "kubernetes@pve!karpenter"
+	// lack is the start of a message about privileges that are missing on pve1.
+	lack = "region-1/pve1: API token " + karpenter + " lacks "
+)
+
+// grant returns the command that grants a role to the token.
+func grant(path, role string) string {
+	return "pveum acl modify " + path + " --roles " + role + " --users kubernetes@pve --tokens '" + karpenter + "'"
+}
+
+// nodeClassStatusLacks is the message about privileges that can be added to the token's role.
+func nodeClassStatusLacks(missing, privileges string) string {
+	return lack + missing + "; run: pveum role modify Karpenter --append 1 --privs \"" + privileges + "\" && " + grant("/", "Karpenter")
+}
+
+func TestCheckPrivilegesMessage(t *testing.T) {
+	runChecks(t, v1alpha1.ConditionPrivilegesSufficient, v1alpha1.ReasonPrivilegesMissing, map[string]checkCase{
+		"on_a_path": {
+			scenario: func(s *pvesim.Scenario) {
+				s.ACLs[0].Path = "/vms"
+				s.ACLs = append(s.ACLs, pvesim.ACL{Path: "/storage/local-lvm", Role: "PVEDatastoreAdmin", User: "kubernetes@pve", NoPropagate: true},
+					pvesim.ACL{Path: "/nodes", Role: "Karpenter", User: "kubernetes@pve"}, pvesim.ACL{Path: "/sdn", Role: "Karpenter", User: "kubernetes@pve"})
+			},
+			class: func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.MetadataOptions.Storage = "local" },
+			want: lack + "Datastore.Allocate, Datastore.AllocateTemplate, Datastore.Audit on /storage/local; " +
+				"run: pveum role add KarpenterISO --privs \"Datastore.Allocate Datastore.AllocateTemplate Datastore.Audit\" && " + grant("/storage/local", "KarpenterISO"),
+		},
+		"in_a_role": {scenario: both(nodeClassStatusWithout("Karpenter VM.Clone"), nodeClassStatusWithout("Karpenter SDN.Use")),
+			want: nodeClassStatusLacks("VM.Clone on /vms/9000; SDN.Use on /sdn/zones/localnetwork/vmbr0", "SDN.Use VM.Clone")},
+		"VLAN": {
+			scenario: both(setTemplateOption("net0", nic+"bridge=vmbr0,tag=15"), func(s *pvesim.Scenario) {
+				s.ACLs = append(s.ACLs, pvesim.ACL{Path: "/sdn/zones/localnetwork/vmbr0/15", Role: "PVEAuditor", User: "kubernetes@pve"})
+			}),
+			want: lack + "SDN.Use on /sdn/zones/localnetwork/vmbr0/15; " +
+				"run: pveum role add KarpenterNet --privs \"SDN.Use\" && " + grant("/sdn/zones/localnetwork/vmbr0/15", "KarpenterNet"),
+		},
+		"device_of_template": {
+			scenario: both(setTemplateOption("hostpci0", "mapping=gpu,pcie=1"), func(s *pvesim.Scenario) {
+				s.Mappings = []pvesim.Mapping{{Kind: "pci", ID: "gpu", Map: []string{"id=10de:2204,node=pve1,path=0000:01:00.0"}}}
+			}),
+			want: nodeClassStatusLacks("Mapping.Use on /mapping/pci/gpu", "Mapping.Use"),
+		},
+		"device": {
+			class: hardware(v1alpha1.Hardware{PCI: []v1alpha1.PCIDevice{{Mapping: "gpu"}}}), want: nodeClassStatusLacks("Mapping.Use on /mapping/pci/gpu", "Mapping.Use"),
+		},
+		"directory": {class: withShares("data"), want: nodeClassStatusLacks("Mapping.Use on /mapping/dir/data", "Mapping.Use")},
+		"hwrng": {
+			release: "9.2", class: hardware(v1alpha1.Hardware{RNG: &v1alpha1.RNG{Source: "hwrng"}}), want: nodeClassStatusLacks("Mapping.Use on /mapping/hwrng", "Mapping.Use"),
+		},
+		"startup": {class: hardware(v1alpha1.Hardware{Startup: &v1alpha1.StartupOrder{Order: new(int32(1))}}), want: lack + "Sys.Modify on /; run: ..."},
+		"high_availability": {class: func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.HighAvailability = &v1alpha1.HighAvailability{} },
+			want: lack + "Sys.Console on /; run: ..."},
+		"TDX_without_root": {
+			release: "9.2", class: tdx, want: "region-1: spec.hardware.confidentialComputing sets intel-tdx, which only root@pam may do; add a root login...",
+		},
+		"plan9_without_root": {scenario: withMapping("dir", "data", "node=pve1,path=/tank"), class: withPlan9Share,
+			want: "region-1: spec.shares[0].type plan9 sets QEMU arguments, which only root@pam may do; " +
+				"add a root login for this region to the cloud config (docs/shares.md), or use type virtiofs"},
+		"firmware_without_root": {class: withFirmware, prepare: func(w *testenv.Env) { nodeClassStatusSetUserData(w, "variant: flatcar\nversion: 1.1.0\n") },
+			want: "region-1: spec.metadataOptions.type fwcfg sets QEMU arguments, which only root@pam may do; " +
+				"add a root login for this region to the cloud config (docs/boot-data.md), or use type cdrom with an image whose Ignition supports the platform proxmoxve"},
+	})
+}
+
+// The condition lists the same privilege and its command once for all hosts.
+func TestCheckPrivilegesMessageOfAllHosts(t *testing.T) {
+	testenv.Simulated(t, func(t *testing.T) {
+		w, class := checkCase{hosts: 3, scenario: nodeClassStatusWithout("Karpenter VM.Clone")}.newClass(t)
+		nodeClassStatusReconcileClass(w, class)
+		w.Refresh() // the roles are read once a privilege is missing
+		w.Expect(nodeClassStatusCondition(nodeClassStatusReconcileClass(w, class), v1alpha1.ConditionPrivilegesSufficient)).To(Equal("False PrivilegesMissing: region-1/pve1, region-1/pve2, " +
+			strings.Replace(nodeClassStatusLacks("VM.Clone on /vms/9000, /vms/9001, /vms/9002", "VM.Clone"), "pve1", "pve3", 1)))
+	})
+}
+
+// tokenSetup is a setup of the token that docs/permissions.md describes.
+type tokenSetup struct {
+	scenario func(*pvesim.Scenario)
+	class    func(*v1alpha1.ProxmoxNodeClass)
+	// privileges ("role privilege") are removed, each in a test; nil for those of all roles.
+	privileges []string
+	// unneeded are those that VMs of the class do not require.
+	unneeded []string
+}
+
+var wholeCluster = tokenSetup{
+	scenario: func(*pvesim.Scenario) {}, class: func(*v1alpha1.ProxmoxNodeClass) {},
+	unneeded: []string{"Karpenter SDN.Audit", "Karpenter Sys.AccessNetwork"},
+}
+
+var poolScoped = tokenSetup{
+	class:    func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.ResourcePool = "karpenter" },
+	unneeded: []string{"KarpenterISO Datastore.AllocateSpace", "KarpenterNet SDN.Audit", "KarpenterVM Pool.Audit", "KarpenterVM VM.Clone"},
+	scenario: func(s *pvesim.Scenario) {
+		s.Pools = append(s.Pools, pvesim.Pool{ID: "karpenter"})
+		s.Roles, s.ACLs = nil, nil
+		addRole(s, "KarpenterVM", "/pool/karpenter", "VM.Audit", "VM.Allocate", "VM.Clone", "VM.Config.CDROM", "VM.Config.CPU", "VM.Config.Memory", "VM.Config.Disk",
+			"VM.Config.Network", "VM.Config.HWType", "VM.Config.Cloudinit", "VM.Config.Options", "VM.PowerMgmt", "Pool.Audit")
+		addRole(s, "KarpenterTemplate", "/vms/9000", "VM.Audit", "VM.Clone")
+		addRole(s, "KarpenterDisk", "/storage/local-lvm", "Datastore.AllocateSpace", "Datastore.Audit")
+		addRole(s, "KarpenterISO", "/storage/local", "Datastore.Allocate", "Datastore.AllocateSpace", "Datastore.AllocateTemplate", "Datastore.Audit")
+		addRole(s, "KarpenterHost", "/nodes", "Sys.Audit")
+		addRole(s, "KarpenterNet", "/sdn/zones/localnetwork", "SDN.Use", "SDN.Audit")
+	},
+}
+
+// addRole adds a role and grants it on a path.
+func addRole(s *pvesim.Scenario, role, path string, privileges ...string) {
+	s.Roles = append(s.Roles, pvesim.Role{ID: role, Privileges: privileges})
+	s.ACLs = append(s.ACLs, pvesim.ACL{Path: path, Role: role, User: "kubernetes@pve"})
+}
+
+// hardwareRNG has a template with the Host's random number generator, for which Proxmox checks a
+// privilege when it is cloned.
+func hardwareRNG(rng string) tokenSetup {
+	return tokenSetup{
+		class: wholeCluster.class, privileges: []string{"KarpenterMapping Mapping.Use"},
+		scenario: both(setTemplateOption("rng0", rng), func(s *pvesim.Scenario) { addRole(s, "KarpenterMapping", "/mapping/hwrng", "Mapping.Use") }),
+	}
+}
+
+// retainedDisk has a retained disk: Proxmox checks a privilege on its owner when it is attached.
+func retainedDisk() tokenSetup {
+	return tokenSetup{
+		privileges: []string{"KarpenterRetained VM.Config.Disk"},
+		scenario: both(poolScoped.scenario, func(s *pvesim.Scenario) {
+			addRole(s, "KarpenterRetained", fmt.Sprintf("/vms/%d", proxmox.RetainedVMID), "VM.Config.Disk")
+		}),
+		class: func(class *v1alpha1.ProxmoxNodeClass) {
+			poolScoped.class(class)
+			class.Spec.Machines = []v1alpha1.Machine{{Name: "db-1", Zone: "pve1"}}
+			class.Spec.Disks = []v1alpha1.Disk{{Name: "data", Size: "1Gi", Storage: "local-lvm", Retain: true}}
+		},
+	}
+}
+
+// cloudInitDrive has a cloud-init drive, which the template has, or which is added.
+func cloudInitDrive(template func(*pvesim.Scenario), unneeded ...string) tokenSetup {
+	return tokenSetup{
+		scenario: template, class: proxmoxDrive(&v1alpha1.CloudInit{User: "ops"}), unneeded: unneeded,
+		privileges: []string{"Karpenter VM.Config.Cloudinit", "Karpenter VM.Config.CDROM", "Karpenter VM.Config.Network", "Karpenter Datastore.AllocateSpace"},
+	}
+}
+
+// TestCheckPrivileges removes each privilege of the documented roles. Without it, either
+// the class is not Ready with the privilege in the message, and a VM cannot be launched
+// and deleted; or the class is Ready, and a VM can.
+func TestCheckPrivileges(t *testing.T) {
+	t.Parallel()
+	for name, setup := range map[string]tokenSetup{
+		"on_the_cluster": wholeCluster, "on_a_resource_pool": poolScoped, "retained_disk": retainedDisk(),
+		"RNG": hardwareRNG("source=/dev/hwrng,max_bytes=1024,period=1000"), "RNG_without_key": hardwareRNG("/dev/hwrng"),
+		"added_cloud-init_drive":     cloudInitDrive(withoutDrive),
+		"inherited_cloud-init_drive": cloudInitDrive(wholeCluster.scenario, "Karpenter VM.Config.Cloudinit", "Karpenter VM.Config.CDROM"),
+	} {
+		if setup.privileges == nil {
+			sample := pvesim.DefaultScenario(1)
+			setup.scenario(sample)
+			for _, role := range sample.Roles {
+				for _, privilege := range role.Privileges {
+					setup.privileges = append(setup.privileges, role.ID+" "+privilege)
+				}
+			}
+		}
+		for _, release := range []string{"8.4", "9.2"} {
+			for _, privilege := range append(setup.privileges, "") {
+				testenv.RunSimulated(t, release+"/"+name+"/without_"+strings.ReplaceAll(privilege, " ", "_"), func(t *testing.T) {
+					setup.check(t, release, privilege)
+				})
+			}
+		}
+	}
+}
+
+func (s tokenSetup) check(t *testing.T, release, privilege string) {
+	t.Helper()
+	w := testenv.New(t, testenv.NoPolling(), testenv.Scenario(s.scenario, nodeClassStatusWithout(privilege), func(s *pvesim.Scenario) { s.Version = release }))
+	w.Expect(unmanagedtemplate.NewController(w.Kube, w.Inventory, w.Events).Reconcile(t.Context(), w.Template())).Error().NotTo(HaveOccurred())
+	class := nodeClassStatusReconcileClass(w, w.NewClass(s.class))
+	if class.Spec.ResourcePool != "" {
+		w.Refresh() // it is read once a class refers to it
+		nodeClassStatusReconcileClass(w, class)
+	}
+	ready := class.StatusConditions().Root()
+	if privilege == "" || slices.Contains(s.unneeded, privilege) {
+		w.Expect(ready.IsTrue()).To(BeTrue(), ready.Message)
+	} else {
+		_, name, _ := strings.Cut(privilege, " ")
+		w.Expect(ready.IsFalse()).To(BeTrue(), "the class is Ready without %s", privilege)
+		w.Expect(ready.Message).To(ContainSubstring(name))
+	}
+	class.Status.SelectedZones = testenv.Zones(1)
+	w.MarkReady(class)
+	if err := runVMLifecycle(w, class); ready.IsTrue() {
+		w.Expect(err).NotTo(HaveOccurred(), "the class is Ready without %s", privilege)
+	} else {
+		w.Expect(err).To(HaveOccurred(), "the class is not Ready, but a VM can be launched without %s", privilege)
+	}
+}
+
+// runVMLifecycle launches a VM, cleans up its boot drive and deletes it.
+func runVMLifecycle(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) error {
+	w.T.Helper()
+	ctx, cancel := context.WithTimeout(w.T.Context(), 5*time.Minute)
+	defer cancel()
+	claim := w.Claim("lifecycle", class)
+	in, err := w.Instances.Planner.Plan(ctx, claim, class, plan.Options{})
+	if err != nil {
+		return err
+	}
+	w.SetPlanned(claim, in)
+	if err := w.Instances.Launcher.Launch(ctx, w.Stored(claim), class); err != nil {
+		return err
+	}
+	if err := w.Instances.Deleter.CleanupBootDrive(ctx, w.Stored(claim)); err != nil {
+		return err
+	}
+	for deleted := false; !deleted; w.Clock.Sleep(time.Second) {
+		if deleted, err = w.Instances.Deleter.Delete(ctx, w.Stored(claim)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

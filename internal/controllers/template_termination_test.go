@@ -1,0 +1,53 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers_test
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/hash"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/termination"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+)
+
+func TestDeleteUnmanagedTemplateInUse(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewWithAPIServer(t, testenv.NeverPolled())
+	var cached client.Client
+	w.StartManager(
+		func(kube client.Client) testenv.Registrar { return hash.NewUnmanaged(kube) },
+		func(kube client.Client) testenv.Registrar {
+			cached = kube
+			return termination.NewUnmanaged(kube, w.Events)
+		},
+	)
+	unmanaged := w.Template()
+	w.Eventually(func() []string { return testenv.Reload(w, unmanaged).Finalizers }).Should(ConsistOf(v1alpha1.TerminationFinalizer))
+	w.Eventually(func() map[string]string { return testenv.Reload(w, unmanaged).Annotations }).Should(HaveKeyWithValue(v1alpha1.AnnotationTemplateHash, unmanaged.Hash()))
+	claim := w.Claim("node", w.Class())
+	w.Eventually(func(g Gomega) {
+		found := &v1alpha1.ProxmoxUnmanagedTemplate{}
+		g.Expect(cached.Get(t.Context(), client.ObjectKeyFromObject(unmanaged), found)).To(Succeed())
+		g.Expect(found.ResourceVersion).To(Equal(testenv.Reload(w, unmanaged).ResourceVersion))
+		g.Expect(cached.Get(t.Context(), client.ObjectKeyFromObject(claim), &karpv1.NodeClaim{})).To(Succeed())
+	}).Should(Succeed(), "the cache is current before the template is deleted")
+
+	w.Expect(w.Kube.Delete(t.Context(), unmanaged)).To(Succeed())
+	w.Eventually(func() []string { return w.Events.Messages("WaitingOnNodeClaimTermination") }).
+		Should(ContainElement("template is in use by NodeClaims (1), for example " + claim.Name + "; it is deleted when they are gone"))
+	for n := range 10 {
+		w.Annotate(claim, map[string]string{"example.com/changed": strconv.Itoa(n)})
+	}
+	w.Consistently(func() bool { return w.IsDeleted(unmanaged) }).WithTimeout(300 * time.Millisecond).Should(BeFalse())
+	w.Expect(len(w.Events.Messages("WaitingOnNodeClaimTermination"))).To(BeNumerically("<", 5), "a changed claim causes no reconcile")
+	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
+	w.Eventually(func() bool { return w.IsDeleted(unmanaged) }).Should(BeTrue())
+}

@@ -1,0 +1,231 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers_test
+
+import (
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	operatorstatus "github.com/awslabs/operatorpkg/status"
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// changeGuest changes one guest of the scenario.
+func changeGuest(s *pvesim.Scenario, vmid int, change func(*pvesim.Guest)) {
+	for i := range s.Guests {
+		if s.Guests[i].VMID == vmid {
+			change(&s.Guests[i])
+		}
+	}
+}
+
+// addTemplate adds a copy of template 9000 with another VMID.
+func addTemplate(s *pvesim.Scenario, vmid int, change func(*pvesim.Guest)) {
+	for _, g := range s.Guests {
+		if g.VMID != 9000 {
+			continue
+		}
+		config := maps.Clone(g.Config)
+		config["scsi0"], config["ide2"] = "local-lvm:base-9000-disk-0,size=3G", "none,media=cdrom"
+		g.VMID, g.Config = vmid, config
+		change(&g)
+		s.Guests = append(s.Guests, g)
+		return
+	}
+}
+
+func reconciled(w *testenv.Env, template *v1alpha1.ProxmoxUnmanagedTemplate) *v1alpha1.ProxmoxUnmanagedTemplate {
+	w.T.Helper()
+	w.Expect(status.NewController(w.Kube, w.Inventory, w.Events).Reconcile(w.T.Context(), testenv.Reload(w, template))).Error().NotTo(HaveOccurred())
+	return testenv.Reload(w, template)
+}
+
+// withTags gives the templates of pve1 and pve2 tags. A VM with the same tags and name is not a template.
+func withTags(s *pvesim.Scenario) {
+	changeGuest(s, 9000, func(g *pvesim.Guest) { g.Config["tags"] = "k8s" })
+	changeGuest(s, 9001, func(g *pvesim.Guest) { g.Config["tags"] = "k8s;lts" })
+	changeGuest(s, 101, func(g *pvesim.Guest) { g.Name, g.Config["tags"] = "ubuntu", "k8s;lts" })
+}
+
+// createdAt sets the creation time of a template.
+func createdAt(seconds string) func(*pvesim.Guest) {
+	return func(g *pvesim.Guest) { g.Config["meta"] = "creation-qemu=9.0.2,ctime=" + seconds }
+}
+
+// managed marks a template as built by a ProxmoxTemplate with the given VMID, later than the others.
+func managed(vmid int) func(*pvesim.Guest) {
+	notes := ownership.Mark{VMID: vmid, KubeCluster: "7c0e0a53", Name: "ubuntu", TemplateUID: "5f1d4d7a"}.Notes("built")
+	return func(g *pvesim.Guest) {
+		createdAt("1800000000")(g)
+		g.Config["description"] = notes
+	}
+}
+
+// withManaged adds a template that was built, replaces one by such a one, and adds a copy of one.
+func withManaged(s *pvesim.Scenario) {
+	addTemplate(s, 1000, managed(1000))
+	changeGuest(s, 9001, managed(9001))
+	addTemplate(s, 1002, func(g *pvesim.Guest) {
+		managed(1000)(g)
+		g.Host = "pve3"
+	})
+}
+
+// withSharedTemplate adds template 9500 "shared" on pve1, with its disk on a storage
+// that is shared by the first two of three hosts.
+func withSharedTemplate(s *pvesim.Scenario) {
+	s.Storages = append(s.Storages, pvesim.Storage{ID: "ceph", Type: "rbd", Content: []string{"images"}, Size: pvesim.TiB, Hosts: []string{"pve1", "pve2"}})
+	addTemplate(s, 9500, func(g *pvesim.Guest) {
+		g.Name = "shared"
+		g.Config["scsi0"] = "ceph:base-9500-disk-0,size=3G"
+	})
+}
+
+func TestUnmanagedTemplateStatusResolve(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		scenario func(*pvesim.Scenario)
+		spec     v1alpha1.ProxmoxUnmanagedTemplateSpec
+		// previous are the zones before.
+		previous, want []string
+		// ambiguity is reported if a host has several templates.
+		ambiguity string
+	}{
+		"name":            {spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu"}, want: []string{"region-1/pve1/9000", "region-1/pve2/9001", "region-1/pve3/9002", "region-2/pve1/9000"}},
+		"name_and_region": {spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Region: testenv.OtherRegion}, want: []string{"region-2/pve1/9000"}},
+		"one_tag":         {spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"K8S"}}, want: []string{"region-1/pve1/9000", "region-1/pve2/9001"}},
+		"all_tags":        {spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"k8s", "lts"}}, want: []string{"region-1/pve2/9001"}},
+		"VMID":            {spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 9001}, want: []string{"region-1/pve2/9001"}},
+		"VMID_and_region": {spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 9000, Region: testenv.OtherRegion}, want: []string{"region-2/pve1/9000"}},
+		"VMID_and_name":   {spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 9000, TemplateName: "ubuntu"}, want: []string{"region-1/pve1/9000", "region-2/pve1/9000"}},
+		"name_and_tags":   {spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Tags: []string{"lts"}}, want: []string{"region-1/pve2/9001"}},
+		"newest": {
+			scenario: func(s *pvesim.Scenario) {
+				changeGuest(s, 9000, createdAt("1700000000"))
+				addTemplate(s, 9100, createdAt("1800000000"))
+				addTemplate(s, 9200, createdAt("1750000000"))
+			},
+			spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"k8s"}}, want: []string{"region-1/pve1/9100", "region-1/pve2/9001"},
+			ambiguity: "region-1/pve1: several templates match; the newest, 9100, is used, not [9200 9000]",
+		},
+		"managed_only_where_no_other_matches": {scenario: withManaged, spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Region: testenv.Region},
+			want:      []string{"region-1/pve1/9000", "region-1/pve2/9001", "region-1/pve3/1002"},
+			ambiguity: "region-1/pve3: several templates match; the newest, 1002, is used, not [9002]"},
+		"managed_in_use": {
+			scenario: withManaged, spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Tags: []string{"k8s"}}, previous: []string{"region-1/pve1/1000"},
+			want:      []string{"region-1/pve1/1000", "region-1/pve2/9001", "region-1/pve3/1002"},
+			ambiguity: "region-1/pve1: several templates match; the newest, 1000, is used, not [9000]",
+		},
+		"shared_storage": {
+			scenario: withSharedTemplate, spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "shared"}, want: []string{"region-1/pve1/9500", "region-1/pve2/9500"},
+		},
+		"shared_storage_with_local_ISO": {
+			scenario: func(s *pvesim.Scenario) {
+				withSharedTemplate(s)
+				s.Files = append(s.Files, pvesim.File{Storage: "local", Name: "iso/drivers.iso", Text: "drivers"})
+				changeGuest(s, 9500, func(g *pvesim.Guest) { g.Config["ide2"] = "local:iso/drivers.iso,media=cdrom" })
+			},
+			spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "shared"}, want: []string{"region-1/pve1/9500"},
+		},
+	} {
+		testenv.RunSimulated(t, name, func(t *testing.T) {
+			scenario := []func(*pvesim.Scenario){withTags}
+			if c.scenario != nil {
+				scenario = append(scenario, c.scenario)
+			}
+			w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(3), testenv.OtherHosts(1), testenv.Scenario(scenario...))
+			template := w.Template(func(u *v1alpha1.ProxmoxUnmanagedTemplate) { u.Spec = c.spec })
+			template.Status.Zones = c.previous
+			w.Expect(w.Kube.Status().Update(t.Context(), template)).To(Succeed())
+			template = reconciled(w, template)
+			w.Expect(template.Status.Zones).To(Equal(c.want))
+			zones := template.Status.Resources[v1alpha1.ResourceZones]
+			w.Expect(zones.Value()).To(BeEquivalentTo(len(c.want)))
+			w.Expect(template.StatusConditions().Root().IsTrue()).To(BeTrue())
+			w.Expect(template.StatusConditions().Get(v1alpha1.ConditionTemplateReady).Message).To(Equal(c.ambiguity), "the condition outlasts the event")
+			w.Expect(strings.Join(w.Events.Messages(v1alpha1.EventMultipleTemplatesMatch), "\n")).To(Equal(c.ambiguity))
+			settled := template.ResourceVersion
+			w.Expect(reconciled(w, template).ResourceVersion).To(Equal(settled), "nothing is written without a change")
+		})
+	}
+}
+
+func TestResolveNotFound(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		spec v1alpha1.ProxmoxUnmanagedTemplateSpec
+		want string
+	}{
+		"name": {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "talos"}, `no host of regions region-1, region-2 has a template named "talos" that is visible`},
+		"tags": {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"a", "b"}, Region: testenv.Region}, "no host of region region-1 has a template with tags a, b that is visible"},
+		"VMID": {v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 4711}, "no host of regions region-1, region-2 has a template with spec.vmid 4711 that is visible"},
+		"VMID_of_a_VM": {v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 101, Region: testenv.Region},
+			`spec.vmid 101 on host region-1/pve1 is the VM "ubuntu", which is not a template; set the VMID of a template, or convert the VM: qm template 101`},
+		"VMID_with_another_name": {v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 9000, TemplateName: "talos", Region: testenv.Region},
+			`spec.vmid 9000 on host region-1/pve1 is the template "ubuntu", but spec.templateName is "talos"; fix one of them, or remove spec.templateName`},
+		"VMID_with_other_tags": {v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 9000, Tags: []string{"talos"}, Region: testenv.Region},
+			`spec.vmid 9000 on host region-1/pve1 is the template "ubuntu" with tags "k8s", but spec.tags is "talos"; fix one of them, or remove spec.tags`},
+		"region": {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Region: "mars"}, `spec.region "mars" is not in the cloud config, which has region-1, region-2`},
+	} {
+		testenv.RunSimulated(t, name, func(t *testing.T) {
+			w := testenv.New(t, testenv.NoPolling(), testenv.OtherHosts(1), testenv.Scenario(withTags))
+			template := reconciled(w, w.Template(func(u *v1alpha1.ProxmoxUnmanagedTemplate) { u.Spec = c.spec }))
+			got := template.StatusConditions().Get(v1alpha1.ConditionTemplateReady)
+			w.Expect(got.IsFalse()).To(BeTrue())
+			w.Expect(got.Reason).To(Equal(v1alpha1.ReasonTemplatesNotFound))
+			w.Expect(got.Message).To(ContainSubstring(c.want))
+			w.Expect(template.StatusConditions().Root().Message).To(ContainSubstring(c.want), "Ready reports the cause")
+			w.Expect(template.Status.Zones).To(BeEmpty())
+		})
+	}
+}
+
+func TestResolveUnpolledCluster(t *testing.T) {
+	testenv.Simulated(t, func(t *testing.T) {
+		w := testenv.New(t, testenv.NeverPolled(), testenv.OtherHosts(1))
+		template := reconciled(w, w.Template())
+		w.Expect(template.StatusConditions().Get(v1alpha1.ConditionTemplateReady).IsUnknown()).To(BeTrue())
+		expect := func(zones ...string) {
+			t.Helper()
+			w.Expect(reconciled(w, template).Status.Zones).To(Equal(zones))
+			w.Expect(template.StatusConditions().Root().IsTrue()).To(BeTrue())
+		}
+		w.Expect(w.Inventory.Refresh(t.Context(), testenv.OtherRegion)).To(Succeed())
+		expect("region-2/pve1/9000")
+		w.Refresh()
+		expect("region-1/pve1/9000", "region-2/pve1/9000")
+		w.Disconnect()
+		w.Expect(w.Inventory.RefreshAll(t.Context())).NotTo(Succeed())
+		expect("region-1/pve1/9000", "region-2/pve1/9000")
+		w.Restart(false)
+		expect("region-1/pve1/9000", "region-2/pve1/9000")
+	})
+}
+
+// The controller runs again after a change of the Cluster.
+func TestResolveTemplateAddedLater(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewWithAPIServer(t)
+	w.StartManager(func(kube client.Client) testenv.Registrar { return status.NewController(kube, w.Inventory, w.Events) })
+	template := w.Template(func(u *v1alpha1.ProxmoxUnmanagedTemplate) { u.Spec.TemplateName = "copy" })
+	ready := func() string {
+		return string(testenv.Reload(w, template).StatusConditions().Get(operatorstatus.ConditionReady).GetStatus())
+	}
+	w.Eventually(ready).Should(Equal("False"))
+	settled := template.ResourceVersion
+	w.Consistently(func() string { return testenv.Reload(w, template).ResourceVersion }).WithTimeout(500 * time.Millisecond).Should(Equal(settled))
+	w.Expect(w.Client.UpdateVM(t.Context(), "pve1", 9000, proxmox.ConfigChange{Set: map[string]string{"name": "copy"}})).To(Succeed())
+	w.Eventually(ready).Should(Equal("True"))
+	w.Expect(template.Status.Zones).To(Equal([]string{"region-1/pve1/9000"}))
+}

@@ -1,0 +1,177 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance_test
+
+import (
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// A user replaces the notes in the web interface. Without its mark the VM is not
+// destroyed, and does not count as deleted.
+func TestDeleteLostMark(t *testing.T) {
+	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
+		claim := p.Launched("pool-abc", w.NodeClass)
+		in := w.Intent(claim)
+		before := w.VMConfig(in).Description()
+		setOption(w, claim, "description", "web server")
+
+		p = w.StartProcess(testenv.NoPolling())
+		w.Expect(p.Instances.VMs.MayExist(claim)).To(BeTrue())
+		_, err := p.Instances.VMs.Get(w.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
+		w.Expect(err).To(And(HaveOccurred(), Not(MatchError(proxmox.ErrNotFound))))
+		expectBlocked(w, p, claim, v1alpha1.EventOwnershipMarkLost, ContainSubstring("add this line"), ContainSubstring("<!-- karpenter.proxmox.sinextra.dev {"))
+		w.Expect(w.Running(claim)).To(BeTrue())
+		setOption(w, claim, "description", before)
+		p.DeleteAll(claim)
+	})
+}
+
+// A VM whose ownership mark was lost does not count as deleted if it was migrated since the last
+// poll.
+func TestDeleteLostMarkMigrated(t *testing.T) {
+	testenv.With(testenv.Hosts(2), testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
+		claim := p.Launched("pool-abc", w.NodeClass)
+		in := w.Intent(claim)
+		p.Refresh()
+		setOption(w, claim, "description", "web server")
+		expectBlocked(w, p, claim, v1alpha1.EventOwnershipMarkLost)
+		w.Expect(w.Sim.MigrateGuest(in.VMID, testenv.OtherHost(in.Host))).To(Succeed())
+		w.Expect(p.Instances.Deleter.Delete(w.Context(), claim)).To(BeFalse())
+		expectBlocked(w, p, claim, v1alpha1.EventOwnershipMarkLost)
+	})
+}
+
+// poolScoped gives the token privileges on a resource pool only, and root a token.
+var poolScoped = testenv.Scenario(pvesim.PoolScoped, func(s *pvesim.Scenario) {
+	for i := range s.Users {
+		if s.Users[i].ID == "root@pam" {
+			s.Users[i].Tokens = []pvesim.Token{{ID: "admin", Secret: "secret"}}
+		}
+	}
+})
+
+// newAdmin uses the resource pool, and returns the client of an administrator.
+func newAdmin(w *testenv.Env) proxmox.Client {
+	w.T.Helper()
+	w.NodeClass.Spec.ResourcePool = pvesim.PoolID
+	config := testenv.ClusterConfig(w.Sim, testenv.Region)
+	config.TokenID, config.TokenSecret = "root@pam!admin", "secret"
+	return testenv.NewClient(w.T, w.Sim, config)
+}
+
+// Another VM gets the VMID of a launch, and the token cannot read it.
+func TestDeleteInvisibleForeignVM(t *testing.T) {
+	testenv.With(poolScoped).Test(t, func(w *testenv.Env, p *testenv.Process) {
+		admin := newAdmin(w)
+		claim := p.Planned("pool-abc", w.NodeClass)
+		vmid := w.Intent(claim).VMID
+		task, err := admin.CloneVM(w.Context(), proxmox.CloneRequest{Host: "pve1", TemplateID: 9000, VMID: vmid, Name: "theirs"})
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Expect(proxmox.WaitTask(w.Context(), admin, task, proxmox.WaitOptions{})).To(HaveField("Succeeded()", true))
+
+		next := w.StartProcess()
+		w.Expect(next.Launch(claim, w.NodeClass)).To(testenv.HaveReason(v1alpha1.EventVMIDTaken))
+		next.Delete(w.Stored(claim))
+		w.StartProcess().Delete(w.Stored(claim))
+		w.Expect(admin.VMConfig(w.Context(), "pve1", vmid)).To(HaveField("Options", HaveKeyWithValue("name", "theirs")))
+	})
+}
+
+// Lists omit VMs that the token may not read. Such a VM is not deleted.
+func TestDeleteInvisibleVM(t *testing.T) {
+	testenv.With(poolScoped).Test(t, func(w *testenv.Env, p *testenv.Process) {
+		admin := newAdmin(w)
+		claim := p.Launched("pool-abc", w.NodeClass)
+		in := w.Intent(claim)
+		w.Expect(admin.MoveToPool(w.Context(), in.VMID, pvesim.PoolID, "")).To(Succeed())
+		_, err := p.Instances.VMs.Get(w.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
+		w.Expect(err).To(And(HaveOccurred(), Not(MatchError(proxmox.ErrNotFound))))
+		w.Eventually(func() error {
+			deleted, err := p.Instances.Deleter.Delete(w.Context(), claim)
+			w.Expect(deleted).To(BeFalse())
+			return err
+		}).Should(testenv.HaveReason(v1alpha1.EventVMNotVisible))
+		w.Expect(admin.MoveToPool(w.Context(), in.VMID, "", pvesim.PoolID)).To(Succeed())
+		p.Delete(claim)
+	})
+}
+
+// Without the intent, the boot drive is found on its storage and deleted with the VM.
+func TestDeleteUnreadableIntent(t *testing.T) {
+	t.Parallel()
+	for name, intent := range map[string]string{"invalid": "{", "newer_version": testenv.NewerIntent, "removed": ""} {
+		testenv.With(testenv.Hosts(2)).Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
+			other, claim := p.Launched("pool-other", w.NodeClass), p.Launched("pool-abc", w.NodeClass)
+			w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchIntent: intent})
+			p.Delete(claim)
+			w.Expect(w.VMs()).To(ConsistOf(HaveField("VMID", w.Intent(other).VMID)))
+			w.Expect(append(w.BootDrives("pve1"), w.BootDrives("pve2")...)).To(ConsistOf(ContainSubstring(string(other.UID))))
+			p.DeleteAll(other)
+		})
+	}
+}
+
+// Without a readable intent the template is unknown, so Delete waits for all clones.
+func TestDeleteUnreadableIntentDuringClone(t *testing.T) {
+	t.Parallel()
+	for name, intent := range map[string]string{"newer_release": testenv.NewerIntent, "invalid": "oops"} {
+		testenv.With(testenv.Hosts(2)).Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
+			claim := w.ClaimWithIntent("pool-abc", intent)
+			w.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})
+			mark := ownership.Mark{VMID: 20123, KubeCluster: w.KubeCluster, ClaimUID: string(claim.UID)}
+			task, err := w.Client.CloneVM(w.Context(), proxmox.CloneRequest{Host: "pve1", TemplateID: 9000, VMID: 20123, Name: claim.Name, Description: mark.Notes("")})
+			w.Expect(err).NotTo(HaveOccurred())
+			for range 3 {
+				w.Expect(p.Instances.Deleter.Delete(w.Context(), claim)).To(BeFalse(), "the VM does not exist yet")
+			}
+			// An administrator cancels it. Otherwise the mark of the VM would identify it.
+			w.Expect(w.Client.CancelTask(w.Context(), task)).To(Succeed())
+			p.DeleteAll(claim)
+		})
+	}
+}
+
+// A newer release has written the mark of a VM, and was downgraded.
+func TestDeleteNewerMark(t *testing.T) {
+	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
+		claim := p.Launched("pool-abc", w.NodeClass)
+		in := w.Intent(claim)
+		mark := ownership.Mark{VMID: in.VMID, KubeCluster: w.KubeCluster, ClaimUID: string(claim.UID)}.Comment()
+		newer := strings.Replace(mark, `"v":1`, `"v":2,"later":["x"]`, 1)
+		w.Expect(newer).NotTo(Equal(mark))
+		setOption(w, claim, "description", newer)
+
+		p = w.StartProcess(testenv.NoPolling())
+		w.Expect(p.Instances.VMs.List()).To(ConsistOf(HaveField("Identity.ClaimUID", string(claim.UID))), "core deletes claims that are not listed")
+		vm, err := p.Instances.VMs.Get(w.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Expect(vm.ClaimUID).To(Equal(string(claim.UID)))
+
+		expectBlocked(w, p, claim, v1alpha1.EventCreatedByNewerController)
+		deleted, err := p.Instances.Deleter.DeleteOrphan(w.Context(), vm)
+		w.Expect(deleted).To(BeFalse())
+		w.Expect(err).To(MatchError(ContainSubstring(instance.ErrNewerVersion.Error())))
+		w.Expect(p.Instances.Updater.UpdateInPlace(w.Context(), claim, w.NodeClass)).To(MatchError(instance.ErrNewerVersion))
+		w.Expect(p.Instances.Power.Reboot(w.Context(), claim, "op-1")).To(MatchError(instance.ErrNewerVersion))
+		_, err = p.Instances.Power.PowerOn(w.Context(), claim)
+		w.Expect(err).To(MatchError(instance.ErrNewerVersion))
+		// An unfinished launch does not report the VMID as taken.
+		delete(claim.Annotations, v1alpha1.AnnotationLaunchCompleted)
+		w.Expect(p.Launch(claim, w.NodeClass)).To(MatchError(instance.ErrNewerVersion))
+		w.Expect(w.Running(claim)).To(BeTrue())
+
+		setOption(w, claim, "description", mark) // after an upgrade
+		p.DeleteAll(claim)
+	})
+}

@@ -1,0 +1,297 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+func TestLaunchVMIDTaken(t *testing.T) {
+	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
+		claim := p.Planned("pool-abc", w.NodeClass)
+		in := w.Intent(claim)
+		w.CloneByHand(in.Host, in.VMID, "foreign")
+		w.Expect(p.Launch(claim, w.NodeClass)).To(testenv.HaveReason(v1alpha1.EventVMIDTaken))
+		p.Delete(claim)
+		w.Expect(w.VMConfig(in).Name()).To(Equal("foreign"))
+		w.ExpectNoBootDrives()
+		w.ExpectNoTokens()
+	})
+}
+
+const noWorker = "got no worker upid - start worker failed"
+
+// Errors after which a launch is retried.
+func TestLaunchTransientErrors(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]pvesim.Fault{
+		"no_worker_for_clone":       {Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", Count: 2, Status: 500, Message: noWorker},
+		"storage_lock_during_clone": {Task: "qmclone", Count: 1, Fail: "clone failed: can't lock file '/var/lock/pve-manager/pve-storage-local-lvm' - got timeout"},
+		"lock_during_config_write":  lockedConfig,
+		"lost_response_to_start":    {Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/status/start", Count: 1, DropAfter: true},
+		"status_596_for_upload":     {Method: "POST", Path: "/nodes/{node}/storage/{storage}/upload", Count: 1, Status: 596, Message: "Broken pipe"},
+		"temporarily_no_quorum":     {Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", Count: 1, Status: 500, Message: "cluster not ready - no quorum?"},
+	} {
+		testenv.With().Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
+			claim := p.Planned("pool-abc", w.NodeClass)
+			w.AddFault(fault)
+			p.MustLaunch(claim, w.NodeClass)
+			w.Expect(w.VMs()).To(HaveLen(1))
+			p.DeleteAll(claim)
+		})
+	}
+}
+
+// Errors after which a launch fails.
+func TestLaunchFinalErrors(t *testing.T) {
+	t.Parallel()
+	const noRoot = "region " + testenv.Region + ": the cloud config has no login of root"
+	for name, test := range map[string]struct {
+		scenario     func(*pvesim.Scenario)
+		class        func(*v1alpha1.ProxmoxNodeClassSpec)
+		fault        pvesim.Fault
+		reason, want string
+	}{
+		"storage_full": {
+			fault:  pvesim.Fault{Task: "qmclone", Fail: "clone failed: lvcreate 'pve/vm-1-disk-0' error: No space left on device"},
+			reason: v1alpha1.EventStorageFull, want: "No space left",
+		},
+		// Other users can fill a storage after the launch was planned.
+		"disk_storage_full": {
+			scenario: withStorage("fast", "lvmthin", 100*pvesim.GiB),
+			class: func(c *v1alpha1.ProxmoxNodeClassSpec) {
+				c.Disks = []v1alpha1.Disk{{Name: "small", Size: "1Gi"}, {Name: "data", Size: "80Gi", Storage: "fast"}}
+			},
+			fault:  pvesim.Fault{Method: "PUT", Path: "/nodes/*/qemu/*/config", Status: 500, Message: "lvcreate 'fast/vm-1-disk-1': no space left on device"},
+			reason: v1alpha1.EventStorageFull, want: "no space left",
+		},
+		"missing_privilege": {
+			fault:  pvesim.Fault{Method: "PUT", Path: "/nodes/{node}/qemu/{vmid}/config", Status: 403, Message: "Permission check failed (/vms/1, VM.Config.CPU)"},
+			reason: v1alpha1.EventPermissionMissing, want: "VM.Config.CPU",
+		},
+		"missing_template": {
+			fault:  pvesim.Fault{Method: "POST", Path: "/nodes/*/qemu/*/clone", Status: 500, Message: "unable to find configuration file for VM 9000 on node 'pve1'"},
+			reason: v1alpha1.EventCloneFailed, want: "9000",
+		},
+		"missing_bridge": {
+			scenario: templatesWith(map[string]string{"net0": "virtio=BC:24:11:00:00:01,bridge=vmbr7"}),
+			reason:   v1alpha1.EventStartFailed, want: "bridge 'vmbr7' does not exist",
+		},
+		// The class is checked for it, but the mapping can be deleted later.
+		"share_without_directory": {
+			scenario: mapped("pve7"),
+			class:    func(c *v1alpha1.ProxmoxNodeClassSpec) { c.Shares = []v1alpha1.Share{{Mapping: "data"}} },
+			reason:   v1alpha1.EventStartFailed, want: "directory mapping invalid: 'data' has no path on node 'pve1'",
+		},
+		"invalid_tag": {
+			class:  func(c *v1alpha1.ProxmoxNodeClassSpec) { c.Tags = []string{"{{ .ProviderID }}"} },
+			reason: v1alpha1.EventBootDataFailed, want: `spec.tags[0] "{{ .ProviderID }}" renders to "proxmox://region-1/`,
+		},
+		"unknown_HA_rule": {
+			scenario: func(s *pvesim.Scenario) {
+				s.Version, s.Roles[0].Privileges = "9.2", append(s.Roles[0].Privileges, "Sys.Console")
+			},
+			class: func(c *v1alpha1.ProxmoxNodeClassSpec) {
+				c.HighAvailability = &v1alpha1.HighAvailability{Rules: []string{"rack2"}}
+			},
+			reason: v1alpha1.EventProxmoxRefused, want: `HA rule "rack2" does not exist`,
+		},
+		"encryption_without_root": {
+			class:  func(c *v1alpha1.ProxmoxNodeClassSpec) { c.Hardware = encrypted },
+			reason: v1alpha1.EventPermissionMissing, want: "encrypting the memory of VM",
+		},
+		"plan9_without_root": {
+			scenario: mapped("pve1"),
+			class: func(c *v1alpha1.ProxmoxNodeClassSpec) {
+				c.Shares = []v1alpha1.Share{{Mapping: "data", Type: v1alpha1.ShareTypePlan9, MountPath: "/mnt/data"}}
+			},
+			reason: v1alpha1.EventPermissionMissing, want: "by plan9: " + noRoot,
+		},
+	} {
+		options := []testenv.Option{testenv.NoPolling()}
+		if test.scenario != nil {
+			options = append(options, testenv.Scenario(test.scenario))
+		}
+		testenv.With(options...).Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
+			if test.class != nil {
+				test.class(&w.NodeClass.Spec)
+			}
+			claim := p.Planned("pool-abc", w.NodeClass)
+			if test.fault.Status != 0 || test.fault.Task != "" {
+				w.AddFault(test.fault)
+			}
+			w.Expect(p.Launch(claim, w.NodeClass)).To(And(testenv.HaveReason(test.reason), MatchError(ContainSubstring(test.want))))
+			w.Sim.ClearFaults()
+			p.DeleteAll(claim)
+		})
+	}
+}
+
+// If resizes are known to be quick, the VM is started in parallel.
+func TestLaunchSlowResize(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		fault  pvesim.Fault
+		locked bool
+	}{
+		"slow":   {pvesim.Fault{Task: "resize", Delay: pvesim.Duration(5 * time.Second), Count: 1}, false},
+		"locked": {pvesim.Fault{Task: "resize", Fail: "can't lock file '/var/lock/qemu-server/lock-20001.conf' - got timeout", Count: 1}, true},
+	} {
+		testenv.With(testenv.NoPolling()).Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
+			p.Delete(p.Launched("measured", w.NodeClass))
+			w.AddFault(c.fault)
+			claim := p.Planned("pool-abc", w.NodeClass)
+			if c.locked {
+				w.Expect(p.Launch(claim, w.NodeClass)).To(And(MatchError(proxmox.ErrLocked), Not(BeAssignableToTypeOf(&instance.LaunchError{}))))
+			}
+			w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed())
+			w.Expect(w.Sim.Faults()[0].Hits).To(Equal(1))
+			w.Expect(bootDisk(w, w.Intent(claim)).SizeBytes).To(Equal(w.Intent(claim).DiskBytes))
+			w.Expect(w.Running(claim)).To(BeTrue())
+		})
+	}
+}
+
+// refuseSlowClones refuses Hosts whose clones take longer than ten seconds.
+var refuseSlowClones = testenv.With(testenv.NoPolling(), testenv.Settings(func(s *instance.Settings) { s.CloneRefuseAfter = 10 * time.Second }))
+
+func TestLaunchSlowClone(t *testing.T) {
+	refuseSlowClones.Test(t, func(w *testenv.Env, p *testenv.Process) {
+		claim := p.Planned("pool-abc", w.NodeClass)
+		w.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})
+		w.Expect(p.Launch(claim, w.NodeClass)).To(testenv.HaveReason(v1alpha1.EventCloneTooSlow))
+		w.Expect(p.Instances.CloneTimes.Get(testenv.Region, "pve1", "local-lvm")).To(BeNumerically(">", 10*time.Second))
+		p.DeleteAll(claim)
+
+		refusal, warning := p.Instances.CloneTimes.Evaluate(testenv.Region, "pve1", "local-lvm")
+		w.Expect(refusal).To(ContainSubstring("clones take about"))
+		w.Expect(warning).To(BeEmpty())
+		refusal, warning = p.Instances.CloneTimes.Evaluate(testenv.Region, "pve1", "another")
+		w.Expect(refusal+warning).To(BeEmpty(), "not measured")
+	})
+}
+
+// While the Host of a clone is unreachable, it is unknown how long the clone takes.
+func TestLaunchCloneDuringOutage(t *testing.T) {
+	refuseSlowClones.Test(t, func(w *testenv.Env, p *testenv.Process) {
+		claim := p.Planned("pool-abc", w.NodeClass)
+		w.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})
+		for _, path := range []string{"/nodes/*/tasks", "/nodes/*/tasks/*/status"} {
+			w.AddFault(pvesim.Fault{Path: path, Status: 595, Message: "No route to host"})
+		}
+		w.Expect(p.Launch(claim, w.NodeClass)).To(And(MatchError(proxmox.ErrHostUnreachable), Not(BeAssignableToTypeOf(&instance.LaunchError{}))))
+		refusal, warning := p.Instances.CloneTimes.Evaluate(testenv.Region, "pve1", "local-lvm")
+		w.Expect(refusal + warning).To(BeEmpty())
+	})
+}
+
+// If the status of the task cannot be read, the clone continues.
+func TestLaunchPollingCloneFails(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]pvesim.Fault{
+		"token_replaced": {Status: 401, Message: "authentication failure"},
+		"no_quorum":      {Status: 500, Message: "cluster not ready - no quorum?"},
+		"other_error":    {Status: 500, Message: "internal error"},
+	} {
+		testenv.With(testenv.NoPolling()).Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
+			w.NodeClass.Spec.BootDevice.FullClone = true
+			claim := p.Planned("pool-abc", w.NodeClass)
+			answer.Method, answer.Path, answer.Count = "GET", "/nodes/*/tasks/*qmclone*/status", 1
+			w.AddFault(answer)
+			w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed())
+			w.Expect(w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/clone")).To(Equal(1))
+		})
+	}
+}
+
+// After a restart, a launch or a deletion waits for clones that may be its own, but not for those
+// that this process started for other claims.
+func TestLaunchBesideOtherClone(t *testing.T) {
+	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {
+		resumed, deleted := p.Planned("pool-a", w.NodeClass), p.Planned("pool-b", w.NodeClass)
+		p = w.StartProcess()
+		other := p.Planned("pool-c", w.NodeClass)
+		w.AddFault(pvesim.Fault{Task: "qmclone", Hang: true, Count: 1})
+		ctx, cancel := context.WithCancel(w.Context())
+		var launch sync.WaitGroup
+		launch.Go(func() { _ = p.Instances.Launcher.Launch(ctx, other, w.NodeClass) })
+		defer launch.Wait()
+		defer cancel()
+		w.Eventually(func() map[string]string { return w.Stored(other).Annotations }).Should(HaveKey(v1alpha1.AnnotationLaunchTask))
+		p.MustLaunch(resumed, w.NodeClass)
+		p.Delete(deleted)
+	})
+}
+
+// A VM whose clone ends between two requests of a restarted controller is used.
+func TestLaunchCloneEndsDuringResume(t *testing.T) {
+	testenv.With(testenv.NoPolling(), testenv.Settings(func(s *instance.Settings) {
+		s.CloneRecordAfter = time.Hour
+	})).Test(t, func(w *testenv.Env, p *testenv.Process) {
+		claim := p.Planned("pool-abc", w.NodeClass)
+		w.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/status/start", Count: 1, Status: 500, Message: "not now"})
+		w.Expect(p.Launch(claim, w.NodeClass)).To(MatchError(ContainSubstring("not now")))
+		p = w.StartProcess(testenv.NoPolling())
+		// The first two requests of the launch do not find the VM.
+		missing := fmt.Sprintf("Configuration file 'nodes/pve1/qemu-server/%d.conf' does not exist", w.Intent(claim).VMID)
+		w.AddFault(pvesim.Fault{Method: "GET", Path: "/nodes/{node}/qemu/{vmid}/config", Count: 2, Status: 500, Message: missing})
+		p.MustLaunch(w.Stored(claim), w.NodeClass)
+	})
+}
+
+// Proxmox would clone to a host that is offline, and the VM could not be deleted.
+func TestLaunchHostOffline(t *testing.T) {
+	testenv.With(testenv.Hosts(2)).Test(t, func(w *testenv.Env, p *testenv.Process) {
+		claim := p.Planned("pool-abc", w.NodeClass, testenv.OnHost("pve2"))
+		w.Expect(w.Sim.HostDown("pve2", "noroute")).To(Succeed())
+		w.Clock.Advance(time.Minute)
+		w.Expect(p.Launch(claim, w.NodeClass)).To(testenv.HaveReason(v1alpha1.EventInsufficientCapacity))
+		w.Expect(w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/clone")).To(BeZero())
+	})
+}
+
+// The retry timeout restarts with each phase.
+func TestLaunchRetryTimeoutRestarts(t *testing.T) {
+	testenv.With(testenv.NoPolling(), testenv.Settings(func(s *instance.Settings) {
+		s.LaunchRetryTimeout, s.TaskTimeout = time.Minute, 2*time.Minute
+	})).Test(t, func(w *testenv.Env, p *testenv.Process) {
+		claim := p.Planned("pool-abc", w.NodeClass)
+		w.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", Count: 1, Status: 500, Message: noWorker})
+		w.AddFault(pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(75 * time.Second), Count: 1})
+		w.AddFault(lockedConfig)
+		w.Expect(p.Launch(claim, w.NodeClass)).To(MatchError(proxmox.ErrBusy))
+		w.Expect(p.Launch(w.Stored(claim), w.NodeClass)).To(And(MatchError(proxmox.ErrLocked), Not(BeAssignableToTypeOf(&instance.LaunchError{}))))
+		w.Expect(p.Launch(w.Stored(claim), w.NodeClass)).To(Succeed())
+	})
+}
+
+// lockedConfig fails one write of a configuration.
+var lockedConfig = pvesim.Fault{
+	Method: "PUT", Path: "/nodes/{node}/qemu/{vmid}/config", Count: 1, Status: 500,
+	Message: "can't lock file '/var/lock/qemu-server/lock-20001.conf' - got timeout",
+}
+
+// A request in flight has an effect even if it is canceled: an attempt that fails must
+// wait for it, or the next one would add the rule twice.
+func TestLaunchFirewallRuleInFlight(t *testing.T) {
+	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
+		claim := p.Planned("pool-abc", w.NodeClass)
+		w.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/firewall/rules", Delay: pvesim.Duration(20 * time.Second), Count: 1})
+		w.AddFault(lockedConfig)
+		w.Expect(p.Launch(claim, w.NodeClass)).To(MatchError(proxmox.ErrLocked))
+		w.Expect(w.Sim.FirewallGroups()[w.Intent(claim).VMID]).To(HaveLen(1))
+	})
+}

@@ -1,0 +1,224 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance_test
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+// bootDisk returns the boot disk of a VM.
+func bootDisk(w *testenv.Env, in instance.Intent) proxmox.Drive {
+	w.T.Helper()
+	disk, ok := w.VMConfig(in).Drives().Boot()
+	w.Expect(ok).To(BeTrue())
+	return disk
+}
+
+// templatesWith changes the options of every template; an empty value removes one.
+func templatesWith(options map[string]string) func(*pvesim.Scenario) {
+	return func(s *pvesim.Scenario) {
+		for _, guest := range s.Guests {
+			for option, value := range options {
+				if guest.Config["template"] != "1" {
+					continue
+				}
+				guest.Config[option] = value
+				if value == "" {
+					delete(guest.Config, option)
+				}
+			}
+		}
+	}
+}
+
+func TestLaunchAndDelete(t *testing.T) {
+	testenv.With(testenv.Hosts(2), testenv.Settings(func(s *instance.Settings) {
+		s.CloneRecordAfter = time.Hour
+	})).Test(t, func(w *testenv.Env, p *testenv.Process) {
+		claim := p.Launched("pool-abc", w.NodeClass)
+		in := w.Intent(claim)
+		w.Expect(claim.Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
+		w.Expect(claim.Annotations[v1alpha1.AnnotationLaunchProgress]).To(ContainSubstring("Started"))
+		w.Expect(claim.Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchTask), "only that of a long clone")
+
+		cfg := w.VMConfig(in)
+		w.Expect(cfg.Name()).To(Equal("pool-abc"))
+		w.Expect(cfg.Compute().Cores()).To(Equal(2))
+		w.Expect(cfg.Compute().MemoryMiB()).To(Equal(in.MemoryMiB))
+		w.Expect(cfg.Tags()).To(ConsistOf("karpenter"))
+		w.Expect(strings.ToLower(cfg.SMBIOS().UUID)).To(Equal(string(claim.UID)))
+		w.Expect(cfg.Network().NICs()[0].MAC).To(Equal(in.MACs["net0"]))
+		w.Expect(cfg.Description()).To(And(
+			ContainSubstring("run: `kubectl delete nodeclaim "+claim.Name+"`\n"),
+			ContainSubstring("\n- Kubernetes cluster: "+w.KubeCluster+" (UID"),
+			ContainSubstring("\n- NodePool: "+claim.Labels["karpenter.sh/nodepool"]+"\n"),
+			ContainSubstring("\n- Size: t1.2VCPU-6GB, 2 CPUs, 6 GiB memory, 30 GiB disk\n"),
+			MatchRegexp(`\n- Price: 0\.06\d+, without currency\n`),
+		))
+		w.Expect(bootDisk(w, in).SizeBytes).To(BeNumerically(">=", in.DiskBytes))
+		w.Expect(w.Running(claim)).To(BeTrue())
+		p.Refresh()
+		w.Expect(p.Instances.VMs.List()).To(ConsistOf(HaveField("VMID", in.VMID)))
+
+		w.Expect(p.Instances.Deleter.CleanupBootDrive(w.Context(), claim)).To(Succeed())
+		w.ExpectNoBootDrives()
+		w.ExpectNoTokens()
+		p.DeleteAll(claim)
+	})
+}
+
+func TestLaunchFullClone(t *testing.T) {
+	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
+		w.Expect(w.Intent(p.Launched("linked", w.NodeClass)).FullClone).To(BeFalse())
+		w.NodeClass.Spec.BootDevice.FullClone = true
+		in := w.Intent(p.Launched("full", w.NodeClass))
+		w.Expect(in).To(And(HaveField("FullClone", true), HaveField("Storage", "local-lvm")))
+		w.Expect(bootDisk(w, in).VolumeID).To(HavePrefix("local-lvm:vm-"))
+	})
+}
+
+// The limits for one node with a linked clone, a boot drive, one security group and a
+// resized disk.
+func TestLaunchAndDeleteRequests(t *testing.T) {
+	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
+		// The first launch measures how long tasks take.
+		p.Delete(p.Launched("measured", w.NodeClass))
+		claim := p.Planned("pool-abc", w.NodeClass)
+		launch := withoutPolls(w.RecordRequests(func() { w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed()) }))
+		w.Expect(len(launch)).To(BeNumerically("<=", 12), "%v", names(launch))
+		claim = w.Stored(claim)
+		p.Refresh()
+		deletion := withoutPolls(w.RecordRequests(func() { p.Delete(claim) }))
+		w.Expect(len(deletion)).To(BeNumerically("<=", 5), "%v", names(deletion))
+	})
+}
+
+// withoutPolls returns the requests other than polls of tasks.
+func withoutPolls(requests []pvesim.Request) []pvesim.Request {
+	return slices.DeleteFunc(slices.Clone(requests), func(r pvesim.Request) bool {
+		return r.Method == "GET" && strings.HasPrefix(r.Template, "/nodes/{node}/tasks")
+	})
+}
+
+func names(requests []pvesim.Request) []string {
+	out := make([]string, 0, len(requests))
+	for _, request := range requests {
+		out = append(out, request.Method+" "+request.Template)
+	}
+	return out
+}
+
+// The launch controller sees the intent before the plan that wrote it returns. It knows
+// that nothing exists, and does not read it.
+func TestLaunchBeforePlanReturns(t *testing.T) {
+	testenv.Simulated(t, func(t *testing.T) {
+		w := testenv.NewFake(t)
+		claim := w.Claim("pool-abc", w.NodeClass)
+		launched := false
+		var p *testenv.Process
+		p = w.StartProcess(testenv.NoPolling(), testenv.Kube(interceptor.NewClient(w.Kube.(client.WithWatch), interceptor.Funcs{
+			Patch: func(ctx context.Context, kube client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+				if err := kube.Patch(ctx, o, patch, opts...); err != nil || launched {
+					return err
+				}
+				launched = true
+				w.Sim.ResetRequests()
+				w.Expect(p.Launch(w.Stored(claim), w.NodeClass)).To(Succeed())
+				return nil
+			},
+		})))
+		_, err := p.Instances.Planner.Plan(t.Context(), claim, w.NodeClass, plan.Options{})
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Expect(launched).To(BeTrue())
+		w.Expect(w.Sim.CountRequests("GET", "/nodes/{node}/qemu/{vmid}/config")).To(Equal(1), "to verify the owner after the clone")
+		w.Expect(w.Sim.CountRequests("GET", "/nodes/{node}/qemu/{vmid}/status/current")).To(BeZero())
+	})
+}
+
+// All operations work with exactly the documented privileges.
+func TestDocumentedRoles(t *testing.T) {
+	t.Parallel()
+	for name, role := range map[string]func(*pvesim.Scenario){"cluster": func(*pvesim.Scenario) {}, "pool": pvesim.PoolScoped} {
+		for _, version := range []string{"8.4", "9.2"} {
+			testenv.With(testenv.Hosts(2), testenv.Scenario(role, func(s *pvesim.Scenario) {
+				s.Version = version
+			})).Subtest(t, name+"_"+version, func(w *testenv.Env, p *testenv.Process) {
+				if name == "pool" {
+					w.NodeClass.Spec.ResourcePool = pvesim.PoolID
+				}
+				claim := p.Launched("pool-abc", w.NodeClass)
+				w.Eventually(p.Instances.VMs.List).Should(HaveLen(1))
+				w.Expect(p.Instances.Deleter.CleanupBootDrive(w.Context(), claim)).To(Succeed())
+				w.Expect(w.Sim.PowerOffGuest(w.Intent(claim).VMID)).To(Succeed())
+				w.Eventually(func() (bool, error) { return p.Instances.Power.PowerOn(w.Context(), claim) }).Should(BeTrue())
+				p.Delete(w.Stored(claim))
+				p.Delete(w.Stored(claim)) // it is idempotent
+
+				// Another process resumes a launch.
+				second := p.Planned("pool-def", w.NodeClass)
+				next := w.StartProcess()
+				next.MustLaunch(second, w.NodeClass)
+				next.Delete(w.Stored(second))
+				w.Expect(w.VMs()).To(BeEmpty())
+				w.ExpectNoTokens()
+			})
+		}
+	}
+}
+
+func TestLaunchOlderIntent(t *testing.T) {
+	t.Parallel()
+	older, err := os.ReadFile("testdata/formats/intent-v1.json")
+	testenv.Must(t, err)
+	for name, intent := range map[string]string{
+		"unchanged": string(older),
+		// After a downgrade: a newer release added a field that can be ignored.
+		"with_additional_field": strings.Replace(string(older), `"v": 1,`, `"v": 1, "later": {"a": ["b"]},`, 1),
+	} {
+		testenv.With(testenv.Hosts(2)).Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
+			claim := w.ClaimWithIntent("pool-abc", intent)
+			planned, err := p.Instances.Planner.Plan(w.Context(), claim, w.NodeClass, plan.Options{})
+			w.Expect(err).NotTo(HaveOccurred())
+			w.Expect(planned.VMID).To(Equal(20123), "an existing plan is kept")
+			w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed())
+			w.Expect(w.VMs()).To(ConsistOf(HaveField("VMID", 20123)))
+			p.DeleteAll(claim)
+		})
+	}
+}
+
+func TestLaunchNewerIntent(t *testing.T) {
+	testenv.With(testenv.Hosts(2), testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
+		claim := w.ClaimWithIntent("pool-abc", testenv.NewerIntent)
+		p.Instances.Planner.RestoreReservation(*claim)
+		requests := w.RecordRequests(func() {
+			_, err := p.Instances.Planner.Plan(w.Context(), claim, w.NodeClass, plan.Options{})
+			w.Expect(err).To(MatchError(instance.ErrNewerVersion), "another VMID would be a second VM")
+			err = p.Launch(claim, w.NodeClass)
+			w.Expect(err).To(MatchError(instance.ErrNewerVersion))
+			w.Expect(err).NotTo(BeAssignableToTypeOf(&instance.LaunchError{}), "a failure would delete the VM of the newer release")
+		})
+		w.Expect(requests).To(BeEmpty())
+		w.Expect(w.Stored(claim).Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationLaunchIntent, testenv.NewerIntent))
+		w.Expect(p.Instances.VMs.MayExist(claim)).To(BeTrue())
+		w.Expect(p.Inventory.View().Reservations).To(HaveKeyWithValue(string(claim.UID), HaveField("VMID", 20123)), "its VMID is reserved")
+		p.DeleteAll(claim)
+	})
+}

@@ -1,0 +1,215 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instance_test
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+)
+
+var pve2 = inventory.HostName{Region: testenv.Region, Host: "pve2"}
+
+// newSleep returns a record about pve2.
+func newSleep(w *testenv.Env, state inventory.SleepState) inventory.Sleep {
+	return inventory.Sleep{State: state, Since: time.Now(), Known: w.Inventory.View().Snapshots[testenv.Region].KnownHost("pve2")}
+}
+
+func setSleep(w *testenv.Env, record inventory.Sleep) {
+	w.Inventory.SetSleeping(map[inventory.HostName]inventory.Sleep{pve2: record})
+}
+
+// sleeping runs a test with two Hosts. pve2 was shut down to save energy.
+func sleeping(t *testing.T, test func(w *testenv.Env, record inventory.Sleep), options ...testenv.Option) {
+	t.Helper()
+	testenv.With(append(options, testenv.Hosts(2))...).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+		record := newSleep(w, inventory.Asleep)
+		setSleep(w, record)
+		w.Expect(w.Sim.HostDown("pve2", "noroute")).To(Succeed())
+		expectUp(w, false)
+		test(w, record)
+	})
+}
+
+// expectUp checks whether pve2 is up after a while.
+func expectUp(w *testenv.Env, up bool) {
+	w.T.Helper()
+	w.Clock.Advance(2 * time.Minute)
+	w.Refresh()
+	w.Expect(w.Inventory.View().Snapshots[testenv.Region].Hosts["pve2"].IsUp()).To(Equal(up))
+}
+
+// expectAsleep checks that a launch waits for pve2, and sends no clone.
+func expectAsleep(w *testenv.Env, claim *karpv1.NodeClaim) {
+	w.T.Helper()
+	requests := w.RecordRequests(func() {
+		w.Expect(w.Launch(testenv.Reload(w, claim), w.NodeClass)).To(And(MatchError(instance.ErrHostAsleep), MatchError(ContainSubstring("pve2"))))
+	})
+	w.Expect(names(requests)).NotTo(ContainElement("POST /nodes/{node}/qemu/{vmid}/clone"))
+}
+
+func TestLaunchSleepingHost(t *testing.T) {
+	t.Parallel()
+	for name, restart := range map[string]bool{"same_process": false, "restarted": true} {
+		t.Run(name, func(t *testing.T) {
+			sleeping(t, func(w *testenv.Env, record inventory.Sleep) {
+				if restart {
+					w.Process = w.StartProcess(testenv.NeverPolled())
+					setSleep(w, record)
+					w.Refresh()
+				}
+				claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve2"))
+				for range 3 {
+					expectAsleep(w, claim)
+				}
+				w.Expect(instance.ReadProgress(testenv.Reload(w, claim)).Phase).To(Equal(instance.PhaseHostWaking))
+
+				w.Expect(w.Sim.HostUp("pve2")).To(Succeed())
+				expectUp(w, true)
+				expectAsleep(w, claim) // until the record is removed
+				w.Inventory.SetSleeping(nil)
+				w.MustLaunch(claim, w.NodeClass)
+				progress := instance.ReadProgress(testenv.Reload(w, claim))
+				w.Expect(progress.HasReached(instance.PhaseHostAwake)).To(BeTrue())
+				w.Expect(progress.Phase).To(Equal(instance.PhaseStarted))
+				w.Expect(w.Running(claim)).To(BeTrue())
+				w.DeleteAll(claim)
+			})
+		})
+	}
+}
+
+// A new leader has read the records when its process started. Since then, the last leader may have
+// shut the host down, or woken it.
+func TestLaunchSleepingHostOldRecords(t *testing.T) {
+	t.Parallel()
+	settings, err := inventory.ParseSettings([]byte(`{"*": {"pve2": {"powermanagement": "Enabled"}}}`))
+	testenv.Must(t, err)
+	for name, test := range map[string]struct {
+		old, new inventory.SleepState
+		boots    bool
+	}{
+		"asleep":        {"", inventory.Asleep, false},
+		"boots":         {"", inventory.Waking, true},
+		"shutting_down": {"", inventory.ShuttingDown, true},
+		"woken_again":   {inventory.WakeFailed, inventory.Waking, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sleeping(t, func(w *testenv.Env, record inventory.Sleep) {
+				claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve2"))
+				w.Process = w.StartProcess(testenv.NeverPolled())
+				old := map[inventory.HostName]inventory.Sleep{}
+				if test.old != "" {
+					record.State = test.old
+					old[pve2] = record
+				}
+				w.Inventory.SetSleepingOutdated(old)
+				if test.boots {
+					w.Expect(w.Sim.HostUp("pve2")).To(Succeed())
+				}
+				expectUp(w, test.boots)
+				expectAsleep(w, claim)
+				record.State = test.new
+				setSleep(w, record)
+				expectAsleep(w, claim)
+			}, testenv.HostSettings(settings))
+		})
+	}
+}
+
+// A launch that has begun is not affected by the record about its host, which is written before the
+// controller reads again whether the host is in use. Otherwise its VM would not be deleted with it.
+func TestLaunchBegunOnSleepingHost(t *testing.T) {
+	t.Parallel()
+	for name, restart := range map[string]bool{"same_process": false, "restarted": true} {
+		testenv.With(testenv.Hosts(2)).Subtest(t, name, func(w *testenv.Env, _ *testenv.Process) {
+			claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve2"))
+			w.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/status/start", Count: 1, Status: 500, Message: "not now"})
+			w.Expect(w.Launch(claim, w.NodeClass)).To(MatchError(ContainSubstring("not now")))
+			record := newSleep(w, inventory.ShuttingDown)
+			if restart {
+				w.Process = w.StartProcess()
+			}
+			setSleep(w, record)
+			w.Expect(w.Launch(testenv.Reload(w, claim), w.NodeClass)).To(Succeed())
+			progress := instance.ReadProgress(testenv.Reload(w, claim))
+			w.Expect(progress.HasReached(instance.PhaseHostWaking)).To(BeFalse())
+			w.DeleteAll(claim)
+		})
+	}
+}
+
+// A claim whose host does not wake fails, and is deleted although the host is off.
+func TestLaunchWakeFailed(t *testing.T) {
+	sleeping(t, func(w *testenv.Env, record inventory.Sleep) {
+		claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve2"))
+		expectAsleep(w, claim)
+		record.State = inventory.WakeFailed
+		setSleep(w, record)
+		w.Expect(w.Launch(testenv.Reload(w, claim), w.NodeClass)).To(And(
+			testenv.HaveReason(v1alpha1.EventHostWakeFailed), MatchError(ContainSubstring("did not wake up within 5m0s"))))
+		w.Delete(testenv.Reload(w, claim))
+		w.Expect(w.Inventory.View().Reservations).To(BeEmpty())
+	})
+}
+
+// The deletion of a claim that waits for its host needs no request to the host, also after a
+// restart.
+func TestDeleteWaitingForHost(t *testing.T) {
+	sleeping(t, func(w *testenv.Env, record inventory.Sleep) {
+		claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve2"))
+		expectAsleep(w, claim)
+		w.Process = w.StartProcess(testenv.NeverPolled())
+		setSleep(w, record)
+		w.Refresh()
+		w.Delete(testenv.Reload(w, claim))
+	})
+}
+
+// The leader changed after a claim was planned on a sleeping host, before its launch began.
+func TestDeletePlannedOnSleepingHost(t *testing.T) {
+	sleeping(t, func(w *testenv.Env, record inventory.Sleep) {
+		claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve2"))
+		w.Process = w.StartProcess(testenv.NeverPolled())
+		w.Inventory.SetSleepingOutdated(map[inventory.HostName]inventory.Sleep{pve2: record})
+		w.Refresh()
+		w.Sim.ResetRequests()
+		w.Expect(w.Instances.Deleter.Delete(w.Context(), claim)).To(BeFalse(), "the records are not read yet")
+		setSleep(w, record)
+		w.Expect(w.Instances.Deleter.Delete(w.Context(), claim)).To(BeTrue())
+		w.Expect(w.Sim.CountRequests("", "/nodes/*/tasks")).To(BeZero(), "the host is not asked for a clone")
+	})
+}
+
+// A record that is newer than the plan does not show that the launch has not begun.
+func TestDeletePlannedBeforeSleep(t *testing.T) {
+	sleeping(t, func(w *testenv.Env, record inventory.Sleep) {
+		claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve2"))
+		w.Process = w.StartProcess(testenv.NeverPolled())
+		record.Since = w.Intent(claim).Time.Add(time.Second)
+		setSleep(w, record)
+		w.Refresh()
+		_, err := w.Instances.Deleter.Delete(w.Context(), claim)
+		w.Expect(err).To(testenv.HaveReason(v1alpha1.EventHostUnreachable))
+	})
+}
+
+// A launch waits for the host of its template too.
+func TestLaunchSleepingTemplateHost(t *testing.T) {
+	sleeping(t, func(w *testenv.Env, _ inventory.Sleep) {
+		claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve1"))
+		in := w.Intent(claim)
+		in.TemplateHost = "pve2"
+		w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchIntent: in.Encode()})
+		expectAsleep(w, claim)
+	})
+}

@@ -1,0 +1,44 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package testenv
+
+import (
+	"maps"
+
+	"github.com/onsi/gomega"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
+)
+
+// CloudProvider returns Karpenter's cloud provider of the Process.
+func (w *Env) CloudProvider(changes ...func(*cloudprovider.Deps)) *cloudprovider.CloudProvider {
+	deps := cloudprovider.Deps{
+		Kube: w.Kube, VMs: w.Instances.VMs, Planner: w.Instances.Planner, Deleter: w.Instances.Deleter, Power: w.Instances.Power, Types: w.Types,
+		Recorder: w.Events, Clock: w.Clock, BootDataHash: w.Boot.Hash, Overlays: nodeoverlay.NewInstanceTypeStore(),
+	}
+	for _, change := range changes {
+		change(&deps)
+	}
+	return cloudprovider.New(deps)
+}
+
+// Created returns a claim as core stores it after Create.
+func (w *Env) Created(name string, class *v1alpha1.ProxmoxNodeClass, changes ...func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
+	w.T.Helper()
+	claim := w.Claim(name, class, changes...)
+	created, err := w.CloudProvider().Create(w.T.Context(), claim)
+	w.Expect(err).NotTo(gomega.HaveOccurred())
+	Modify(w, claim, func(c *karpv1.NodeClaim) {
+		maps.Copy(c.Labels, created.Labels)
+		maps.Copy(c.Annotations, created.Annotations)
+	})
+	ModifyStatus(w, claim, func(c *karpv1.NodeClaim) {
+		c.Status = created.Status
+		c.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
+	})
+	return claim
+}
