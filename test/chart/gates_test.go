@@ -15,14 +15,9 @@ import (
 // gatesOf returns the feature gates that Karpenter parses from the rendered chart.
 func gatesOf(t *testing.T, values string) options.FeatureGates {
 	t.Helper()
-	rendered, err := render(t, values)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rendered := render(t, values)
 	gates, err := options.ParseFeatureGates(rendered.read(t, "Deployment", environment("FEATURE_GATES")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return gates
 }
 

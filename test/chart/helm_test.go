@@ -50,13 +50,28 @@ func helm(t *testing.T, values string, args ...string) (stdout string, err error
 type objects []*unstructured.Unstructured
 
 // render renders the chart.
-func render(t *testing.T, values string) (objects, error) {
+func render(t *testing.T, values string) objects {
 	t.Helper()
 	out, err := helm(t, values, "template", release, chartDir, "-n", namespace, "-f", "-")
-	if err != nil {
-		return nil, err
+	check(t, err)
+	return decode(t, out)
+}
+
+// reject returns helm's output for values that the chart must reject.
+func reject(t *testing.T, values string) string {
+	t.Helper()
+	_, err := helm(t, values, "template", release, chartDir, "-n", namespace, "-f", "-")
+	if err == nil {
+		t.Fatalf("the chart accepts the values:\n%s", values)
 	}
-	return decode(t, out), nil
+	return err.Error()
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func decode(t *testing.T, manifests string) objects {
@@ -109,8 +124,6 @@ func shared(t *testing.T, pattern string) string {
 		t.Skipf("../shared/%s not found", pattern)
 	}
 	content, err := os.ReadFile(found[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return string(content)
 }

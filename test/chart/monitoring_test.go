@@ -19,16 +19,11 @@ type query struct{ where, expr, shown string }
 // queries returns all queries of the dashboard and the alerts.
 func queries(t *testing.T) []query {
 	t.Helper()
-	rendered, err := render(t, "metrics: {dashboard: {enabled: true}, alerts: {enabled: true}}")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rendered := render(t, "metrics: {dashboard: {enabled: true}, alerts: {enabled: true}}")
 	var found []query
 	for _, object := range rendered {
 		content, err := object.MarshalJSON()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		switch object.GetKind() {
 		case "ConfigMap":
 			found = append(found, panels(t, content)...)
@@ -49,12 +44,8 @@ func panels(t *testing.T, configMap []byte) (found []query) {
 			Targets []struct{ Expr, LegendFormat string }
 		}
 	}
-	if err := json.Unmarshal(configMap, &object); err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal([]byte(object.Data["karpenter-provider-proxmox.json"]), &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	check(t, json.Unmarshal(configMap, &object))
+	check(t, json.Unmarshal([]byte(object.Data["karpenter-provider-proxmox.json"]), &dashboard))
 	for _, panel := range dashboard.Panels {
 		for _, target := range panel.Targets {
 			found = append(found, query{"panel " + panel.Title, target.Expr, target.LegendFormat})
@@ -78,9 +69,7 @@ func alerts(t *testing.T, rule []byte) (found []query) {
 			}
 		}
 	}
-	if err := json.Unmarshal(rule, &object); err != nil {
-		t.Fatal(err)
-	}
+	check(t, json.Unmarshal(rule, &object))
 	for _, group := range object.Spec.Groups {
 		for _, r := range group.Rules {
 			if r.Labels["severity"] == "" || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
@@ -99,9 +88,7 @@ func alerts(t *testing.T, rule []byte) (found []query) {
 func metricsReference(t *testing.T) map[string][]string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/reference/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	known := map[string][]string{}
 	word := regexp.MustCompile("`([a-z_]+)`")
 	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\| ([^|]+) \\|").FindAllStringSubmatch(string(page), -1) {
@@ -114,7 +101,7 @@ func metricsReference(t *testing.T) map[string][]string {
 }
 
 // coreMetrics are the metrics of Karpenter and operatorpkg in queries, with their labels. The
-// end-to-end test of Prometheus checks that the controller exports them.
+// end-to-end tests check that the controller exports them.
 var coreMetrics = map[string][]string{
 	"karpenter_nodes_allocatable":                      {"nodepool", "node_name", "resource_type"},
 	"karpenter_nodepools_cost_total":                   {"nodepool"},

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { os.Exit(testenv.Run(m)) }
 // a dry run.
 func TestRenderedObjectsApply(t *testing.T) {
 	t.Parallel()
-	rendered, err := render(t, `
+	rendered := render(t, `
 fullnameOverride: rendered
 replicaCount: 2
 config: {clusters: [{region: a, url: "https://a", token_id: a@pve!b, token_secret: c}]}
@@ -30,13 +30,8 @@ customResources:
   nodePools: {default: {enabled: true}}
   nodeTemplate: {default: {enabled: true}}
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
 	api, err := client.New(testenv.APIServer(t), client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	api = client.WithFieldValidation(client.NewDryRunClient(api), metav1.FieldValidationStrict)
 	for _, object := range rendered {
 		if err := api.Create(t.Context(), object); err != nil {

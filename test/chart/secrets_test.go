@@ -29,15 +29,14 @@ func installPermissions(t *testing.T, name string) (admin, controller client.Cli
 	t.Helper()
 	config := testenv.APIServer(t)
 	admin, err := client.New(config, client.Options{})
-	testenv.Must(t, err)
-	rendered, err := render(t, fmt.Sprintf("fullnameOverride: %s\nbootDataSecrets: {kube-system: [%s-templates]}", name, name))
-	testenv.Must(t, err)
+	check(t, err)
+	rendered := render(t, fmt.Sprintf("fullnameOverride: %s\nbootDataSecrets: {kube-system: [%s-templates]}\nsettings: {webPagePort: 8443}", name, name))
 	for _, object := range rendered {
 		switch object.GetKind() {
 		case "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
 			err := admin.Create(t.Context(), object)
 			if object.GetNamespace() == metav1.NamespaceSystem || object.GetNamespace() == "" {
-				testenv.Must(t, err)
+				check(t, err)
 			}
 		}
 	}
@@ -46,7 +45,7 @@ func installPermissions(t *testing.T, name string) (admin, controller client.Cli
 		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
 	}
 	controller, err = client.New(config, client.Options{})
-	testenv.Must(t, err)
+	check(t, err)
 	return admin, controller
 }
 
@@ -108,8 +107,7 @@ func TestSecretPermissions(t *testing.T) {
 func TestExampleSecrets(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	rendered, err := render(t, "")
-	g.Expect(err).NotTo(HaveOccurred())
+	rendered := render(t, "")
 	readable := rendered.read(t, "Role", `{.metadata.namespace} {.rules[?(@.verbs[0]=="get")].resourceNames[*]}`)
 	files, err := fs.Glob(examples.Files, "*/secrets.yaml")
 	g.Expect(err).NotTo(HaveOccurred())

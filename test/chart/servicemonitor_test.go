@@ -15,10 +15,7 @@ import (
 // test checks the field names itself.
 func TestServiceMonitor(t *testing.T) {
 	t.Parallel()
-	rendered, err := render(t, "metrics: {enabled: true, type: serviceMonitor, port: 9090, serviceMonitorLabels: {release: prom}}")
-	if err != nil {
-		t.Fatal(err)
-	}
+	rendered := render(t, "metrics: {enabled: true, type: serviceMonitor, port: 9090, serviceMonitorLabels: {release: prom}}")
 	monitor, service, deployment := rendered.only(t, "ServiceMonitor"), rendered.only(t, "Service"), rendered.only(t, "Deployment")
 	if monitor.GetAPIVersion() != "monitoring.coreos.com/v1" {
 		t.Errorf("the ServiceMonitor has API version %s", monitor.GetAPIVersion())
@@ -63,11 +60,4 @@ func (o objects) only(t *testing.T, kind string) *unstructured.Unstructured {
 		t.Fatalf("the chart renders %d objects of kind %s, want 1", len(found), kind)
 	}
 	return found[0]
-}
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

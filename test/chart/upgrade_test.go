@@ -33,10 +33,8 @@ func TestUpstreamValues(t *testing.T) {
 	content, err := os.ReadFile(upstreamDir + "/values.yaml")
 	check(t, err)
 	values := strings.NewReplacer("  repository: ghcr.io/sergelogvinov/karpenter-provider-proxmox\n", "", "  vmMemoryOverheadPercent: 0.075\n", "").Replace(string(content))
-	rendered, err := render(t, values)
-	check(t, err)
-	defaults, err := render(t, "")
-	check(t, err)
+	rendered := render(t, values)
+	defaults := render(t, "")
 	for _, path := range []string{container + "}", podSpec + ".volumes}", podSpec + ".tolerations}"} {
 		if found, want := rendered.read(t, "Deployment", path), defaults.read(t, "Deployment", path); found != want {
 			t.Errorf("%s: found %s, want %s", path, found, want)

@@ -4,9 +4,13 @@
 package chart
 
 import (
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"sigs.k8s.io/yaml"
 )
 
 // effect is the effect of a value on the rendered objects.
@@ -121,20 +125,48 @@ func effects() []effect {
 	}
 }
 
+// TestValues renders values of different keys together, because helm takes most of the time.
 func TestValues(t *testing.T) {
 	t.Parallel()
-	for _, e := range effects() {
-		t.Run(e.value+"_in_"+e.kind, func(t *testing.T) {
+	for _, b := range batches(t, effects()) {
+		t.Run(b.effects[0].value, func(t *testing.T) {
 			t.Parallel()
-			rendered, err := render(t, e.values)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if found := strings.TrimSpace(rendered.read(t, e.kind, e.path)); found != e.want {
-				t.Errorf("%s sets %s of %s to %q, want %q", e.values, e.path, e.kind, found, e.want)
+			content, err := yaml.Marshal(b.values)
+			check(t, err)
+			rendered := render(t, string(content))
+			for _, e := range b.effects {
+				if found := strings.TrimSpace(rendered.read(t, e.kind, e.path)); found != e.want {
+					t.Errorf("%s: %s sets %s of %s to %q, want %q", e.value, e.values, e.path, e.kind, found, e.want)
+				}
 			}
 		})
 	}
+}
+
+// batch is a number of effects that do not affect each other.
+type batch struct {
+	alone   bool
+	values  map[string]any
+	effects []effect
+}
+
+// batches joins effects whose values have different keys. Those of names, of roles and of the defaults stay alone.
+func batches(t *testing.T, effects []effect) (all []*batch) {
+	t.Helper()
+	for _, e := range effects {
+		values := map[string]any{}
+		check(t, yaml.Unmarshal([]byte(e.values), &values))
+		alone := len(values) != 1 || strings.Contains(e.kind, "Role") || strings.Contains(e.value, "Override") || strings.HasPrefix(e.value, "existingConfig")
+		i := slices.IndexFunc(all, func(b *batch) bool {
+			return !alone && !b.alone && !slices.ContainsFunc(slices.Collect(maps.Keys(values)), func(key string) bool { return b.values[key] != nil })
+		})
+		if i < 0 {
+			i, all = len(all), append(all, &batch{alone: alone, values: map[string]any{}})
+		}
+		maps.Copy(all[i].values, values)
+		all[i].effects = append(all[i].effects, e)
+	}
+	return all
 }
 
 // TestConfigChecksum checks that a changed config changes the pod template, so the Deployment
@@ -143,11 +175,7 @@ func TestConfigChecksum(t *testing.T) {
 	t.Parallel()
 	annotation := func(values string) string {
 		t.Helper()
-		rendered, err := render(t, values)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return rendered.read(t, "Deployment", `{.spec.template.metadata.annotations.checksum/config}`)
+		return render(t, values).read(t, "Deployment", `{.spec.template.metadata.annotations.checksum/config}`)
 	}
 	const values = "config: {clusters: [{region: a, url: 'https://a', token_id: a@pve!b, token_secret: c}]}"
 	before := annotation(values)
@@ -189,10 +217,7 @@ func TestDocumentedValues(t *testing.T) {
 	if block == nil {
 		t.Fatal("the document has no values file")
 	}
-	rendered, err := render(t, block[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	rendered := render(t, block[1])
 	for path, want := range map[string]string{
 		podSpec + `.nodeSelector}`:                    `{"node-role.kubernetes.io/control-plane":""}`,
 		podSpec + `.tolerations[*].key}`:              "node-role.kubernetes.io/control-plane",

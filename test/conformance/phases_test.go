@@ -23,17 +23,11 @@ func TestPhases(t *testing.T) {
 		"consolidation": {TestType: "consolidation", Timestamp: began.Add(time.Minute), KarpenterAvgCPUCores: 0.25, KarpenterP95HeapMB: 99},
 	} {
 		content, err := json.Marshal(phase)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name+"_performance_report.json"), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(dir, name+"_performance_report.json"), content, 0o600))
 	}
 	phases, err := readPhases(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	spec := Spec{Suite: performanceSuite, File: "basic_test.go", Text: "should scale", Line: 1}
 	kwok := spec
 	kwok.Kwok = true

@@ -19,13 +19,9 @@ func TestPodDeletedWhileStarting(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	binary, started := filepath.Join(dir, "controller"), filepath.Join(dir, "started")
-	if err := os.WriteFile(binary, []byte("#!/bin/sh\necho x >> "+started+"\nexec sleep 600\n"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(binary, []byte("#!/bin/sh\necho x >> "+started+"\nexec sleep 600\n"), 0o700))
 	controller, err := harness.NewController(harness.ControllerOptions{Binary: binary, Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	p := &systemPod{controller: controller, done: make(chan struct{})}
 	go p.run(ctx)

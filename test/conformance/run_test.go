@@ -18,6 +18,13 @@ func spec(text string, line int) Spec {
 	return Spec{Suite: "regression", Description: "Regression", File: "integration_test.go", Line: line, Text: text}
 }
 
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestSpecFocus(t *testing.T) {
 	t.Parallel()
 	s := spec("should allow labels ([*].example.com)", 318)
@@ -43,9 +50,7 @@ func TestStore(t *testing.T) {
 	if _, found, err := s.read(passed.Spec, "one"); found || err != nil {
 		t.Fatalf("read before write: found %t, error %v", found, err)
 	}
-	if err := s.write(passed); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.write(passed))
 	for inputs, want := range map[string]bool{"one": true, "another controller": false} {
 		if _, valid, err := s.read(passed.Spec, inputs); valid != want || err != nil {
 			t.Errorf("read with inputs %q: valid %t, want %t; error %v", inputs, valid, want, err)
@@ -89,9 +94,7 @@ func TestTable(t *testing.T) {
 func TestLists(t *testing.T) {
 	t.Parallel()
 	l, err := readLists()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := l.check([]string{"none"}, nil); err != nil {
 		t.Errorf("checking lists of other suites: %v", err)
 	}
@@ -110,9 +113,7 @@ func TestSelect(t *testing.T) {
 		"regression.test":  listingScript("integration_test.go", "should join"),
 		"performance.test": listingScript("basic_test.go", "should scale"),
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o700); err != nil { //nolint:gosec // a script
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o700)) //nolint:gosec // a script
 	}
 	newRunner := func(focus string) *runner {
 		o := options{dir: dir, suites: []string{"regression", performanceSuite}, focus: regexp.MustCompile(focus)}
@@ -120,28 +121,20 @@ func TestSelect(t *testing.T) {
 		return &runner{options: o, store: store{dir: filepath.Join(dir, "results")}}
 	}
 	r := newRunner("")
-	if err := r.selectSpecs(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.selectSpecs(t.Context()))
 	want := []string{"regression/integration_test.go should join", "performance/basic_test.go should scale", "performance/basic_test.go should scale (kwok)"}
 	var got []string
 	for _, s := range r.specs {
 		got = append(got, s.String())
-		if err := r.store.write(Result{Spec: s, Inputs: r.inputs[s.inputs()]}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.store.write(Result{Spec: s, Inputs: r.inputs[s.inputs()]}))
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("selected %q, want %q", got, want)
 	}
 	// Another version of the controller makes only its own results invalid.
-	if err := os.WriteFile(filepath.Join(dir, "controller"), []byte("2"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "controller"), []byte("2"), 0o600))
 	r = newRunner("basic_test.go should scale$")
-	if err := r.selectSpecs(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.selectSpecs(t.Context()))
 	if len(r.specs) != 2 || len(r.results) != 1 || !r.results[r.specs[1].id()].Spec.Kwok {
 		t.Errorf("with a new controller, found specs %v and results %v; want one spec for two providers, and the result of kwok", r.specs, r.results)
 	}

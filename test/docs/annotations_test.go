@@ -4,7 +4,6 @@
 package docs
 
 import (
-	"regexp"
 	"strings"
 	"testing"
 )
@@ -12,8 +11,8 @@ import (
 // TestAnnotations checks that docs/architecture.md lists every annotation of the API.
 func TestAnnotations(t *testing.T) {
 	t.Parallel()
-	page := read(t, "../../docs/architecture.md")
-	found := regexp.MustCompile(`Annotation\w+ += Group \+ "/([a-z-]+)"`).FindAllStringSubmatch(read(t, "../../api/v1alpha1/labels.go"), -1)
+	page := read(t, "docs/architecture.md")
+	found := find(`Annotation\w+ += Group \+ "/([a-z-]+)"`, read(t, "api/v1alpha1/labels.go"))
 	if len(found) < 20 {
 		t.Fatalf("found %d annotations, want at least 20", len(found))
 	}

@@ -8,9 +8,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 const root = "../.."
@@ -47,49 +50,43 @@ func documents(t *testing.T) []string {
 	return files
 }
 
-// blocks returns the blocks of the given kinds in all documents.
-func blocks(t *testing.T, kinds ...string) []block {
+// blocks returns the blocks of the given kinds, or all blocks, in all documents.
+func blocks(t *testing.T, kinds ...string) (found []block) {
 	t.Helper()
-	var found []block
 	for _, file := range documents(t) {
-		for _, b := range blocksOf(t, file) {
-			if slices.Contains(kinds, b.kind) {
-				found = append(found, b)
+		var open *block
+		for i, line := range strings.Split(read(t, file), "\n") {
+			fence, isFence := strings.CutPrefix(strings.TrimSpace(line), "```")
+			switch {
+			case isFence && open == nil:
+				open = &block{file: strings.TrimPrefix(file, root+"/"), line: i + 1, kind: strings.TrimSpace(fence)}
+			case isFence:
+				if len(kinds) == 0 || slices.Contains(kinds, open.kind) {
+					found = append(found, *open)
+				}
+				open = nil
+			case open != nil:
+				open.content += line + "\n"
 			}
 		}
-	}
-	return found
-}
-
-func blocksOf(t *testing.T, file string) []block {
-	t.Helper()
-	var found []block
-	var open *block
-	for i, line := range strings.Split(read(t, file), "\n") {
-		fence, isFence := strings.CutPrefix(strings.TrimSpace(line), "```")
-		switch {
-		case isFence && open == nil:
-			open = &block{file: strings.TrimPrefix(file, root+"/"), line: i + 1, kind: strings.TrimSpace(fence)}
-		case isFence:
-			found = append(found, *open)
-			open = nil
-		case open != nil:
-			open.content += line + "\n"
+		if open != nil {
+			t.Errorf("%s: the block is not closed", open)
 		}
 	}
-	if open != nil {
-		t.Errorf("%s: the block is not closed", open)
-	}
 	return found
 }
 
+// read returns the content of a file, whose path is relative to the root of the repository unless it begins with it.
 func read(t *testing.T, path string) string {
 	t.Helper()
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content, err := os.ReadFile(filepath.Join(root, strings.TrimPrefix(path, root)))
+	testenv.Must(t, err)
 	return string(content)
+}
+
+// find returns all matches of a pattern with its groups.
+func find(pattern, text string) [][]string {
+	return regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1)
 }
 
 // TestBlockKinds checks that every block has a known kind, because blocks of other kinds are
@@ -100,11 +97,9 @@ func TestBlockKinds(t *testing.T) {
 		"yaml", "yaml values", "yaml cloud-config", "yaml scenario", "yaml part", "json instance-types", "json node-settings",
 		"shell", "text", "console", "go", "mermaid",
 	}
-	for _, file := range documents(t) {
-		for _, b := range blocksOf(t, file) {
-			if !slices.Contains(known, b.kind) {
-				t.Errorf("%s: found a block of kind %q, want one of %s", b, b.kind, strings.Join(known, ", "))
-			}
+	for _, b := range blocks(t) {
+		if !slices.Contains(known, b.kind) {
+			t.Errorf("%s: found a block of kind %q, want one of %s", b, b.kind, strings.Join(known, ", "))
 		}
 	}
 }

@@ -18,15 +18,14 @@ import (
 // TestCommandsParse parses every command with bash and checks the names of make targets.
 func TestCommandsParse(t *testing.T) {
 	t.Parallel()
-	makefile := read(t, filepath.Join(root, "Makefile"))
-	target := regexp.MustCompile(`(?m)^\s*(?:\$ )?make ([a-z][a-z0-9-]*)`)
+	makefile := read(t, "Makefile")
 	for _, b := range blocks(t, "shell") {
 		cmd := exec.CommandContext(t.Context(), "bash", "-n")
 		cmd.Stdin = strings.NewReader(b.content)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%s: %v\n%s", b, err, out)
 		}
-		for _, match := range target.FindAllStringSubmatch(b.content, -1) {
+		for _, match := range find(`(?m)^\s*(?:\$ )?make ([a-z][a-z0-9-]*)`, b.content) {
 			if !strings.Contains(makefile, "\n"+match[1]+":") {
 				t.Errorf("%s: the Makefile has no target %s", b, match[1])
 			}
@@ -38,8 +37,8 @@ func TestCommandsParse(t *testing.T) {
 // help of a target, or belongs to make.
 func TestMakeVariables(t *testing.T) {
 	t.Parallel()
-	makefile := read(t, filepath.Join(root, "Makefile"))
-	for _, used := range regexp.MustCompile(`\$\(([A-Z][A-Z0-9_]*)\)`).FindAllStringSubmatch(makefile, -1) {
+	makefile := read(t, "Makefile")
+	for _, used := range find(`\$\(([A-Z][A-Z0-9_]*)\)`, makefile) {
 		known := regexp.MustCompile(`(?m)^(export |override )*` + used[1] + ` *[:?]?=|## .*\b` + used[1] + `=`)
 		if !known.MatchString(makefile) && !slices.Contains([]string{"CURDIR", "MAKE", "MAKEFILE_LIST"}, used[1]) {
 			t.Errorf("the Makefile uses the variable %s, which has no value", used[1])
@@ -50,17 +49,15 @@ func TestMakeVariables(t *testing.T) {
 // TestSettingsExist checks that the chart values named in documents exist.
 func TestSettingsExist(t *testing.T) {
 	t.Parallel()
-	known := map[string]bool{}
+	known := map[string]bool{"settings.featureGates": true}
 	for _, option := range operator.OptionTable() {
 		known["settings."+option.ChartValue()] = true
 	}
 	for _, option := range operator.CoreOptions() {
 		known["settings."+option.ChartValue()] = true
 	}
-	known["settings.featureGates"] = true
-	named := regexp.MustCompile("`(settings\\.[a-zA-Z]+)")
 	for _, file := range documents(t) {
-		for _, match := range named.FindAllStringSubmatch(read(t, file), -1) {
+		for _, match := range find("`(settings\\.[a-zA-Z]+)", read(t, file)) {
 			if !known[match[1]] {
 				t.Errorf("%s names %s, which does not exist in the chart", file, match[1])
 			}
@@ -74,7 +71,6 @@ var repositoryURL = regexp.MustCompile(`https://(?:raw\.githubusercontent\.com/k
 // TestLinks checks the links between documents, to headings, and to files of this repository.
 func TestLinks(t *testing.T) {
 	t.Parallel()
-	link := regexp.MustCompile(`\]\(([^)#\s]*)(#[^)\s]*)?\)`)
 	for _, file := range documents(t) {
 		content := read(t, file)
 		for _, match := range repositoryURL.FindAllStringSubmatch(content, -1) {
@@ -82,7 +78,7 @@ func TestLinks(t *testing.T) {
 				t.Errorf("%s names %s: %v", file, match[0], err)
 			}
 		}
-		for _, match := range link.FindAllStringSubmatch(content, -1) {
+		for _, match := range find(`\]\(([^)#\s]*)(#[^)\s]*)?\)`, content) {
 			to, heading := match[1], strings.TrimPrefix(match[2], "#")
 			if strings.Contains(to, ":") {
 				continue // external link
@@ -103,11 +99,10 @@ func TestLinks(t *testing.T) {
 }
 
 // headings returns the anchors of a document's headings.
-func headings(t *testing.T, file string) []string {
+func headings(t *testing.T, file string) (found []string) {
 	t.Helper()
 	dropped := regexp.MustCompile(`[^\p{L}\p{N}\- _]`)
-	var found []string
-	for _, match := range regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllStringSubmatch(read(t, file), -1) {
+	for _, match := range find(`(?m)^#+ (.+)$`, read(t, file)) {
 		found = append(found, strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(match[1]), ""), " ", "-"))
 	}
 	return found

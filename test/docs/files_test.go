@@ -20,6 +20,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -44,9 +45,7 @@ func TestConfigurationFiles(t *testing.T) {
 func write(t *testing.T, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, os.WriteFile(path, []byte(content), 0o600))
 	return path
 }
 
@@ -56,40 +55,29 @@ func isMissingFile(err error) bool {
 	return strings.Contains(err.Error(), "_file") && strings.Contains(err.Error(), "no such file")
 }
 
-func TestValuesRender(t *testing.T) {
+// TestValues checks that the chart accepts values, and the controller the cloud config in them, which the chart passes on
+// unchanged.
+func TestValues(t *testing.T) {
 	t.Parallel()
 	helm := os.Getenv("HELM")
 	if helm == "" {
 		t.Skip("HELM is not set: run this with make unit")
 	}
+	certificate, found := regexp.MustCompile(`(?s)-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----`), 0
 	for _, b := range blocks(t, "yaml values") {
 		cmd := exec.CommandContext(t.Context(), helm, "template", "docs", filepath.Join(root, "charts/karpenter-provider-proxmox"), "-f", "-")
 		cmd.Stdin = strings.NewReader(b.content)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%s: %v\n%s", b, err, out)
 		}
-	}
-}
-
-// TestValuesCloudConfig checks that the controller accepts the cloud config in chart values,
-// which the chart passes on unchanged.
-func TestValuesCloudConfig(t *testing.T) {
-	t.Parallel()
-	certificate := regexp.MustCompile(`(?s)-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----`)
-	found := 0
-	for _, b := range blocks(t, "yaml values") {
 		var values struct{ Config map[string]any }
-		if err := yaml.Unmarshal([]byte(b.content), &values); err != nil {
-			t.Errorf("%s: %v", b, err)
-		}
+		testenv.Must(t, yaml.Unmarshal([]byte(b.content), &values))
 		if len(values.Config) == 0 {
 			continue
 		}
 		found++
 		config, err := json.Marshal(values.Config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		// Documents contain a placeholder instead of a certificate.
 		whole := strings.ReplaceAll(string(newCertificate(t)), "\n", `\n`)
 		content := certificate.ReplaceAllString(string(config), whole)

@@ -4,7 +4,6 @@
 package docs
 
 import (
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -29,7 +28,7 @@ func commandLines(t *testing.T) map[string][]string {
 	for _, b := range blocks(t, "shell", "console") {
 		add(b.String(), b.content)
 	}
-	add("NOTES.txt", read(t, filepath.Join(root, "charts/karpenter-provider-proxmox/templates/NOTES.txt")))
+	add("NOTES.txt", read(t, "charts/karpenter-provider-proxmox/templates/NOTES.txt"))
 	return lines
 }
 
@@ -71,13 +70,9 @@ func TestKubectlCommands(t *testing.T) {
 func servedKinds(t *testing.T) map[string]bool {
 	t.Helper()
 	client, err := discovery.NewDiscoveryClientForConfig(testenv.APIServer(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	all, err := client.ServerPreferredResources()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	kinds := map[string]bool{}
 	for _, list := range all {
 		for _, resource := range list.APIResources {

@@ -26,9 +26,7 @@ import (
 func TestManifestsApply(t *testing.T) {
 	t.Parallel()
 	api, err := client.New(testenv.APIServer(t), client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	api = client.WithFieldValidation(client.NewDryRunClient(api), metav1.FieldValidationStrict)
 	for _, b := range append(blocks(t, "yaml"), exampleFiles(t)...) {
 		t.Run(b.String(), func(t *testing.T) {

@@ -4,7 +4,6 @@
 package docs
 
 import (
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -12,20 +11,19 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/crds"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 // TestMigrationFields checks that each field of our kinds and of NodePools in the tables of the
 // migration page exists. The kind is the last one before the field in the same cell.
 func TestMigrationFields(t *testing.T) {
 	t.Parallel()
-	_, tables, found := strings.Cut(read(t, filepath.Join(root, "docs/migration.md")), "\n## From other tools\n")
+	_, tables, found := strings.Cut(read(t, "docs/migration.md"), "\n## From other tools\n")
 	if !found {
 		t.Fatal("docs/migration.md has no tables")
 	}
 	all, err := crds.All()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	schemas := map[string]apiextensionsv1.JSONSchemaProps{}
 	for _, crd := range all {
 		schemas[crd.Spec.Names.Kind] = *crd.Spec.Versions[0].Schema.OpenAPIV3Schema

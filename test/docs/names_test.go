@@ -17,6 +17,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 // otherNames are names of kinds, feature gates of Karpenter, phases of a launch, names of Kubernetes and roles of Proxmox.
@@ -37,20 +38,20 @@ func TestNames(t *testing.T) {
 	t.Parallel()
 	names := slices.Clone(otherNames)
 	for _, page := range []string{"conditions.md", "labels.md", "fields.md"} {
-		for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(read(t, filepath.Join(root, "docs/reference", page)), -1) {
+		for _, row := range find("(?m)^\\| `([^`]+)` \\|", read(t, "docs/reference/"+page)) {
 			names = append(names, row[1])
 		}
 	}
-	for _, value := range regexp.MustCompile("`\"(\\w+)\"`").FindAllStringSubmatch(read(t, filepath.Join(root, "docs/reference/fields.md")), -1) {
+	for _, value := range find("`\"(\\w+)\"`", read(t, "docs/reference/fields.md")) {
 		names = append(names, value[1])
 	}
 	for _, reason := range power.ReasonTypes() {
 		names = append(names, string(reason))
-		if !strings.Contains(read(t, filepath.Join(root, "docs/power.md")), "\n| `"+string(reason)+"` |") {
+		if !strings.Contains(read(t, "docs/power.md"), "\n| `"+string(reason)+"` |") {
 			t.Errorf("docs/power.md does not describe the reason %s", reason)
 		}
 	}
-	for _, alert := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(read(t, filepath.Join(root, "charts/karpenter-provider-proxmox/files/alerts.yaml")), -1) {
+	for _, alert := range find(`- alert: (\w+)`, read(t, "charts/karpenter-provider-proxmox/files/alerts.yaml")) {
 		names = append(names, alert[1])
 	}
 	word := regexp.MustCompile("`((?:[A-Z][a-z]+|VM|VMID|CPU|HA){2,}|" + regexp.QuoteMeta(v1alpha1.Group) + "/[a-z-]+)`")
@@ -95,9 +96,7 @@ func TestReasons(t *testing.T) {
 		})
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 }
 
 var (

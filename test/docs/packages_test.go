@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 const module = "github.com/karpenter-proxmox/karpenter-provider-proxmox/"
@@ -29,25 +31,27 @@ type packageRow struct {
 	imports []string
 }
 
-var quoted = regexp.MustCompile("`([^`]+)`")
+// quotedIn returns the names in code font.
+func quotedIn(text string) (names []string) {
+	for _, match := range find("`([^`]+)`", text) {
+		names = append(names, match[1])
+	}
+	return names
+}
 
 func packageRows(t *testing.T) []packageRow {
 	t.Helper()
-	_, table, _ := strings.Cut(read(t, filepath.Join(root, "CONTRIBUTING.md")), "\n| package | purpose | may import |\n|---|---|---|\n")
+	_, table, _ := strings.Cut(read(t, "CONTRIBUTING.md"), "\n| package | purpose | may import |\n|---|---|---|\n")
 	var rows []packageRow
 	for line := range strings.SplitSeq(table, "\n") {
 		cells := strings.Split(line, "|")
 		if len(cells) != 5 {
 			break
 		}
-		row := packageRow{purpose: cells[2]}
-		for _, match := range quoted.FindAllStringSubmatch(cells[1], -1) {
-			row.paths = append(row.paths, match[1])
-		}
+		row := packageRow{paths: quotedIn(cells[1]), purpose: cells[2]}
 		if imports := strings.TrimSpace(cells[3]); imports != "everything" {
 			row.imports = []string{}
-			for _, match := range quoted.FindAllStringSubmatch(imports, -1) {
-				name := match[1]
+			for _, name := range quotedIn(imports) {
 				if _, err := os.Stat(filepath.Join(root, "internal", name)); err == nil {
 					name = "internal/" + name
 				}
@@ -70,7 +74,7 @@ func rowOf(rows []packageRow, dir string) (packageRow, bool) {
 			break
 		}
 		for _, row := range rows {
-			if slices.ContainsFunc(row.paths, func(pattern string) bool { return matchesPath(pattern, named) }) {
+			if slices.ContainsFunc(row.paths, func(pattern string) bool { matched, _ := path.Match(glob(pattern), named); return matched }) {
 				return row, true
 			}
 		}
@@ -78,13 +82,8 @@ func rowOf(rows []packageRow, dir string) (packageRow, bool) {
 	return packageRow{}, false
 }
 
-var pathVariable = regexp.MustCompile(`<[^>]+>`)
-
-func matchesPath(pattern, dir string) bool {
-	glob := pathVariable.ReplaceAllString(pattern, "*")
-	matched, err := path.Match(glob, dir)
-	return err == nil && matched
-}
+// glob returns the pattern of a path that may contain <name>.
+func glob(named string) string { return regexp.MustCompile(`<[^>]+>`).ReplaceAllString(named, "*") }
 
 // importsByPackage returns the packages of this module that each package imports, without
 // tests.
@@ -119,9 +118,7 @@ func importsByPackage(t *testing.T) map[string]map[string]bool {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return imports
 }
 
@@ -166,7 +163,7 @@ func TestPackageTable(t *testing.T) {
 	}
 	for _, row := range rows {
 		for _, pattern := range row.paths {
-			if matches, err := filepath.Glob(filepath.Join(root, regexp.MustCompile(`<[^>]+>`).ReplaceAllString(pattern, "*"))); err != nil || len(matches) == 0 {
+			if matches, err := filepath.Glob(filepath.Join(root, glob(pattern))); err != nil || len(matches) == 0 {
 				t.Errorf("CONTRIBUTING.md: the package table has %s, which does not exist", pattern)
 			}
 		}
@@ -178,27 +175,18 @@ func TestPackageTable(t *testing.T) {
 // allows.
 func TestPackageTableMatchesLinter(t *testing.T) {
 	t.Parallel()
-	content, err := os.ReadFile(filepath.Join(root, ".golangci.yaml"))
-	if err != nil {
-		t.Fatal(err)
+	type rule struct {
+		Files []string
+		Deny  []struct{ Pkg string }
 	}
 	var config struct {
 		Linters struct {
 			Settings struct {
-				Depguard struct {
-					Rules map[string]struct {
-						Files []string `yaml:"files"`
-						Deny  []struct {
-							Pkg string `yaml:"pkg"`
-						} `yaml:"deny"`
-					} `yaml:"rules"`
-				} `yaml:"depguard"`
-			} `yaml:"settings"`
-		} `yaml:"linters"`
+				Depguard struct{ Rules map[string]rule }
+			}
+		}
 	}
-	if err := yaml.Unmarshal(content, &config); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, yaml.Unmarshal([]byte(read(t, ".golangci.yaml")), &config))
 	rows, packages := packageRows(t), importsByPackage(t)
 	for dir := range packages {
 		if !strings.HasPrefix(dir, "internal/") {
@@ -233,17 +221,12 @@ func TestPackageTableMatchesLinter(t *testing.T) {
 func TestPluginCommands(t *testing.T) {
 	t.Parallel()
 	row, _ := rowOf(packageRows(t), "cmd/kubectl-proxmox")
-	var listed []string
-	for _, match := range quoted.FindAllStringSubmatch(row.purpose, -1) {
-		listed = append(listed, match[1])
-	}
+	listed := quotedIn(row.purpose)
 	files, err := filepath.Glob(filepath.Join(root, "cmd", "kubectl-proxmox", "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	var commands []string
 	for _, file := range files {
-		for _, match := range regexp.MustCompile(`\bUse:\s+"([a-z-]+)`).FindAllStringSubmatch(read(t, file), -1) {
+		for _, match := range find(`\bUse:\s+"([a-z-]+)`, read(t, file)) {
 			if match[1] != "kubectl-proxmox" {
 				commands = append(commands, match[1])
 			}
@@ -259,15 +242,13 @@ func TestPluginCommands(t *testing.T) {
 // TestDependencyTable compares CONTRIBUTING's table of dependencies with go.mod.
 func TestDependencyTable(t *testing.T) {
 	t.Parallel()
-	_, table, _ := strings.Cut(read(t, filepath.Join(root, "CONTRIBUTING.md")), "\n| module | used for | alternatives |\n|---|---|---|\n")
+	_, table, _ := strings.Cut(read(t, "CONTRIBUTING.md"), "\n| module | used for | alternatives |\n|---|---|---|\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	var listed, required []string
 	for line := range strings.SplitSeq(table, "\n") {
-		for _, match := range quoted.FindAllStringSubmatch(strings.Split(line, "|")[1], -1) {
-			listed = append(listed, match[1])
-		}
+		listed = append(listed, quotedIn(strings.Split(line, "|")[1])...)
 	}
-	for _, match := range regexp.MustCompile(`(?m)^(?:require )?\t?(\S+\.\S+/\S+) v\S+$`).FindAllStringSubmatch(read(t, filepath.Join(root, "go.mod")), -1) {
+	for _, match := range find(`(?m)^(?:require )?\t?(\S+\.\S+/\S+) v\S+$`, read(t, "go.mod")) {
 		required = append(required, match[1])
 	}
 	slices.Sort(listed)

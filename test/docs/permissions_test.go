@@ -5,7 +5,6 @@ package docs
 
 import (
 	"maps"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,7 +20,7 @@ import (
 // permissionsPage returns the part of docs/permissions.md below a heading.
 func permissionsPage(t *testing.T, heading string) string {
 	t.Helper()
-	_, section, found := strings.Cut(read(t, filepath.Join(root, "docs/permissions.md")), "\n## "+heading+"\n")
+	_, section, found := strings.Cut(read(t, "docs/permissions.md"), "\n## "+heading+"\n")
 	if !found {
 		t.Fatalf("docs/permissions.md has no heading %q", heading)
 	}
@@ -117,19 +116,19 @@ func documentedPrivileges(t *testing.T) (documented, optional map[string]bool) {
 	t.Helper()
 	documented, optional = map[string]bool{}, map[string]bool{}
 	_, table, _ := strings.Cut(permissionsPage(t, "What each privilege is for"), "\n| privilege | path | needed for |\n|---|---|---|\n")
-	var paths [][]string
+	var paths []string
 	for line := range strings.SplitSeq(table, "\n") {
 		cells := strings.Split(line, "|")
 		if len(cells) != 5 {
 			break
 		}
-		if found := quoted.FindAllStringSubmatch(cells[2], -1); strings.TrimSpace(cells[2]) != "same" {
+		if found := quotedIn(cells[2]); strings.TrimSpace(cells[2]) != "same" {
 			paths = found
 		}
-		for _, privilege := range quoted.FindAllStringSubmatch(cells[1], -1) {
+		for _, privilege := range quotedIn(cells[1]) {
 			for _, path := range paths {
-				if strings.HasPrefix(path[1], "/") {
-					name := kindOf(path[1]) + " " + privilege[1]
+				if strings.HasPrefix(path, "/") {
+					name := kindOf(path) + " " + privilege
 					documented[name] = true
 					optional[name] = strings.HasPrefix(strings.TrimSpace(cells[3]), "optional")
 				}

@@ -45,8 +45,8 @@ func TestKubernetesVersions(t *testing.T) {
 func TestReleaseNotes(t *testing.T) {
 	t.Parallel()
 	releases := regexp.MustCompile(`(?m)^## (\S+)`)
-	notes := read(t, filepath.Join(root, "docs/upgrade.md"))
-	for _, release := range releases.FindAllStringSubmatch(read(t, filepath.Join(root, "CHANGELOG.md")), -1) {
+	notes := read(t, "docs/upgrade.md")
+	for _, release := range releases.FindAllStringSubmatch(read(t, "CHANGELOG.md"), -1) {
 		if !strings.Contains(notes, "\n### "+release[1]+"\n") {
 			t.Errorf("docs/upgrade.md has no note %q", "### "+release[1])
 		}

@@ -6,7 +6,6 @@ package e2e
 import (
 	"cmp"
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -26,7 +26,9 @@ import (
 
 const (
 	// simulated is the region of a simulated cluster.
-	simulated    = "home"
+	simulated = "home"
+	// speed is the factor of the simulator's time.
+	speed        = 20
 	pollInterval = 100 * time.Millisecond
 	// labPollInterval reduces the load on a user's Proxmox.
 	labPollInterval = time.Second
@@ -39,16 +41,10 @@ type setup struct {
 	hosts int
 	// version is the version of Proxmox VE. Empty means the simulator's default.
 	version string
-	speed   float64
-	gpus    int
 	// scenario may change the simulated cluster.
 	scenario func(*pvesim.Scenario)
-	// pollInterval is a second by default.
-	pollInterval time.Duration
 	// gracePeriod is how long a Node may miss heartbeats: by default longer than a busy machine delays them.
 	gracePeriod time.Duration
-	// proxmox is shared with another environment. Nil means a new one.
-	proxmox *harness.Proxmox
 	// fresh starts a Proxmox as its installer leaves it.
 	fresh bool
 	// idle does not start the controller.
@@ -60,6 +56,8 @@ type setup struct {
 
 // env is a control plane, a Proxmox cluster and a controller.
 type env struct {
+	// ctx ends with the test of the environment.
+	ctx   context.Context
 	plane *harness.Plane
 	// proxmox is nil in a lab. Tests that use it need the simulator.
 	proxmox    *harness.Proxmox
@@ -90,22 +88,20 @@ func binaries(t *testing.T) (kubeplane, controller string) {
 func newEnv(t *testing.T, s setup) *env {
 	t.Helper()
 	kubeplane, controller := binaries(t)
-	e := &env{dir: t.TempDir(), proxmox: s.proxmox}
 	ctx := t.Context()
+	e := &env{ctx: ctx, dir: t.TempDir()}
 	plane := harness.PlaneOptions{Binary: kubeplane, Dir: filepath.Join(e.dir, "kubernetes"), NodeMonitorGracePeriod: cmp.Or(s.gracePeriod, 2*time.Minute)}
 	options := harness.ControllerOptions{
-		Binary: controller, Dir: filepath.Join(e.dir, "controller"), PollInterval: cmp.Or(s.pollInterval, time.Second), FeatureGates: s.featureGates,
+		Binary: controller, Dir: filepath.Join(e.dir, "controller"), PollInterval: time.Second, FeatureGates: s.featureGates,
 		// Secrets must not be logged at any level.
-		Args: append([]string{"--log-level", "debug"}, s.args...),
+		Args: append([]string{"--log-level", "debug", "--batch-idle-duration", "100ms", "--batch-max-duration", "5s"}, s.args...),
 	}
 	if lab := suite.lab; lab != nil {
 		plane.NodeAddress, plane.NodeMonitorGracePeriod = lab.NodeAddress, labGracePeriod
 		e.api, e.region = lab.API, lab.Region
 		options.Clusters, options.Args = []harness.Cluster{lab.Cluster}, append(options.Args, lab.Args()...)
 	} else {
-		if e.proxmox == nil {
-			e.proxmox = newProxmox(t, s)
-		}
+		e.proxmox = newProxmox(t, s)
 		e.api, e.region = e.proxmox.API, simulated
 		options.Clusters = []harness.Cluster{e.proxmox.Cluster(e.region)}
 	}
@@ -160,7 +156,7 @@ func (e *env) watchSecrets(t *testing.T) {
 	e.secrets, err = harness.WatchSecrets(ctx, e.kube)
 	must(t, err)
 	e.secrets.Add("the token of the cloud config", e.proxmox.Cluster(e.region).TokenSecret)
-	e.secrets.Add("the second token", harness.SecondTokenSecret)
+	e.secrets.Add("the second token", secondTokenSecret)
 	t.Cleanup(func() {
 		e.expectNoSecrets(t)
 		cancel()
@@ -209,15 +205,9 @@ func (e *env) recordRun(t *testing.T) {
 
 func newProxmox(t *testing.T, s setup) *harness.Proxmox {
 	t.Helper()
-	hosts, speed := s.hosts, s.speed
-	if hosts == 0 {
-		hosts = 3
-	}
-	if speed == 0 {
-		speed = 5
-	}
 	p, err := harness.StartProxmox(t.Context(), harness.ProxmoxOptions{
-		Hosts: hosts, Version: s.version, Speed: speed, GPUs: s.gpus, Fresh: s.fresh, Heartbeat: 2 * time.Second, PodGraceLimit: time.Second, Scenario: s.scenario,
+		Hosts: cmp.Or(s.hosts, 3), Version: s.version, Speed: speed, Fresh: s.fresh, Scenario: s.scenario,
+		Heartbeat: 2 * time.Second, InstallTime: 11 * time.Second, PodGraceLimit: time.Second,
 	})
 	must(t, err)
 	t.Cleanup(p.Close)
@@ -231,37 +221,23 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// eventually polls until the condition returns nil. At the timeout it fails with the last
-// error and dumps the state.
-func (e *env) eventually(t *testing.T, what string, condition func(context.Context) error) {
+// eventually polls until the assertions of a condition hold. At the timeout it fails with the
+// last one that did not, and dumps the state.
+func (e *env) eventually(t *testing.T, what string, condition func(Gomega)) {
 	t.Helper()
 	e.within(t, timeout(), what, condition)
 }
 
-func (e *env) within(t *testing.T, limit time.Duration, what string, condition func(context.Context) error) {
+func (e *env) within(t *testing.T, limit time.Duration, what string, condition func(Gomega)) {
 	t.Helper()
-	if err := await(t.Context(), limit, condition); err != nil {
-		e.dump(t)
-		t.Fatalf("waiting %s for %s: %v", limit, what, err)
-	}
-}
-
-func await(ctx context.Context, limit time.Duration, condition func(context.Context) error) error {
-	deadline, interval := time.Now().Add(limit), pollInterval
+	interval := pollInterval
 	if suite.lab != nil {
 		interval = labPollInterval
 	}
-	for {
-		err := condition(ctx)
-		if err == nil || time.Now().After(deadline) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(interval):
-		}
-	}
+	NewWithT(t).Eventually(condition).WithContext(t.Context()).WithTimeout(limit).WithPolling(interval).Should(Succeed(), func() string {
+		e.dump(t)
+		return "waiting for " + what
+	})
 }
 
 // dump logs the state of the environment.
@@ -288,47 +264,35 @@ func (e *env) dump(t *testing.T) {
 		}
 	}
 	guests, err := e.api.Guests(ctx)
-	if err != nil {
-		t.Logf("guests: %v", err)
-	}
+	t.Logf("%d guests: %v", len(guests), err)
 	for _, g := range guests {
 		t.Logf("guest %d %s on %s %s lock=%v", g.VMID, g.Name, g.Host, g.Status, g.Config["lock"])
 		if e.proxmox != nil {
-			t.Logf("console:\n%s", indent(e.proxmox.Console(g.VMID)))
+			lines := strings.Split(strings.TrimSpace(e.proxmox.Console(g.VMID)), "\n")
+			t.Logf("console:\n    %s", strings.Join(lines[max(0, len(lines)-15):], "\n    "))
 		}
 	}
 	t.Logf("tasks:\n%s", e.api.Tasks(ctx))
 }
 
-func indent(s string) string {
-	lines := strings.Split(strings.TrimSpace(s), "\n")
-	return "    " + strings.Join(lines[max(0, len(lines)-15):], "\n    ")
-}
-
 // holdings returns everything that Proxmox stores. In a lab it returns only what belongs to
 // this environment, because other users may change the rest.
-func (e *env) holdings(ctx context.Context) (harness.Holdings, error) {
+func (e *env) holdings(g Gomega) (all harness.Holdings) {
+	var err error
 	if suite.lab != nil {
-		return e.api.HoldingsOf(ctx, e.cluster)
+		all, err = e.api.HoldingsOf(e.ctx, e.cluster)
+	} else {
+		all, err = e.api.Holdings(e.ctx)
 	}
-	return e.api.Holdings(ctx)
+	g.Expect(err).NotTo(HaveOccurred())
+	return all
 }
 
 // expectUnchanged waits until Kubernetes and Proxmox are as before.
 func (e *env) expectUnchanged(t *testing.T, before harness.Holdings) {
 	t.Helper()
-	e.eventually(t, "Kubernetes and Proxmox to be as before", func(ctx context.Context) error {
-		after, err := e.holdings(ctx)
-		if err != nil {
-			return err
-		}
-		left, err := harness.LeakedObjects(ctx, e.kube)
-		if err != nil {
-			return err
-		}
-		if left = append(left, before.Diff(after)...); len(left) > 0 {
-			return errors.New(strings.Join(left, "; "))
-		}
-		return nil
+	e.eventually(t, "Kubernetes and Proxmox to be as before", func(g Gomega) {
+		g.Expect(harness.LeakedObjects(e.ctx, e.kube)).To(BeEmpty())
+		g.Expect(before.Diff(e.holdings(g))).To(BeEmpty())
 	})
 }

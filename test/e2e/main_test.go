@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -33,22 +32,28 @@ type run struct {
 	notRun []string
 }
 
+// shortRun are the tests of "go test -short". They show that a release can be installed, and the
+// life of a Node from the pending pod to the deleted VM, with a crash of the controller.
+const shortRun = "^(TestManifestInstall|TestGettingStarted)$"
+
 func TestMain(m *testing.M) {
 	flag.Parse()
 	// More tests in parallel than CPUs: they mostly wait.
-	parallel := 8
+	defaults := map[string]string{"test.parallel": "8"}
+	if testing.Short() {
+		defaults["test.run"] = shortRun
+	}
 	if config := os.Getenv("E2E_PROXMOX_CONFIG"); config != "" {
 		if err := suite.openLab(context.Background(), config, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, "e2e:", err)
 			os.Exit(1)
 		}
 		// A lab has capacity for a few VMs only.
-		parallel = 1
+		defaults["test.parallel"] = "1"
 	}
-	isSet := false
-	flag.Visit(func(f *flag.Flag) { isSet = isSet || f.Name == "test.parallel" })
-	if !isSet {
-		if err := flag.Set("test.parallel", strconv.Itoa(parallel)); err != nil {
+	flag.Visit(func(f *flag.Flag) { delete(defaults, f.Name) })
+	for name, value := range defaults {
+		if err := flag.Set(name, value); err != nil {
 			panic(err) // the flag always exists
 		}
 	}

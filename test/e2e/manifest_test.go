@@ -4,23 +4,19 @@
 package e2e
 
 import (
-	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	. "github.com/onsi/gomega"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
 // TestManifestInstall follows docs/install-manifest.md with the manifest of a release, which
-// MANIFEST names, and launches a Node.
+// MANIFEST names. The controller launches a Node for a pod, is killed meanwhile, and another one
+// completes the launch as soon as the Lease of the first has expired.
 func TestManifestInstall(t *testing.T) {
 	t.Parallel()
 	needs(t, simulator("it installs the controller"))
@@ -29,6 +25,8 @@ func TestManifestInstall(t *testing.T) {
 		t.Skip("SKIPPED: MANIFEST must name the manifest of a release; make e2e renders it")
 	}
 	e := newEnv(t, setup{idle: true, hosts: 2})
+	g := NewWithT(t)
+	before := e.holdings(g)
 	e.removeJoinPermissions(t)
 	home := t.TempDir()
 	writeJSON(t, filepath.Join(home, "config.yaml"), map[string]any{"clusters": []harness.Cluster{e.proxmox.Cluster(e.region)}})
@@ -37,37 +35,21 @@ func TestManifestInstall(t *testing.T) {
 		block = strings.Replace(block, "--server-side", "--server-side --force-conflicts", 1)
 		e.shell(t, home, strings.ReplaceAll(block, "https://github.com/karpenter-proxmox/karpenter-provider-proxmox/releases/latest/download/install.yaml", manifest))
 	}
-	t.Run("users_can_view", e.expectViewer)
 	e.runInstalled(t)
-	// The manifest allows the Secrets of the recipes.
-	p, claim, _ := e.launchNode(t, "kubeadm")
-	p.deleteClaims(t, claim)
-	if log := e.logOf(t); strings.Contains(log, "forbidden") {
-		t.Errorf("the permissions of the manifest are insufficient:\n%s", linesWith(log, "forbidden"))
-	}
-}
+	p := e.newNodePool(t, "kubeadm", nil) // the manifest allows the Secrets of the recipes
+	p.deployPods(t, 1)
+	was := p.killDuringLaunch(t)
+	must(t, e.controller.Start(e.ctx))
+	p.waitForPods(t, 1)
+	claim := p.waitForClaim(t, "is settled", settled)
+	g.Expect(claim.UID).To(Equal(was.UID))
+	g.Expect(p.vms(g)).To(HaveExactElements(HaveField("VMID", e.vmOf(g, was).VMID)))
+	joined, problems, err := e.proxmox.BootRecorder.CheckJoins(e.ctx, e.kube, []string{claim.Name})
+	must(t, err)
+	g.Expect(joined).To(Equal(1), "the Node joins with its own token: %v", problems)
+	g.Expect(e.boots(claim)).To(Equal(1))
 
-// expectViewer checks that Kubernetes has added the chart's permissions to its ClusterRole view.
-func (e *env) expectViewer(t *testing.T) {
-	const user = "viewer"
-	must(t, e.kube.Create(t.Context(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: user},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
-	}))
-	for verb, want := range map[string]bool{"list": true, "delete": false} {
-		e.eventually(t, fmt.Sprintf("%s may %s: %t", user, verb, want), func(ctx context.Context) error {
-			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-				User:               user,
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Group: v1alpha1.Group, Resource: "proxmoxnodeclasses", Verb: verb},
-			}}
-			if err := e.kube.Create(ctx, review); err != nil {
-				return err
-			}
-			if review.Status.Allowed != want {
-				return fmt.Errorf("found %t: %s", review.Status.Allowed, review.Status.Reason)
-			}
-			return nil
-		})
-	}
+	p.deleteClaims(t)
+	e.expectUnchanged(t, before)
+	g.Expect(e.logOf(t)).NotTo(ContainSubstring("forbidden"), "the permissions of the manifest are insufficient")
 }

@@ -4,97 +4,32 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
-	"slices"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
 // TestStaticPools covers NodePools with a fixed number of Nodes.
 func TestStaticPools(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, setup{hosts: 4, featureGates: "StaticCapacity=true"})
-	runShared(t, map[string]func(*testing.T){"replicas": e.staticReplicas, "insufficient_capacity": e.insufficientCapacity})
-}
-
-func (e *env) staticReplicas(t *testing.T) {
-	needs(t, guestsThatJoin(), capacity(6))
-	p := e.newStaticNodePool(t, "fixed", "c1.1VCPU-2GB", 3)
-	p.waitForNodes(t, 3)
-	p.setReplicas(t, 5)
-	claims := p.waitForNodes(t, 5)
-
-	vms, err := p.vms(t.Context())
-	must(t, err)
-	i := slices.IndexFunc(vms, func(vm harness.Guest) bool { return vm.Name == claims[0].Name })
-	if i < 0 {
-		t.Fatalf("claim %s has no VM among %v", claims[0].Name, vmids(vms))
-	}
-	must(t, e.api.Destroy(t.Context(), vms[i]))
-	p.waitForDeletion(t, &claims[0])
-	p.waitForNodes(t, 5)
-
-	p.setReplicas(t, 1)
-	p.waitForNodes(t, 1)
-	p.setReplicas(t, 0)
-	p.waitForNodes(t, 0)
-	p.waitUntilGone(t)
-}
-
-// insufficientCapacity requests ten large VMs where each of the four hosts has capacity for
-// one. Core recreates a failed claim immediately, without backoff.
-func (e *env) insufficientCapacity(t *testing.T) {
-	needs(t, simulator("it knows the capacity of the hosts"))
-	const replicas, fitting = 10, 4
-	created := e.countClaims(t, "toomany")
-	p := e.newStaticNodePool(t, "toomany", "c1.8VCPU-16GB", replicas)
-	waiting := p.waitForInitialized(t, replicas, fitting)
-	for _, claim := range waiting {
-		message := p.waitForEvent(t, claim, "WaitingForCapacity")
-		for _, host := range []string{"pve1", "pve2", "pve3", "pve4", "CPU"} {
-			if !strings.Contains(message, host) {
-				t.Errorf("the event of claim %s does not contain %s: %s", claim, host, message)
-			}
-		}
-	}
-	// These pods run on the four nodes, so scaling down removes the other claims.
-	p.deployPods(t, fitting)
-	p.waitForPods(t, fitting)
-
-	before, window := created(), 15*time.Second
-	time.Sleep(window) // a loop would create hundreds
-	if after := created(); after-before > replicas-fitting {
-		t.Errorf("%d claims were created within %s for %d that wait, want at most one each", after-before, window, replicas-fitting)
-	}
-	if total := created(); total > 2*replicas {
-		t.Errorf("%d claims were created for %d replicas", total, replicas)
-	}
-	if vms, err := p.vms(t.Context()); err != nil || len(vms) != fitting {
-		t.Errorf("there are VMs %v (%v), want %d", vmids(vms), err, fitting)
-	}
-
-	p.setReplicas(t, fitting)
-	p.waitForNodes(t, fitting)
-	p.waitForPods(t, fitting)
-	p.scaleToZero(t)
-	p.setReplicas(t, 0)
-	p.waitForNodes(t, 0)
-	p.waitUntilGone(t)
+	needs(t, simulator("it knows the names and the capacity of the hosts"))
+	e := newEnv(t, setup{hosts: 2, featureGates: "StaticCapacity=true,TerminateFirstDrift=true"})
+	runShared(t, map[string]func(*testing.T){"machine": e.machine, "insufficient_capacity": e.insufficientCapacity})
 }
 
 // newStaticNodePool creates a NodePool with a fixed number of Nodes of one instance type.
-func (e *env) newStaticNodePool(t *testing.T, name, instanceType string, replicas int64) *nodePool {
+func (e *env) newStaticNodePool(t *testing.T, name, instanceType string, replicas int64, changes ...func(*harness.Kit)) *nodePool {
 	t.Helper()
 	return e.newNodePool(t, name, func(kit *harness.Kit) {
 		kit.Pool.Spec.Replicas = &replicas
@@ -102,94 +37,87 @@ func (e *env) newStaticNodePool(t *testing.T, name, instanceType string, replica
 		kit.Pool.Spec.Template.Spec.Requirements = append(kit.Pool.Spec.Template.Spec.Requirements, karpv1.NodeSelectorRequirementWithMinValues{
 			Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpIn, Values: []string{instanceType},
 		})
+		for _, change := range changes {
+			change(kit)
+		}
 	})
 }
 
-func (p *nodePool) setReplicas(t *testing.T, n int64) {
+func (p *nodePool) setReplicas(t *testing.T, n int) {
 	t.Helper()
-	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, n)
-	must(t, p.kube.Patch(t.Context(), &karpv1.NodePool{ObjectMeta: p.kit.Pool.ObjectMeta}, client.RawPatch(types.MergePatchType, patch)))
+	p.patch(t, p.kit.Pool, fmt.Sprintf(`{"spec":{"replicas":%d}}`, n))
 }
 
-// waitForNodes waits for exactly so many NodeClaims, all of them settled.
-func (p *nodePool) waitForNodes(t *testing.T, want int) []karpv1.NodeClaim {
-	t.Helper()
-	var claims []karpv1.NodeClaim
-	p.eventually(t, fmt.Sprintf("%d nodes of %s", want, p.name), func(ctx context.Context) (err error) {
-		if claims, err = p.claims(ctx); err != nil {
-			return err
-		}
-		if len(claims) != want {
-			return fmt.Errorf("there are %d claims", len(claims))
-		}
-		for i := range claims {
-			if err := settled(&claims[i]); err != nil {
-				return err
-			}
-		}
-		return nil
+// machine replaces the Node of a NodePool with a machine, which keeps its name, address, host and data disk.
+func (e *env) machine(t *testing.T) {
+	g := NewWithT(t)
+	p := e.newStaticNodePool(t, "db", "c1.1VCPU-2GB", 1, func(kit *harness.Kit) {
+		kit.Pool.Spec.Limits = karpv1.Limits{"nodes": resource.MustParse("1")}
+		spec := &kit.Class.Spec
+		spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{{
+			Name: "net0", Address4: &v1alpha1.AddressSource{CIDR: "172.16.0.0/12", Gateway: "172.16.255.254"},
+		}}}
+		spec.Disks = []v1alpha1.Disk{{Name: "data", Size: "5Gi", Storage: "local-lvm", Retain: true}}
+		spec.Machines = []v1alpha1.Machine{{Name: "db-1", Zone: "pve2", Addresses: []v1alpha1.MachineAddresses{{Interface: "net0", Address4: "172.16.0.11"}}}}
 	})
-	return claims
-}
-
-// waitForInitialized waits for so many NodeClaims of which some are settled, and returns the
-// names of the others.
-func (p *nodePool) waitForInitialized(t *testing.T, all, want int) (others []string) {
-	t.Helper()
-	p.eventually(t, fmt.Sprintf("%d claims of %s, %d with nodes", all, p.name, want), func(ctx context.Context) error {
-		claims, err := p.claims(ctx)
-		if err != nil {
-			return err
-		}
-		others = nil
-		for i := range claims {
-			if settled(&claims[i]) != nil {
-				others = append(others, claims[i].Name)
-			}
-		}
-		if len(claims) != all || len(others) != all-want {
-			return fmt.Errorf("found %d claims, %d without a node", len(claims), len(others))
-		}
-		return nil
-	})
-	return others
-}
-
-// waitForDeletion waits until a NodeClaim is deleted.
-func (p *nodePool) waitForDeletion(t *testing.T, claim *karpv1.NodeClaim) {
-	t.Helper()
-	// The controller waits two minutes before it considers the VM of a new claim missing.
-	p.within(t, 2*time.Minute+timeout(), "claim "+claim.Name+" to be deleted", func(ctx context.Context) error {
-		now := &karpv1.NodeClaim{}
-		err := p.kube.Get(ctx, client.ObjectKeyFromObject(claim), now)
-		if err == nil {
-			err = fmt.Errorf("it still exists, deleted at %v", now.DeletionTimestamp)
-		}
-		return client.IgnoreNotFound(err)
-	})
-}
-
-// countClaims returns a function that returns how many NodeClaims of a NodePool were created
-// since this call.
-func (e *env) countClaims(t *testing.T, pool string) func() int {
-	t.Helper()
-	watcher, err := e.kube.Watch(t.Context(), &karpv1.NodeClaimList{}, client.MatchingLabels{karpv1.NodePoolLabelKey: pool})
-	must(t, err)
-	t.Cleanup(watcher.Stop)
-	var mu sync.Mutex
-	seen := map[types.UID]bool{}
-	go func() {
-		for event := range watcher.ResultChan() {
-			if claim, ok := event.Object.(*karpv1.NodeClaim); ok && event.Type == watch.Added {
-				mu.Lock()
-				seen[claim.UID] = true
-				mu.Unlock()
-			}
-		}
-	}()
-	return func() int {
-		mu.Lock()
-		defer mu.Unlock()
-		return len(seen)
+	identify := func(claim *karpv1.NodeClaim) (mac string, data proxmox.Drive) {
+		vm, node := e.vmOf(g, claim), e.node(g, claim)
+		g.Expect([]string{vm.Name, node.Name, vm.Host, node.Status.Addresses[0].Address}).To(Equal([]string{"db-1", "db-1", "pve2", "172.16.0.11"}))
+		return proxmox.ParseNIC("net0", fmt.Sprint(vm.Config["net0"])).MAC, proxmox.ParseDrive("scsi1", fmt.Sprint(vm.Config["scsi1"]))
 	}
+	first := p.waitForClaim(t, "is settled", settled)
+	mac, data := identify(first)
+	g.Expect(data.SizeBytes).To(BeEquivalentTo(5 << 30))
+
+	// The disk grows with the replacement.
+	must(t, e.kube.Get(e.ctx, client.ObjectKeyFromObject(p.kit.Class), p.kit.Class))
+	p.kit.Class.Spec.Disks[0].Size = "6Gi"
+	must(t, e.kube.Update(e.ctx, p.kit.Class))
+	second := p.waitForClaim(t, "replaces the first", func(claim *karpv1.NodeClaim) error {
+		if claim.UID == first.UID {
+			return fmt.Errorf("claim %s is not replaced", claim.Name)
+		}
+		return settled(claim)
+	})
+	sameMAC, grown := identify(second)
+	g.Expect(sameMAC).To(Equal(mac))
+	g.Expect(grown.VolumeID).To(Equal(data.VolumeID))
+	g.Expect(grown.SizeBytes).To(BeEquivalentTo(6 << 30))
+}
+
+// insufficientCapacity requests six large VMs where each of the two hosts has capacity for one. Core recreates a claim that
+// fails immediately, without backoff, so the others have to wait.
+func (e *env) insufficientCapacity(t *testing.T) {
+	g := NewWithT(t)
+	const replicas, fitting = 6, 2
+	p := e.newStaticNodePool(t, "toomany", "c1.8VCPU-16GB", replicas)
+	known := map[types.UID]bool{}
+	waiting := func(g Gomega) (names []string) {
+		claims := p.claims(g)
+		for i := range claims {
+			known[claims[i].UID] = true
+			if settled(&claims[i]) != nil {
+				names = append(names, claims[i].Name)
+			}
+		}
+		g.Expect(claims).To(HaveLen(replicas))
+		return names
+	}
+	e.eventually(t, "Nodes on both hosts", func(g Gomega) { g.Expect(waiting(g)).To(HaveLen(replicas - fitting)) })
+	for _, name := range waiting(g) {
+		e.waitForEvent(t, name, "WaitingForCapacity")
+	}
+	for range 20 { // a loop would create dozens
+		time.Sleep(2 * pollInterval)
+		waiting(g)
+	}
+	g.Expect(len(known)).To(BeNumerically("<=", 2*replicas), "claims were created")
+	g.Expect(p.vms(g)).To(HaveLen(fitting))
+
+	// These pods run on the Nodes, so scaling down removes the other claims.
+	p.deployPods(t, fitting)
+	p.waitForPods(t, fitting)
+	p.setReplicas(t, fitting)
+	p.waitForNodes(t, fitting)
+	p.waitForPods(t, fitting)
 }

@@ -4,9 +4,7 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -16,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -39,9 +38,10 @@ func TestMigration(t *testing.T) {
 	values := e.releaseValues(name)
 	e.helm(t, values)
 	e.runInstalled(t)
-	p, claim, node := e.launchNode(t, name)
+	p := e.newNodePool(t, name, nil)
+	claim, node := p.oneNode(t)
 	e.controller.Stop()
-	e.disown(t, p, claim)
+	e.disown(t, claim)
 	home := t.TempDir()
 	e.shell(t, home, "helm -n kube-system uninstall "+releaseName)
 
@@ -57,12 +57,12 @@ func TestMigration(t *testing.T) {
 	}
 	e.runInstalled(t)
 	e.waitForEvent(t, claim.Name, "VMNotAdopted")
-	p.expectSameNode(t, node)
+	e.expectSameNode(t, node)
 
 	e.shell(t, home, blocks[3])
 	e.waitForEvent(t, claim.Name, "VMAdopted")
-	p.expectSameNode(t, node)
-	p.deleteClaims(t, claim)
+	e.expectSameNode(t, node)
+	p.deleteClaims(t)
 	e.detach(t, p, blocks[4])
 }
 
@@ -70,32 +70,20 @@ func TestMigration(t *testing.T) {
 // and its VM too.
 func (e *env) detach(t *testing.T, p *nodePool, block string) {
 	t.Helper()
-	must(t, harness.Scale(t.Context(), p.kube, p.name, 1))
-	p.waitForPods(t, 1)
+	g := NewWithT(t)
+	must(t, harness.Scale(e.ctx, e.kube, p.name, 1))
 	claim := p.waitForClaim(t, "is settled", settled)
-	node, err := p.node(t.Context(), claim)
-	must(t, err)
-	vm := vmOf(t, p, claim)
+	node, vm := e.node(g, claim), e.vmOf(g, claim)
 	e.controller.Stop()
-	e.disown(t, p, claim)
+	e.disown(t, claim)
 	e.shell(t, t.TempDir(), block)
-	must(t, e.controller.Start(t.Context()))
-	p.eventually(t, "the NodeClaim to be deleted", func(ctx context.Context) error {
-		err := p.kube.Get(ctx, client.ObjectKeyFromObject(claim), claim)
-		if err == nil {
-			err = errors.New("it exists")
-		}
-		return client.IgnoreNotFound(err)
-	})
-	p.expectSameNode(t, node)
-	must(t, p.kube.Get(t.Context(), client.ObjectKeyFromObject(node), node))
-	if len(node.OwnerReferences) > 0 || len(node.Finalizers) > 0 {
-		t.Errorf("Node %s has owners %v and finalizers %v, want none", node.Name, node.OwnerReferences, node.Finalizers)
-	}
+	must(t, e.controller.Start(e.ctx))
+	e.waitForDeletion(t, claim)
+	e.expectSameNode(t, node)
+	must(t, e.kube.Get(e.ctx, client.ObjectKeyFromObject(node), node))
+	g.Expect(node).To(And(HaveField("OwnerReferences", BeEmpty()), HaveField("Finalizers", BeEmpty())))
 	p.waitForPods(t, 1)
-	if found := p.guest(t, vm.VMID); found.Status != vm.Status {
-		t.Errorf("VM %d is %s, want %s", vm.VMID, found.Status, vm.Status)
-	}
+	g.Expect(e.guest(g, vm.VMID).Status).To(Equal(vm.Status))
 }
 
 // TestUpgradeFromPrevious follows docs/upgrade.md with a release of an earlier commit: the Node
@@ -111,17 +99,18 @@ func TestUpgradeFromPrevious(t *testing.T) {
 	const name = "upgraded"
 	e := newEnv(t, setup{idle: true, hosts: 2})
 	e.removeJoinPermissions(t)
-	must(t, e.plane.InstallChart(t.Context(), os.Getenv("HELM"), filepath.Join(previous, "charts", releaseName), releaseName, e.releaseValues(name)))
+	must(t, e.plane.InstallChart(e.ctx, os.Getenv("HELM"), filepath.Join(previous, "charts", releaseName), releaseName, e.releaseValues(name)))
 	e.runBinary(t, filepath.Join(previous, "controller"))
-	p, claim, node := e.launchNode(t, name)
+	p := e.newNodePool(t, name, nil)
+	claim, node := p.oneNode(t)
 	e.controller.Stop()
 	for _, block := range shellBlocks(t, "../../docs/upgrade.md") {
 		e.shell(t, t.TempDir(), block)
 	}
 	e.runInstalled(t)
-	p.expectSameNode(t, node)
+	e.expectSameNode(t, node)
 	p.expectSameClaim(t, claim)
-	p.deleteClaims(t, claim)
+	p.deleteClaims(t)
 }
 
 // releaseValues returns values that charts of other versions know too.
@@ -133,48 +122,27 @@ func (e *env) releaseValues(name string) map[string]any {
 	}
 }
 
-// launchNode launches a Node for a pod.
-func (e *env) launchNode(t *testing.T, name string) (*nodePool, *karpv1.NodeClaim, *corev1.Node) {
-	t.Helper()
-	p := e.newNodePool(t, name, nil)
-	p.deployPods(t, 1)
-	p.waitForPods(t, 1)
-	claim := p.waitForClaim(t, "is settled", settled)
-	node, err := p.node(t.Context(), claim)
-	must(t, err)
-	return p, claim, node
-}
-
 // disown makes a VM and its NodeClaim look like those of the other controller: the VM has no
 // ownership mark, and the NodeClaim has no record of the launch and hashes of another version.
-func (e *env) disown(t *testing.T, p *nodePool, claim *karpv1.NodeClaim) {
+func (e *env) disown(t *testing.T, claim *karpv1.NodeClaim) {
 	t.Helper()
-	vm := vmOf(t, p, claim)
-	must(t, e.api.Call(t.Context(), "PUT", fmt.Sprintf("/nodes/%s/qemu/%d/config", vm.Host, vm.VMID), url.Values{"delete": {"description"}}, nil))
+	vm := e.vmOf(NewWithT(t), claim)
+	must(t, e.api.Call(e.ctx, "PUT", fmt.Sprintf("/nodes/%s/qemu/%d/config", vm.Host, vm.VMID), url.Values{"delete": {"description"}}, nil))
 	changed := claim.DeepCopy()
 	maps.DeleteFunc(changed.Annotations, func(key, _ string) bool { return strings.HasPrefix(key, v1alpha1.Group+"/launch-") })
 	changed.Annotations[v1alpha1.AnnotationNodeClassHash] = "1"
 	changed.Annotations[v1alpha1.AnnotationNodeClassHashVersion] = "v1"
-	must(t, e.kube.Patch(t.Context(), changed, client.MergeFrom(claim)))
+	must(t, e.kube.Patch(e.ctx, changed, client.MergeFrom(claim)))
 }
 
 // expectSameNode checks that a Node was not recreated, and that it is ready.
-func (p *nodePool) expectSameNode(t *testing.T, want *corev1.Node) {
+func (e *env) expectSameNode(t *testing.T, want *corev1.Node) {
 	t.Helper()
-	p.eventually(t, "the same Node is ready", func(ctx context.Context) error {
+	e.eventually(t, "the same Node is ready", func(g Gomega) {
 		found := &corev1.Node{}
-		if err := p.kube.Get(ctx, client.ObjectKeyFromObject(want), found); err != nil {
-			return err
-		}
-		if found.UID != want.UID || found.Spec.ProviderID != want.Spec.ProviderID {
-			return fmt.Errorf("found Node %s of %s, want %s of %s", found.UID, found.Spec.ProviderID, want.UID, want.Spec.ProviderID)
-		}
-		for _, c := range found.Status.Conditions {
-			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
-				return nil
-			}
-		}
-		return fmt.Errorf("the Node %s is not ready", found.Name)
+		g.Expect(e.kube.Get(e.ctx, client.ObjectKeyFromObject(want), found)).To(Succeed())
+		g.Expect(found).To(And(HaveField("UID", want.UID), HaveField("Spec.ProviderID", want.Spec.ProviderID)))
+		g.Expect(harness.NodeReady(found)).To(BeTrue())
 	})
 }
 
@@ -195,8 +163,6 @@ func shellBlocks(t *testing.T, page string) []string {
 	for _, block := range regexp.MustCompile("(?ms)^ *```shell\\n(.*?)^ *```$").FindAllStringSubmatch(string(content), -1) {
 		blocks = append(blocks, block[1])
 	}
-	if len(blocks) < 2 {
-		t.Fatalf("found %d shell blocks in %s, want at least 2", len(blocks), page)
-	}
+	NewWithT(t).Expect(len(blocks)).To(BeNumerically(">=", 2), page)
 	return blocks
 }

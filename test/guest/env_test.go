@@ -6,7 +6,6 @@ package guest
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http/httptest"
@@ -24,7 +23,6 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/examples"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/qemu/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
@@ -111,7 +109,9 @@ func newEnv(t *testing.T) *env {
 	server := httptest.NewServer(newImageServer(images))
 	t.Cleanup(server.Close)
 	e.images = server.URL
-	e.placeSnippet(t)
+	api, err := e.guests.Server(e.plane, dhcpBridge, false)
+	must(t, err)
+	must(t, e.plane.PlaceSnippet(ctx, e.proxmox, api, region))
 	return e
 }
 
@@ -144,29 +144,6 @@ func adaptScenario(s *pvesim.Scenario) {
 		"net0": "virtio=BC:24:11:00:91:00,bridge=" + dhcpBridge, "serial0": "socket", "vga": "serial0", "agent": "enabled=1",
 		"smbios1": "uuid=00000000-0000-4000-8000-000000009100",
 	}})
-}
-
-// The join token in the snippet of examples/proxmox-cloud-init.
-const snippetTokenID, snippetTokenSecret = "static", "0123456789abcdef"
-
-// placeSnippet creates a join token for all VMs and writes it into a snippet on the host.
-func (e *env) placeSnippet(t *testing.T) {
-	t.Helper()
-	must(t, e.kube.Create(t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "bootstrap-token-" + snippetTokenID}, Type: corev1.SecretTypeBootstrapToken,
-		StringData: map[string]string{
-			"token-id": snippetTokenID, "token-secret": snippetTokenSecret, "usage-bootstrap-authentication": "true",
-			"auth-extra-groups": "system:bootstrappers:karpenter:proxmox",
-		},
-	}))
-	snippet, err := examples.Files.ReadFile("proxmox-cloud-init/worker.cfg")
-	must(t, err)
-	server, err := e.guests.Server(e.plane, dhcpBridge, false)
-	must(t, err)
-	e.proxmox.PutFile(pvesim.File{Storage: "local", Name: "snippets/worker.cfg", Text: strings.NewReplacer(
-		"CA_CERTIFICATE", base64.StdEncoding.EncodeToString(e.plane.Config.CAData),
-		"API_SERVER", server, "JOIN_TOKEN", snippetTokenID+"."+snippetTokenSecret, "REGION", region,
-	).Replace(string(snippet))})
 }
 
 // proxmoxCloudInit uses Proxmox's cloud-init drive, as examples/proxmox-cloud-init.

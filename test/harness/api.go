@@ -173,22 +173,25 @@ func (a *API) Hosts(ctx context.Context) (map[string]bool, error) {
 	return hosts, nil
 }
 
-// Guests returns the guests of all online hosts with their configurations.
-func (a *API) Guests(ctx context.Context) ([]Guest, error) {
+// online returns the names of the online hosts in order.
+func (a *API) online(ctx context.Context) (names []string, err error) {
 	hosts, err := a.Hosts(ctx)
+	maps.DeleteFunc(hosts, func(_ string, up bool) bool { return !up })
+	return slices.Sorted(maps.Keys(hosts)), err
+}
+
+// Guests returns the guests of all online hosts with their configurations.
+func (a *API) Guests(ctx context.Context) (out []Guest, err error) {
+	hosts, err := a.online(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var out []Guest
-	for _, host := range slices.Sorted(maps.Keys(hosts)) {
+	for _, host := range hosts {
 		var rows []struct {
 			VMID     int
 			Name     string
 			Status   string
 			Template int
-		}
-		if !hosts[host] {
-			continue
 		}
 		if err := a.Call(ctx, http.MethodGet, "/nodes/"+host+"/qemu", nil, &rows); err != nil {
 			return nil, err
@@ -219,16 +222,12 @@ func isNotFound(err error) bool {
 type Volume struct{ Host, ID string }
 
 // Volumes returns the volumes of all active storages of all online hosts.
-func (a *API) Volumes(ctx context.Context) ([]Volume, error) {
-	hosts, err := a.Hosts(ctx)
+func (a *API) Volumes(ctx context.Context) (out []Volume, err error) {
+	hosts, err := a.online(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var out []Volume
-	for _, host := range slices.Sorted(maps.Keys(hosts)) {
-		if !hosts[host] {
-			continue
-		}
+	for _, host := range hosts {
 		var storages []struct {
 			Storage         string
 			Enabled, Active int

@@ -6,6 +6,7 @@ package harness
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -57,31 +58,19 @@ func Pods(ctx context.Context, kube client.Client, name string) ([]corev1.Pod, e
 	if err := kube.List(ctx, list, client.InNamespace(appNamespace), client.MatchingLabels{"app": name}); err != nil {
 		return nil, fmt.Errorf("listing pods of %s: %w", name, err)
 	}
-	var out []corev1.Pod
-	for _, pod := range list.Items {
-		if pod.DeletionTimestamp.IsZero() {
-			out = append(out, pod)
-		}
-	}
-	return out, nil
+	return slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool { return !pod.DeletionTimestamp.IsZero() }), nil
 }
 
 // PodReady reports whether a pod is ready.
 func PodReady(pod *corev1.Pod) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 // NodeReady reports whether a Node is ready.
 func NodeReady(node *corev1.Node) bool {
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
 }

@@ -112,12 +112,12 @@ func (a *API) Clean(ctx context.Context, cluster string) (removed []string, err 
 func (a *API) waitForClones(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, cloneTimeout)
 	defer cancel()
-	hosts, err := a.Hosts(ctx)
+	hosts, err := a.online(ctx)
 	if err != nil {
 		return err
 	}
-	for host, up := range hosts {
-		for up {
+	for _, host := range hosts {
+		for {
 			var running []struct{ UPID string }
 			err := a.Call(ctx, http.MethodGet, "/nodes/"+host+"/tasks", url.Values{"source": {"active"}, "typefilter": {"qmclone"}}, &running)
 			if err != nil {

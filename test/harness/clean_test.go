@@ -9,9 +9,10 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -32,18 +33,15 @@ func TestClean(t *testing.T) {
 	for _, version := range []string{"8.4", "9.2"} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
+			g := NewWithT(t)
 			p, err := StartProxmox(t.Context(), ProxmoxOptions{Hosts: 2, Version: version, Speed: 20})
-			if err != nil {
-				t.Fatal(err)
-			}
+			g.Expect(err).NotTo(HaveOccurred())
 			t.Cleanup(p.Close)
 			add := func(vmid int, description string) {
 				t.Helper()
-				if err := p.API.Run(t.Context(), http.MethodPost, "/nodes/pve1/qemu", url.Values{
+				g.Expect(p.API.Run(t.Context(), http.MethodPost, "/nodes/pve1/qemu", url.Values{
 					"vmid": {fmt.Sprint(vmid)}, "name": {"karpenter-node"}, "description": {description}, "scsi0": {"local-lvm:1"},
-				}); err != nil {
-					t.Fatal(err)
-				}
+				})).To(Succeed())
 			}
 			add(20000, "")
 			add(20001, notes(otherRun, 20001))
@@ -51,28 +49,16 @@ func TestClean(t *testing.T) {
 			add(20003, notes(ownRun, 20003)+notes(ownRun, 20003))
 			add(20004, TestNotes(otherRun, 20004))
 			before, err := p.API.Holdings(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			g.Expect(err).NotTo(HaveOccurred())
 			add(20010, notes(ownRun, 20010))
 			add(20011, TestNotes(ownRun, 20011))
-			if err := p.API.Run(t.Context(), http.MethodPost, "/nodes/pve1/qemu/20010/status/start", nil); err != nil {
-				t.Fatal(err)
-			}
-			removed, err := p.API.Clean(t.Context(), ownRun)
-			if err != nil || len(removed) != 2 {
-				t.Errorf("deleted %q (%v), want two VMs", removed, err)
-			}
+			g.Expect(p.API.Start(t.Context(), Guest{Host: "pve1", VMID: 20010})).To(Succeed())
+			g.Expect(p.API.Clean(t.Context(), ownRun)).To(HaveLen(2))
 			after, err := p.API.Holdings(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if left := before.Diff(after); len(left) > 0 {
-				t.Errorf("changed: %q", left)
-			}
-			if _, err := p.API.Clean(t.Context(), ""); err == nil {
-				t.Error("cleaned up without a cluster ID")
-			}
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(before.Diff(after)).To(BeEmpty())
+			_, err = p.API.Clean(t.Context(), "")
+			g.Expect(err).To(HaveOccurred(), "without a cluster ID")
 		})
 	}
 }
@@ -88,49 +74,35 @@ func TestIsBootDriveOf(t *testing.T) {
 		"local:iso/karpenter--.iso":  false,
 		"local:iso/0b5c7a3e-own.iso": false,
 	} {
-		if got := (Volume{Host: "pve1", ID: id}).isBootDriveOf(ownRun); got != want {
-			t.Errorf("%s: %t, want %t", id, got, want)
-		}
+		NewWithT(t).Expect(Volume{Host: "pve1", ID: id}.isBootDriveOf(ownRun)).To(Equal(want), id)
 	}
 }
 
 func TestStaleRecords(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "runs")
+	g, dir := NewWithT(t), filepath.Join(t.TempDir(), "runs")
 	for cluster, lab := range map[string]string{"running": "https://a", "ended": "https://a", "other_lab": "https://b"} {
 		record, err := NewRecord(dir, cluster, lab)
-		if err != nil {
-			t.Fatal(err)
-		}
+		g.Expect(err).NotTo(HaveOccurred())
 		if cluster == "running" {
 			t.Cleanup(func() { _ = record.Release() })
-		} else if err := record.Release(); err != nil {
-			t.Fatal(err)
+		} else {
+			g.Expect(record.Release()).To(Succeed())
 		}
 	}
 	stale, err := StaleRecords(dir, "https://a")
-	if err != nil || len(stale) != 1 || stale[0].Cluster != "ended" {
-		t.Fatalf("stale records are %v (%v), want the ended run", stale, err)
-	}
-	if again, err := StaleRecords(dir, "https://a"); err != nil || len(again) != 0 {
-		t.Errorf("stale records are %v (%v), want none while they are locked", again, err)
-	}
-	if err := stale[0].Remove(); err != nil {
-		t.Fatal(err)
-	}
-	left, err := filepath.Glob(filepath.Join(dir, "*"))
-	if err != nil || len(left) != 2 || slices.ContainsFunc(left, func(name string) bool { return filepath.Base(name) == "ended" }) {
-		t.Errorf("records are %q (%v), want those of the running run and the other lab", left, err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(stale).To(HaveExactElements(HaveField("Cluster", "ended")))
+	g.Expect(StaleRecords(dir, "https://a")).To(BeEmpty(), "it is locked")
+	g.Expect(stale[0].Remove()).To(Succeed())
+	g.Expect(filepath.Glob(filepath.Join(dir, "*"))).To(ConsistOf(HaveSuffix("running"), HaveSuffix("other_lab")))
 }
 
 func TestLoadLab(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	g, dir := NewWithT(t), t.TempDir()
 	cloud := "clusters: [{region: home, url: https://127.0.0.1:8006, token_id: " + pvesim.DefaultTokenID + ", token_secret: " + pvesim.DefaultTokenSecret + "}]"
-	if err := os.WriteFile(filepath.Join(dir, "cloud.yaml"), []byte(cloud), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(os.WriteFile(filepath.Join(dir, "cloud.yaml"), []byte(cloud), 0o600)).To(Succeed())
 	const good = "cloudConfig: cloud.yaml\ntemplate: {name: ubuntu}\nvmids: {from: 20000, to: 20999}\n"
 	for name, c := range map[string]struct{ content, want string }{
 		"good":                {good, ""},
@@ -146,17 +118,13 @@ func TestLoadLab(t *testing.T) {
 		"hostname_as_address": {good + "nodeAddress: laptop\n", `"laptop"`},
 	} {
 		file := filepath.Join(dir, name)
-		if err := os.WriteFile(file, []byte(c.content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		g.Expect(os.WriteFile(file, []byte(c.content), 0o600)).To(Succeed())
 		lab, err := LoadLab(file)
-		switch {
-		case c.want == "" && (err != nil || lab.Region != "home" || lab.API == nil):
-			t.Errorf("%s: %v", name, err)
-		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), file)):
-			t.Errorf("%s: error %v, want it to contain %s and the file", name, err, c.want)
-		case err != nil && strings.Contains(err.Error(), pvesim.DefaultTokenSecret):
-			t.Errorf("%s: the error contains the secret", name)
+		if c.want == "" {
+			g.Expect(err).NotTo(HaveOccurred(), name)
+			g.Expect(lab.Region).To(Equal("home"))
+			continue
 		}
+		g.Expect(err).To(MatchError(And(ContainSubstring(c.want), ContainSubstring(file), Not(ContainSubstring(pvesim.DefaultTokenSecret)))), name)
 	}
 }

@@ -94,9 +94,6 @@ func (c *Controller) CloudConfig() string { return filepath.Join(c.options.Dir, 
 // Log returns the path of the log. A restart appends to it.
 func (c *Controller) Log() string { return c.log }
 
-// PID returns the process ID of the running controller.
-func (c *Controller) PID() int { return c.process.pid() }
-
 // Running reports whether the process is running.
 func (c *Controller) Running() bool { return c.process != nil && c.process.running() }
 

@@ -13,11 +13,10 @@ import (
 	"encoding/pem"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -48,9 +47,7 @@ func TestHoldingsDiff(t *testing.T) {
 		"guest_stopped": {change(func(g *Guest) { g.Status = "stopped" }), []string{"guest 101 (office) on host pve1 changed: it was running and is stopped"}},
 		"guest_changed": {change(func(g *Guest) { g.Config = map[string]any{"cores": 4.0} }), []string{"guest 101 (office) on host pve1 changed: option cores was 2 and is 4"}},
 	} {
-		if got := before.Diff(c.after); !slices.Equal(got, c.want) {
-			t.Errorf("%s: differences are %q, want %q", name, got, c.want)
-		}
+		NewWithT(t).Expect(before.Diff(c.after)).To(Equal(c.want), name)
 	}
 }
 
@@ -58,13 +55,9 @@ func TestHoldingsDiff(t *testing.T) {
 func request(t *testing.T, name, node, user string) client.Object {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: node}}, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	csr := &certificatesv1.CertificateSigningRequest{}
 	csr.Name = name
 	csr.Spec.SignerName = certificatesv1.KubeAPIServerClientKubeletSignerName
@@ -94,63 +87,45 @@ func TestCheckJoins(t *testing.T) {
 	} {
 		kube := fake.NewClientBuilder().WithObjects(c.requests...).Build()
 		joined, problems, err := w.CheckJoins(t.Context(), kube, []string{"a"})
-		if err != nil || joined != c.joined || (c.problem == "") != (len(problems) == 0) || !strings.Contains(strings.Join(problems, ";"), c.problem) {
-			t.Errorf("%s: %d joined with problems %q (%v), want %d and %q", name, joined, problems, err, c.joined, c.problem)
+		g := NewWithT(t)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(joined).To(Equal(c.joined), name)
+		if c.problem == "" {
+			g.Expect(problems).To(BeEmpty(), name)
+		} else {
+			g.Expect(problems).To(ContainElement(ContainSubstring(c.problem)), name)
 		}
 	}
 }
 
 func TestNewKit(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	kit, err := NewKit("blue", "https://192.0.2.1:6443")
-	if err != nil {
-		t.Fatal(err)
-	}
-	options := kit.Class.Spec.MetadataOptions
-	if kit.Pool.Spec.Template.Spec.NodeClassRef.Name != kit.Class.Name || kit.Class.Spec.InstanceTemplateRef.Name != kit.Template.Name ||
-		options.TemplatesRef.Name != kit.Templates.Name || options.ValuesRef.Name != kit.Values.Name {
-		t.Error("the objects do not refer to each other")
-	}
-	if kit.Values.StringData["apiServer"] != "https://192.0.2.1:6443" || kit.Templates.StringData["user-data"] == "" {
-		t.Error("the secrets are empty")
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(kit.Pool.Spec.Template.Spec.NodeClassRef.Name).To(Equal(kit.Class.Name))
+	g.Expect(kit.Class.Spec.InstanceTemplateRef.Name).To(Equal(kit.Template.Name))
+	g.Expect(kit.Class.Spec.MetadataOptions.TemplatesRef.Name).To(Equal(kit.Templates.Name))
+	g.Expect(kit.Class.Spec.MetadataOptions.ValuesRef.Name).To(Equal(kit.Values.Name))
+	g.Expect(kit.Values.StringData).To(HaveKeyWithValue("apiServer", "https://192.0.2.1:6443"))
+	g.Expect(kit.Templates.StringData["user-data"]).NotTo(BeEmpty())
 }
 
 func TestProcessExitError(t *testing.T) {
 	t.Parallel()
-	log := filepath.Join(t.TempDir(), "log")
+	g, log := NewWithT(t), filepath.Join(t.TempDir(), "log")
 	p, err := startProcess("tool", log, exec.Command("sh", "-c", "echo last line >&2; exit 3"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	err = until(ctx, time.Minute, p, func(context.Context) error { return context.DeadlineExceeded })
-	for _, want := range []string{"tool exited", "exit status 3", "last line", log} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %[2]v, want it to contain %[1]q", want, err)
-		}
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(until(t.Context(), time.Minute, p, func(context.Context) error { return context.DeadlineExceeded })).To(MatchError(And(
+		ContainSubstring("tool exited"), ContainSubstring("exit status 3"), ContainSubstring("last line"), ContainSubstring(log))))
 }
 
 func TestProcessStopKills(t *testing.T) {
 	t.Parallel()
-	log := filepath.Join(t.TempDir(), "log")
+	g, log := NewWithT(t), filepath.Join(t.TempDir(), "log")
 	p, err := startProcess("stubborn", log, exec.Command("sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.1; done"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = until(t.Context(), time.Minute, p, func(context.Context) error {
-		if Tail(log, 1) != "up" {
-			return context.DeadlineExceeded
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(func() string { return Tail(log, 1) }).Should(Equal("up"))
 	p.stop(200 * time.Millisecond)
-	if p.running() {
-		t.Error("process is still running")
-	}
+	g.Expect(p.running()).To(BeFalse())
 }

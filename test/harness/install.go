@@ -7,14 +7,17 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,6 +26,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/crds"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/examples"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 // InstallCRDs installs Karpenter's CRDs, ours and the given ones, and returns when the API server
@@ -95,6 +99,29 @@ func NewKit(name, apiServer string) (*Kit, error) {
 func ProxmoxCloudInitClass() (*v1alpha1.ProxmoxNodeClass, error) {
 	class := &v1alpha1.ProxmoxNodeClass{}
 	return class, decode("proxmox-cloud-init/nodeclass.yaml", &v1alpha1.ProxmoxUnmanagedTemplate{}, class)
+}
+
+// PlaceSnippet follows examples/proxmox-cloud-init: it creates a join token for all VMs and writes it into a snippet on each
+// host, with the URL of the API server.
+func (p *Plane) PlaceSnippet(ctx context.Context, proxmox *Proxmox, server, region string) error {
+	const id, secret = "static", "0123456789abcdef"
+	if err := p.Client.Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "bootstrap-token-" + id}, Type: corev1.SecretTypeBootstrapToken,
+		StringData: map[string]string{
+			"token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true",
+			"auth-extra-groups": "system:bootstrappers:karpenter:proxmox",
+		},
+	}); err != nil {
+		return fmt.Errorf("creating join token: %w", err)
+	}
+	snippet, err := examples.Files.ReadFile("proxmox-cloud-init/worker.cfg")
+	if err != nil {
+		return fmt.Errorf("reading example: %w", err)
+	}
+	proxmox.PutFile(pvesim.File{Storage: "local", Name: "snippets/worker.cfg", Text: strings.NewReplacer(
+		"CA_CERTIFICATE", base64.StdEncoding.EncodeToString(p.Config.CAData), "API_SERVER", server, "JOIN_TOKEN", id+"."+secret, "REGION", region,
+	).Replace(string(snippet))})
+	return nil
 }
 
 // PreparationSecret reads the boot data of the builder VM of examples/kubeadm.

@@ -5,6 +5,7 @@ package harness
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -25,15 +26,15 @@ type Holdings struct {
 
 // Holdings reads the guests and volumes of all online hosts.
 func (a *API) Holdings(ctx context.Context) (Holdings, error) {
-	var h Holdings
-	var err error
-	if h.Guests, err = a.Guests(ctx); err != nil {
-		return h, fmt.Errorf("listing holdings: %w", err)
+	guests, err := a.Guests(ctx)
+	if err != nil {
+		return Holdings{}, fmt.Errorf("listing holdings: %w", err)
 	}
-	if h.Volumes, err = a.Volumes(ctx); err != nil {
-		return h, fmt.Errorf("listing holdings: %w", err)
+	volumes, err := a.Volumes(ctx)
+	if err != nil {
+		return Holdings{}, fmt.Errorf("listing holdings: %w", err)
 	}
-	return h, nil
+	return Holdings{Guests: guests, Volumes: volumes}, nil
 }
 
 // Diff describes how after differs from before: leaked VMs and volumes, changed guests, and
@@ -88,30 +89,22 @@ func difference(a, b Guest) string {
 
 // LeakedObjects describes the NodeClaims, Nodes and join tokens that a Kubernetes cluster
 // still has.
-func LeakedObjects(ctx context.Context, kube client.Client) ([]string, error) {
-	var out []string
-	claims := &karpv1.NodeClaimList{}
-	if err := kube.List(ctx, claims); err != nil {
-		return nil, fmt.Errorf("listing NodeClaims: %w", err)
+func LeakedObjects(ctx context.Context, kube client.Client) (out []string, err error) {
+	claims, nodes := &karpv1.NodeClaimList{}, &corev1.NodeList{}
+	if err := errors.Join(kube.List(ctx, claims), kube.List(ctx, nodes)); err != nil {
+		return nil, fmt.Errorf("listing NodeClaims and Nodes: %w", err)
 	}
 	for _, claim := range claims.Items {
 		out = append(out, "nodeclaim "+claim.Name+" leaked")
-	}
-	nodes := &corev1.NodeList{}
-	if err := kube.List(ctx, nodes); err != nil {
-		return nil, fmt.Errorf("listing nodes: %w", err)
 	}
 	for _, node := range nodes.Items {
 		out = append(out, "node "+node.Name+" leaked")
 	}
 	tokens, err := JoinTokens(ctx, kube)
-	if err != nil {
-		return nil, err
-	}
 	for _, token := range tokens {
 		out = append(out, "join token secret "+token.Name+" leaked")
 	}
-	return out, nil
+	return out, err
 }
 
 // JoinTokens returns the Secrets of join tokens that the controller created.

@@ -7,12 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/url"
 	"os"
 	"slices"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -65,15 +63,12 @@ func (p *Plane) objects(ctx context.Context) (map[string]string, error) {
 
 // taskLogs returns the logs of all recorded tasks of online hosts by UPID.
 func (a *API) taskLogs(ctx context.Context) (map[string]string, error) {
-	hosts, err := a.Hosts(ctx)
+	hosts, err := a.online(ctx)
 	if err != nil {
 		return nil, err
 	}
 	logs := map[string]string{}
-	for _, host := range slices.Sorted(maps.Keys(hosts)) {
-		if !hosts[host] {
-			continue
-		}
+	for _, host := range hosts {
 		var tasks []struct{ UPID string }
 		if err := a.Call(ctx, http.MethodGet, "/nodes/"+host+"/tasks", url.Values{"limit": {"1000"}}, &tasks); err != nil {
 			return nil, err
@@ -83,11 +78,9 @@ func (a *API) taskLogs(ctx context.Context) (map[string]string, error) {
 			if err := a.Call(ctx, http.MethodGet, "/nodes/"+host+"/tasks/"+url.PathEscape(task.UPID)+"/log", url.Values{"limit": {"1000"}}, &lines); err != nil {
 				return nil, err
 			}
-			var text strings.Builder
 			for _, line := range lines {
-				text.WriteString(line.T + "\n")
+				logs["the log of task "+task.UPID] += line.T + "\n"
 			}
-			logs["the log of task "+task.UPID] = text.String()
 		}
 	}
 	return logs, nil

@@ -107,8 +107,6 @@ func RunProcess(ctx context.Context, name, log string, cmd *exec.Cmd) error {
 	return nil
 }
 
-func (p *process) pid() int { return p.cmd.Process.Pid }
-
 func (p *process) running() bool {
 	select {
 	case <-p.done:
@@ -136,7 +134,7 @@ func (p *process) stop(grace time.Duration) {
 
 func (p *process) signal(s syscall.Signal) {
 	if p.running() {
-		_ = syscall.Kill(p.pid(), s) // an error means that it has already ended
+		_ = syscall.Kill(p.cmd.Process.Pid, s) // an error means that it has already ended
 	}
 }
 

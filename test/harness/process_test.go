@@ -8,61 +8,45 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
+
+	. "github.com/onsi/gomega"
 )
 
 func TestProcessHostname(t *testing.T) {
 	t.Parallel()
+	g, log := NewWithT(t), filepath.Join(t.TempDir(), "log")
 	before, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
-	log := filepath.Join(t.TempDir(), "log")
+	g.Expect(err).NotTo(HaveOccurred())
 	p, err := startProcessOn("karpenter-0", "uname", log, exec.CommandContext(t.Context(), "uname", "-n"))
 	if errors.Is(err, syscall.EPERM) {
 		t.Skip("SKIPPED: UTS namespaces need root; make conformance runs in a user namespace")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	<-p.done
-	if got := strings.TrimSpace(Tail(log, 1)); got != "karpenter-0" {
-		t.Errorf("the process sees the host name %q, want karpenter-0", got)
-	}
-	if after, err := os.Hostname(); err != nil || after != before {
-		t.Errorf("the host name of this process is %q, want %q; error %v", after, before, err)
-	}
+	g.Expect(Tail(log, 1)).To(Equal("karpenter-0"))
+	g.Expect(os.Hostname()).To(Equal(before), "the host name of this process")
 }
 
 func TestRunProcess(t *testing.T) {
 	t.Parallel()
-	log := filepath.Join(t.TempDir(), "log")
-	if err := RunProcess(t.Context(), "true", log, exec.CommandContext(t.Context(), "true")); err != nil {
-		t.Error(err)
-	}
-	err := RunProcess(t.Context(), "sh", log, exec.CommandContext(t.Context(), "sh", "-c", "echo reason; exit 3"))
-	if err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "reason") {
-		t.Errorf("error %v, want exit status 3 and the output", err)
-	}
+	g, log := NewWithT(t), filepath.Join(t.TempDir(), "log")
+	g.Expect(RunProcess(t.Context(), "true", log, exec.CommandContext(t.Context(), "true"))).To(Succeed())
+	g.Expect(RunProcess(t.Context(), "sh", log, exec.CommandContext(t.Context(), "sh", "-c", "echo reason; exit 3"))).
+		To(MatchError(And(ContainSubstring("exit status 3"), ContainSubstring("reason"))))
 }
 
+// The forwards of a pod need one URL of the metrics.
 func TestControllerMetricsURLAfterRestart(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	c, err := NewController(ControllerOptions{Binary: "true", Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var urls []string
-	for range 2 {
-		if err := c.StartProcess(); err != nil {
-			t.Fatal(err)
-		}
-		<-c.Done()
-		urls = append(urls, c.MetricsURL())
-	}
-	if urls[0] != urls[1] {
-		t.Errorf("metrics moved from %s to %s, want one URL for the forwards of a pod", urls[0], urls[1])
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(c.StartProcess()).To(Succeed())
+	<-c.Done()
+	before := c.MetricsURL()
+	g.Expect(c.StartProcess()).To(Succeed())
+	<-c.Done()
+	g.Expect(c.MetricsURL()).To(Equal(before))
 }

@@ -4,6 +4,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -29,10 +30,10 @@ type ProxmoxOptions struct {
 	BootTime time.Duration
 	// NetworkTime is the time between the registration of a Node and Ready.
 	NetworkTime time.Duration
+	// InstallTime is how long a builder VM runs. Zero means 15 s; the controller considers less than 10 s a failure.
+	InstallTime time.Duration
 	// PodGraceLimit is the maximum time that a pod takes to terminate. Zero means no limit.
 	PodGraceLimit time.Duration
-	// GPUs is the number of devices of the mapping "gpu" on the first host.
-	GPUs int
 	// Admin enables the simulator's admin API for interactive use.
 	Admin bool
 	// Fresh starts a cluster as Proxmox's installer leaves it: no guests and no users except
@@ -59,20 +60,6 @@ type Proxmox struct {
 	tokenID, tokenSecret string
 }
 
-// SecondTokenID and SecondTokenSecret are a second token of the controller's user, for token
-// rotation.
-const (
-	SecondTokenID     = "kubernetes@pve!second"
-	SecondTokenSecret = "22222222-3333-4444-5555-666666666666"
-)
-
-// GPUMapping is the mapping of the simulated GPUs. GPUResource is the resource that their
-// device plugin registers.
-const (
-	GPUMapping  = "gpu"
-	GPUResource = "nvidia.com/gpu"
-)
-
 // StartProxmox starts the simulated cluster.
 func StartProxmox(ctx context.Context, o ProxmoxOptions) (*Proxmox, error) {
 	p := &Proxmox{scenario: pvesim.DefaultScenario(o.Hosts), tokenID: pvesim.DefaultTokenID, tokenSecret: pvesim.DefaultTokenSecret}
@@ -82,30 +69,11 @@ func StartProxmox(ctx context.Context, o ProxmoxOptions) (*Proxmox, error) {
 	if o.Version != "" {
 		p.scenario.Version = o.Version
 	}
-	for i := range p.scenario.Users {
-		user := &p.scenario.Users[i]
-		if token, ok := strings.CutPrefix(SecondTokenID, user.ID+"!"); ok {
-			user.Tokens = append(user.Tokens, pvesim.Token{ID: token, Secret: SecondTokenSecret})
-		}
-	}
-	if o.GPUs > 0 {
-		gpus := pvesim.Mapping{Kind: "pci", ID: GPUMapping}
-		for i := range o.GPUs {
-			gpus.Map = append(gpus.Map, fmt.Sprintf("node=%s,path=0000:%02x:00.0,id=10de:2204", p.scenario.Hosts[0].Name, i+1))
-		}
-		p.scenario.Mappings = append(p.scenario.Mappings, gpus)
-		for i := range p.scenario.Roles {
-			p.scenario.Roles[i].Privileges = append(p.scenario.Roles[i].Privileges, "Mapping.Audit", "Mapping.Use")
-		}
-	}
 	if o.Scenario != nil {
 		o.Scenario(p.scenario)
 	}
-	options := pvesim.Options{Speed: max(o.Speed, 0)}
+	options := pvesim.Options{Speed: cmp.Or(o.Speed, 1)}
 	p.addGuests(o, &options)
-	if options.Speed == 0 {
-		options.Speed = 1
-	}
 	if o.Admin {
 		options.AdminListen = "127.0.0.1:0"
 	}
@@ -131,8 +99,8 @@ func (p *Proxmox) addGuests(o ProxmoxOptions, options *pvesim.Options) {
 		options.Dir, options.TemplateImage = o.Guests.Dir(), o.Guests.Image()
 	} else {
 		simulated := guest.NewRuntime(guest.Options{
-			DevicePlugins:     map[string]string{GPUMapping: GPUResource},
-			HeartbeatInterval: o.Heartbeat, RestartDelay: 2 * time.Second, BootTime: o.BootTime, NetworkTime: o.NetworkTime, PodGraceLimit: o.PodGraceLimit})
+			HeartbeatInterval: o.Heartbeat, RestartDelay: 2 * time.Second, BootTime: o.BootTime, NetworkTime: o.NetworkTime, InstallTime: o.InstallTime,
+			PodGraceLimit: o.PodGraceLimit})
 		p.runtime, p.BootRecorder = simulated, NewBootRecorder(simulated)
 	}
 	options.Guests = p.BootRecorder

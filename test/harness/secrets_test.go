@@ -6,9 +6,9 @@ package harness
 import (
 	"encoding/base64"
 	"net/url"
-	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -36,12 +36,7 @@ func TestSecretsFindIn(t *testing.T) {
 		"PVE:root@pam:65A1B2C3::c2ln":                       "login ticket",
 		"Authorization: PVEAPIToken=a@pve!b=c":              "header of a token",
 	} {
-		found := s.FindIn("it", text)
-		if len(found) != 1 || !strings.Contains(found[0], want) {
-			t.Errorf("%q shows %q, want %s", text, found, want)
-		}
+		NewWithT(t).Expect(s.FindIn("it", text)).To(HaveExactElements(ContainSubstring(want)), text)
 	}
-	if found := s.FindIn("it", "https://10.0.0.1:6443 abcdef system:bootstrappers:karpenter true"); len(found) > 0 {
-		t.Errorf("found public values: %q", found)
-	}
+	NewWithT(t).Expect(s.FindIn("it", "https://10.0.0.1:6443 abcdef system:bootstrappers:karpenter true")).To(BeEmpty(), "public values")
 }

@@ -6,6 +6,7 @@ package perf_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
@@ -14,36 +15,40 @@ import (
 // burstSize is the number of nodes of a burst.
 const burstSize = 10
 
-// runBurst launches ten nodes on one host at the same time, deletes them at the same time, and
-// returns the number of calls per launch and per delete.
-func runBurst(t *testing.T, env *lab.Env, p *lab.Process, name string) (launch, del float64) {
+// runBurst launches n NodeClaims at the same time, deletes them at the same time, and returns the number of calls and the
+// simulated time of each.
+func runBurst(t *testing.T, env *lab.Env, p *lab.Process, name string, n int) (launch, del burstFigures) {
 	t.Helper()
 	env.Sim.ResetRequests()
-	launchAll(t, env, p, name, burstSize)
-	launch = countCalls(env.Sim) / burstSize
+	launch = burstFigures{took: launchAll(t, env, p, name, n), calls: countCalls(env.Sim)}
+	if left := len(env.Claims()); left != n {
+		t.Errorf("%d claims of %d failed", n-left, n)
+	}
 	// In production, a poll has seen the VMs by the time they are deleted.
 	testenv.Must(t, p.Refresh())
 	env.Sim.ResetRequests()
-	deleteAll(t, env, p, name, burstSize)
-	del = countCalls(env.Sim) / burstSize
+	del = burstFigures{took: deleteAll(t, env, p, name, n), calls: countCalls(env.Sim)}
 	if left := len(env.Claims()); left != 0 {
 		t.Fatalf("%d claims were not deleted", left)
 	}
 	return launch, del
 }
 
+type burstFigures struct {
+	took  time.Duration
+	calls float64
+}
+
 func TestCallsPerNodeBurst(t *testing.T) {
 	t.Parallel()
 	env := lab.New(t, lab.Options{Speed: 1, Scenario: largeHosts})
 	p := env.StartProcess(lab.ProcessOptions{Quiet: true})
-	var launches, deletes []float64
-	for i := range repeats(2, 5) {
-		launch, del := runBurst(t, env, p, fmt.Sprint("burst-", i))
-		t.Logf("burst %d: %.1f calls per launch, %.1f per delete", i, launch, del)
-		launches, deletes = append(launches, launch), append(deletes, del)
-	}
-	checkCount(t, "calls per launch in a burst", representative(launches))
-	checkCount(t, "calls per delete in a burst", representative(deletes))
+	launch, del := measure(repeats(2, 5), func(i int) (float64, float64) {
+		launch, del := runBurst(t, env, p, fmt.Sprint("burst-", i), burstSize)
+		return launch.calls / burstSize, del.calls / burstSize
+	})
+	checkCount(t, "calls per launch in a burst", launch)
+	checkCount(t, "calls per delete in a burst", del)
 }
 
 // TestTimeAfterBurst launches and deletes single nodes right after a burst, whose tasks took
@@ -54,13 +59,9 @@ func TestTimeAfterBurst(t *testing.T) {
 		for i := range repeats(3, warmupLaunches) {
 			l.run(fmt.Sprint("before-", i))
 		}
-		runBurst(l.t, l.env, l.p, "burst")
-		var launches, deletes []float64
-		for i := range repeats(3, 5) {
-			launch, del := l.run(fmt.Sprint("after-", i))
-			launches, deletes = append(launches, launch), append(deletes, del)
-		}
-		checkTime(l.t, "launch over critical path after a burst, "+profile, representative(launches))
-		checkTime(l.t, "delete over critical path after a burst, "+profile, representative(deletes))
+		runBurst(l.t, l.env, l.p, "burst", burstSize)
+		launch, del := measure(repeats(3, 5), func(i int) (float64, float64) { return l.run(fmt.Sprint("after-", i)) })
+		checkTime(l.t, "launch over critical path after a burst, "+profile, launch)
+		checkTime(l.t, "delete over critical path after a burst, "+profile, del)
 	})
 }

@@ -12,7 +12,6 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
 )
@@ -72,21 +71,11 @@ func burst(t *testing.T, hosts int) (launch, del float64) {
 	n := hosts * burstSize
 	env := lab.New(t, lab.Options{Hosts: hosts, Speed: slowSpeed(), Scenario: largeHosts})
 	p := env.StartProcess(lab.ProcessOptions{Quiet: true})
-	launched := launchAll(t, env, p, "pool", n)
-	most := 0
-	for _, host := range env.Hosts {
-		most = max(most, p.Inventory.View().NodePoolVMs(testenv.Region, host, "default"))
-	}
-	if left := len(env.Claims()); left != n {
-		t.Errorf("%d claims of %d failed", n-left, n)
-	}
-	// In production, a poll has seen the VMs by the time they are deleted.
-	testenv.Must(t, p.Refresh())
-	deleted := deleteAll(t, env, p, "pool", n)
-	t.Logf("%d claims on %d hosts: launched in %s, lock model %s, at most %d on one host; deleted in %s, lock model %s", n, hosts,
-		launched.Round(time.Millisecond), lockModelTime(burstSize), most, deleted.Round(time.Millisecond), deleteModelTime(burstSize))
+	launched, deleted := runBurst(t, env, p, "pool", n)
+	t.Logf("%d claims on %d hosts: launched in %s, lock model %s; deleted in %s, lock model %s", n, hosts,
+		launched.took.Round(time.Millisecond), lockModelTime(burstSize), deleted.took.Round(time.Millisecond), deleteModelTime(burstSize))
 	p.Kill()
-	return launched.Seconds() / lockModelTime(burstSize).Seconds(), deleted.Seconds() / deleteModelTime(burstSize).Seconds()
+	return launched.took.Seconds() / lockModelTime(burstSize).Seconds(), deleted.took.Seconds() / deleteModelTime(burstSize).Seconds()
 }
 
 // launchAll launches n NodeClaims at the same time and returns the simulated time that it took.

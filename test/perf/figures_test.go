@@ -11,27 +11,26 @@ import (
 	"testing"
 	"time"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/perf"
 )
 
-// recorder collects the figures of this run and writes each to the file PERF_RESULTS, so an
+// recorded are the figures of this run. Each is written to the file PERF_RESULTS at once, so an
 // aborted run keeps what it measured.
-type recorder struct {
-	mu      sync.Mutex
+var recorded = struct {
+	sync.Mutex
 	results perf.Results
-}
+}{results: perf.Results{}}
 
-var recorded = recorder{results: perf.Results{}}
-
-func (r *recorder) record(name string, value float64) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.results[name] = perf.Figure{Value: value, Command: os.Getenv("PERF_COMMAND")}
+func store(name string, value float64) error {
+	recorded.Lock()
+	defer recorded.Unlock()
+	recorded.results[name] = perf.Figure{Value: value, Command: os.Getenv("PERF_COMMAND")}
 	path := os.Getenv("PERF_RESULTS")
 	if !long() || path == "" {
 		return nil
 	}
-	return perf.UpdateResults(path, r.results)
+	return perf.UpdateResults(path, recorded.results)
 }
 
 // TestMain prints the table of "make bench".
@@ -66,9 +65,7 @@ const slack = 1.5
 func inRange(t *testing.T, name string, value float64) bool {
 	t.Helper()
 	r, err := perf.FindRange(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	return raceDetector || !long() && r.Contains(value, slack)
 }
 
@@ -94,12 +91,8 @@ func checkTime(t *testing.T, name string, value float64) {
 func check(t *testing.T, name string, value, slack float64) {
 	t.Helper()
 	r, err := perf.FindRange(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := recorded.record(name, value); err != nil {
-		t.Error(err)
-	}
+	testenv.Must(t, err)
+	testenv.Must(t, store(name, value))
 	t.Logf("%-52s %8.3f  (%s)", name, value, r)
 	if !r.Contains(value, slack) {
 		t.Errorf("%s: found %.3f, allowed: %s", name, value, r)
@@ -114,6 +107,15 @@ func representative(values []float64) float64 {
 		return sorted[len(sorted)/2]
 	}
 	return sorted[0]
+}
+
+// measure repeats a measurement of two figures and returns a representative value of each.
+func measure(times int, f func(i int) (a, b float64)) (a, b float64) {
+	as, bs := make([]float64, times), make([]float64, times)
+	for i := range times {
+		as[i], bs[i] = f(i)
+	}
+	return representative(as), representative(bs)
 }
 
 // p95 returns the 95th percentile in seconds.

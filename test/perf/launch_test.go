@@ -91,22 +91,36 @@ func TestCallsPerNode(t *testing.T) {
 	t.Parallel()
 	env := lab.New(t, lab.Options{Speed: 5})
 	p := env.StartProcess(lab.ProcessOptions{Quiet: true})
-	var launches, deletes []float64
-	for i := range warmupLaunches + repeats(3, 7) {
+	lifecycle := func(i int) (launch, del float64) {
 		name := fmt.Sprintf("pool-%d", i)
 		env.Sim.ResetRequests()
 		timeStep(t, env, p, lab.StepLaunch, env.Class.Name, name)
-		calls := countCalls(env.Sim)
+		launch = countCalls(env.Sim)
 		// In production, a poll has seen the VM by the time it is deleted.
 		testenv.Must(t, p.Refresh())
 		env.Sim.ResetRequests()
 		deleteClaim(t, env, p, name)
-		if i >= warmupLaunches {
-			launches, deletes = append(launches, calls), append(deletes, countCalls(env.Sim))
-		}
+		return launch, countCalls(env.Sim)
 	}
-	checkCount(t, "calls per launch", representative(launches))
-	checkCount(t, "calls per delete", representative(deletes))
+	measure(warmupLaunches, lifecycle)
+	launch, del := measure(repeats(3, 7), lifecycle)
+	checkCount(t, "calls per launch", launch)
+	checkCount(t, "calls per delete", del)
+}
+
+// TestIdleCalls checks that an idle controller sends few calls, regardless of the number of VMs. TestScale measures more.
+func TestIdleCalls(t *testing.T) {
+	t.Parallel()
+	env := lab.New(t, lab.Options{Hosts: 10, Scenario: largeHosts})
+	p := env.StartProcess(lab.ProcessOptions{})
+	launchAll(t, env, p, "idle", 20)
+	p.Run()
+	env.Clock.Sleep(time.Minute) // recent changes are read once more
+	env.Sim.ResetRequests()
+	env.Clock.Sleep(2 * time.Minute)
+	if calls := len(env.Sim.Requests()) / 2; calls > 8 {
+		t.Errorf("found %d calls per minute, want at most 8: %v", calls, env.Sim.RequestCounts())
+	}
 }
 
 // withStorage moves the disks of all guests to a storage of that type and latency profile.
@@ -209,12 +223,10 @@ func TestLaunchTime(t *testing.T) {
 		if !long() {
 			return
 		}
-		var first []float64
-		for i := range 3 {
+		first, _ := measure(3, func(i int) (float64, float64) {
 			l.restart()
-			launch, _ := l.run(fmt.Sprint("first-", i))
-			first = append(first, launch)
-		}
-		checkTime(l.t, "first launch over critical path, "+profile, representative(first))
+			return l.run(fmt.Sprint("first-", i))
+		})
+		checkTime(l.t, "first launch over critical path, "+profile, first)
 	})
 }

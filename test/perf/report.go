@@ -10,8 +10,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -140,11 +142,15 @@ func UpdateResults(path string, measured Results) error {
 			}
 		}
 	}
-	content, err := json.MarshalIndent(results, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encoding results: %w", err)
+	var rows []string // one line per figure
+	for _, name := range slices.Sorted(maps.Keys(results)) {
+		figure, err := json.Marshal(map[string]Figure{name: results[name]})
+		if err != nil {
+			return fmt.Errorf("encoding results: %w", err)
+		}
+		rows = append(rows, "  "+string(figure[1:len(figure)-1]))
 	}
-	if err := os.WriteFile(path, append(content, '\n'), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte("{\n"+strings.Join(rows, ",\n")+"\n}\n"), 0o644); err != nil {
 		return fmt.Errorf("writing results: %w", err)
 	}
 	return nil

@@ -52,10 +52,9 @@ type soak struct {
 	template   *v1alpha1.ProxmoxTemplate
 	kit        *harness.Kit
 	images     string
-	cluster    string
-	// before is what Proxmox stored at the start; foreign are the options of its guests.
+	// before is what Proxmox stored at the start; foreign are the VMIDs of its guests.
 	before  harness.Holdings
-	foreign map[int]map[string]string
+	foreign map[int]bool
 	// replicas are the desired replicas of each app.
 	replicas map[string]int
 	outages  outages
@@ -71,7 +70,7 @@ func newSoak(t *testing.T, version string, random *rand.Rand) *soak {
 	t.Helper()
 	ctx, dir := t.Context(), t.TempDir()
 	s := &soak{
-		t: t, rand: random, replicas: map[string]int{}, done: map[string]int{}, foreign: map[int]map[string]string{},
+		t: t, rand: random, replicas: map[string]int{}, done: map[string]int{}, foreign: map[int]bool{},
 		outages: outages{hanging: map[string]bool{}, down: map[string]bool{}}, broken: make(chan []string, 1),
 	}
 	var err error
@@ -92,13 +91,10 @@ func newSoak(t *testing.T, version string, random *rand.Rand) *soak {
 	t.Cleanup(s.plane.Stop)
 	s.kube = s.plane.Client
 	s.must(harness.InstallCRDs(ctx, s.kube))
-	system := &corev1.Namespace{}
-	s.must(s.kube.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, system))
-	s.cluster = string(system.UID)
 	s.before, err = s.proxmox.API.Holdings(ctx)
 	s.must(err)
 	for _, guest := range s.proxmox.Guests() {
-		s.foreign[guest.VMID] = guest.Options
+		s.foreign[guest.VMID] = true
 	}
 	s.startController(dir)
 	s.createObjects()

@@ -6,9 +6,7 @@ package soak
 import (
 	"context"
 	"fmt"
-	"maps"
-	"regexp"
-	"strconv"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,24 +20,13 @@ import (
 // firstVMID is the lowest VMID of Nodes. Templates have lower ones.
 const firstVMID = 20000
 
-// claimPattern matches the UID of a NodeClaim in the notes of its VM.
-var claimPattern = regexp.MustCompile(`"claim":"([^"]+)"`)
-
-// claimOf returns the UID of the NodeClaim that a VM belongs to, or "".
-func claimOf(guest pvesim.GuestState) string {
-	if found := claimPattern.FindStringSubmatch(guest.Options["description"]); found != nil {
-		return found[1]
-	}
-	return ""
-}
-
 // isNode reports whether a guest is a VM of ours that is or becomes a Node.
 func (s *soak) isNode(guest pvesim.GuestState) bool {
-	_, foreign := s.foreign[guest.VMID]
-	return !foreign && guest.VMID >= firstVMID
+	return !s.foreign[guest.VMID] && guest.VMID >= firstVMID
 }
 
-// monitor checks the invariants that must always hold.
+// monitor checks the invariant that must always hold. test/chaos checks others during the same disturbances: guests of other users,
+// NodeClaims with two VMs, duplicate addresses.
 func (s *soak) monitor(ctx context.Context) {
 	ticker := time.NewTicker(500 * time.Millisecond)
 	defer ticker.Stop()
@@ -49,7 +36,7 @@ func (s *soak) monitor(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		if violations := append(s.guestViolations(), s.budgetViolations(ctx)...); len(violations) > 0 {
+		if violations := s.budgetViolations(ctx); len(violations) > 0 {
 			s.broken <- violations
 			return
 		}
@@ -67,38 +54,6 @@ func (s *soak) failIfBroken() {
 		s.fail(fmt.Sprintf("during disturbances %v", s.done), violations)
 	default:
 	}
-}
-
-// guestViolations returns changed guests of other users, NodeClaims with two VMs, and addresses
-// that two VMs have.
-func (s *soak) guestViolations() (violations []string) {
-	missing := maps.Clone(s.foreign)
-	claims, addresses := map[string]int{}, map[string]int{}
-	for _, guest := range s.proxmox.Guests() {
-		if options, ok := s.foreign[guest.VMID]; ok {
-			delete(missing, guest.VMID)
-			if !maps.Equal(options, guest.Options) {
-				violations = append(violations, fmt.Sprintf("guest %d of another user was changed: it had %v and has %v", guest.VMID, options, guest.Options))
-			}
-			continue
-		}
-		if claim := claimOf(guest); claim != "" {
-			if other, twice := claims[claim]; twice {
-				violations = append(violations, fmt.Sprintf("VMs %d and %d both belong to claim %s", other, guest.VMID, claim))
-			}
-			claims[claim] = guest.VMID
-		}
-		if address := guest.Options["ipconfig0"]; s.isNode(guest) && address != "" {
-			if other, twice := addresses[address]; twice {
-				violations = append(violations, fmt.Sprintf("VMs %d and %d both have the address %s", other, guest.VMID, address))
-			}
-			addresses[address] = guest.VMID
-		}
-	}
-	for vmid := range missing {
-		violations = append(violations, fmt.Sprintf("guest %d of another user is gone", vmid))
-	}
-	return violations
 }
 
 // budgetViolations returns the NodeClaims that Karpenter disrupts at the same time, if they are
@@ -131,9 +86,7 @@ func (s *soak) violations() []string {
 	for _, node := range nodes.Items {
 		ready[node.Name] = harness.NodeReady(&node)
 	}
-	uids := map[string]string{}
 	for _, claim := range claims.Items {
-		uids[string(claim.UID)] = claim.Name
 		if !claim.DeletionTimestamp.IsZero() || !ready[claim.Status.NodeName] || !claim.StatusConditions().Get(karpv1.ConditionTypeInitialized).IsTrue() {
 			violations = append(violations, fmt.Sprintf("claim %s: deleting %t, node %q ready %t", claim.Name, !claim.DeletionTimestamp.IsZero(), claim.Status.NodeName, ready[claim.Status.NodeName]))
 		}
@@ -145,15 +98,7 @@ func (s *soak) violations() []string {
 	if len(violations) > 0 {
 		return violations // further violations would only be consequences
 	}
-	violations = append(violations, s.vmViolations(uids)...)
-	violations = append(violations, s.volumeViolations(ctx)...)
-	violations = append(violations, s.ledgerViolations(ctx)...)
-	tokens, err := harness.JoinTokens(ctx, s.kube)
-	s.must(err)
-	for _, token := range tokens {
-		violations = append(violations, "join token "+token.Name+" is left")
-	}
-	return violations
+	return s.vmViolations(len(claims.Items))
 }
 
 // podViolations returns the apps that do not have their pods.
@@ -174,87 +119,24 @@ func (s *soak) podViolations(ctx context.Context) (violations []string) {
 	return violations
 }
 
-// vmViolations compares the VMs and templates with the NodeClaims and the ProxmoxTemplate.
-func (s *soak) vmViolations(claims map[string]string) (violations []string) {
-	missing, templates := maps.Clone(claims), map[string]int{}
+// vmViolations compares the number of VMs and templates with that of the NodeClaims and hosts. removeAll checks that nothing else is
+// left, and test/chaos the rest.
+func (s *soak) vmViolations(claims int) (violations []string) {
+	templates := 0
 	for _, guest := range s.proxmox.Guests() {
-		if _, foreign := s.foreign[guest.VMID]; foreign {
-			continue
-		}
-		if !s.isNode(guest) {
-			templates[guest.Host]++
-			continue
-		}
-		uid := claimOf(guest)
-		delete(missing, uid)
-		if claims[uid] == "" || guest.Status != "running" || guest.Lock != "" {
-			violations = append(violations, fmt.Sprintf("VM %d on host %s of claim %q is %s, lock %q", guest.VMID, guest.Host, claims[uid], guest.Status, guest.Lock))
-		}
-	}
-	for _, name := range missing {
-		violations = append(violations, fmt.Sprintf("claim %s has no VM", name))
-	}
-	for _, host := range s.hostNames() {
-		if templates[host] != 1 {
-			violations = append(violations, fmt.Sprintf("host %s has %d templates of ours, want 1", host, templates[host]))
-		}
-	}
-	return violations
-}
-
-// volumePattern matches the VMID in the name of a disk.
-var volumePattern = regexp.MustCompile(`(?:vm|base)-(\d+)-`)
-
-// volumeViolations returns disks without a guest, and boot drives.
-func (s *soak) volumeViolations(ctx context.Context) (violations []string) {
-	volumes, err := s.proxmox.API.Volumes(ctx)
-	if err != nil {
-		return []string{err.Error()}
-	}
-	vmids := map[int]bool{}
-	for _, guest := range s.proxmox.Guests() {
-		vmids[guest.VMID] = true
-	}
-	for _, volume := range volumes {
-		found := volumePattern.FindStringSubmatch(volume.ID)
-		if found == nil {
-			continue // an image
-		}
-		if vmid, err := strconv.Atoi(found[1]); err != nil || !vmids[vmid] {
-			violations = append(violations, fmt.Sprintf("volume %s is left on host %s", volume.ID, volume.Host))
-		}
-	}
-	own, err := s.proxmox.API.HoldingsOf(ctx, s.cluster)
-	if err != nil {
-		return []string{err.Error()}
-	}
-	for _, drive := range own.Volumes {
-		violations = append(violations, fmt.Sprintf("boot drive %s is left on host %s", drive.ID, drive.Host))
-	}
-	return violations
-}
-
-// ledgerViolations compares the CPUs that the controller considers allocated with those of the
-// guests.
-func (s *soak) ledgerViolations(ctx context.Context) (violations []string) {
-	cpus := map[string]float64{}
-	for _, guest := range s.proxmox.Guests() {
-		if !guest.Template {
-			cpus[guest.Host] += float64(guest.CPUs)
-		}
-	}
-	for _, host := range s.hostNames() {
-		used := 0.0
-		for _, state := range []string{"allocated", "reserved"} {
-			value, err := s.controller.Metric(ctx, "karpenter_proxmox_host_cpus", map[string]string{"region": region, "host": host, "state": state})
-			if err != nil {
-				return []string{err.Error()}
+		switch {
+		case s.foreign[guest.VMID]:
+		case !s.isNode(guest):
+			templates++
+		default:
+			claims--
+			if guest.Status != "running" || guest.Lock != "" {
+				violations = append(violations, fmt.Sprintf("VM %d on host %s is %s, lock %q", guest.VMID, guest.Host, guest.Status, guest.Lock))
 			}
-			used += value
 		}
-		if used != cpus[host] {
-			violations = append(violations, fmt.Sprintf("the controller considers %v CPUs of host %s used, its guests have %v", used, host, cpus[host]))
-		}
+	}
+	if claims != 0 || templates != hosts {
+		violations = append(violations, fmt.Sprintf("%d NodeClaims more than VMs; %d templates, want one on each host", claims, templates))
 	}
 	return violations
 }
@@ -265,7 +147,7 @@ func (s *soak) ledgerViolations(ctx context.Context) (violations []string) {
 func (s *soak) actAsAdmin() {
 	ctx := s.t.Context()
 	for _, guest := range s.proxmox.Guests() {
-		if _, foreign := s.foreign[guest.VMID]; foreign || guest.Lock == "" || s.hasRunningTask(ctx, guest.Host) || s.lockOf(guest.VMID) != guest.Lock {
+		if s.foreign[guest.VMID] || guest.Lock == "" || s.hasRunningTask(ctx, guest.Host) || !s.isStillLocked(guest) {
 			continue
 		}
 		s.t.Logf("deleting VM %d on host %s as root: lock %q without a task", guest.VMID, guest.Host, guest.Lock)
@@ -275,14 +157,9 @@ func (s *soak) actAsAdmin() {
 	}
 }
 
-// lockOf returns the lock of a guest, which may have been removed at the end of a task.
-func (s *soak) lockOf(vmid int) string {
-	for _, guest := range s.proxmox.Guests() {
-		if guest.VMID == vmid {
-			return guest.Lock
-		}
-	}
-	return ""
+// isStillLocked reports whether a guest has the same lock as before, which may have been removed at the end of a task.
+func (s *soak) isStillLocked(was pvesim.GuestState) bool {
+	return slices.ContainsFunc(s.proxmox.Guests(), func(now pvesim.GuestState) bool { return now.VMID == was.VMID && now.Lock == was.Lock })
 }
 
 // hasRunningTask reports whether a task runs on a host.
