@@ -9,8 +9,9 @@ export GOTOOLCHAIN := go1.26.10
 # The same flags for everything, so all builds share Go's cache. Only the race detector needs cgo.
 export CGO_ENABLED := 0
 export GOFLAGS := -buildvcs=false -trimpath
-# The race detector waits for a second at the end of each process by default.
-RACE := GORACE=atexit_sleep_ms=100 CGO_ENABLED=1 go test -race
+# RACE=1 runs unit tests with the race detector; CI=true prints the times of "make test" with those of the rest.
+RACE ?=
+CI ?=
 # On a busy machine gomega's default timeout of one second is too short.
 export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT := 60s
 
@@ -30,7 +31,7 @@ CONTROLLER := $(BIN)/controller
 CLOUD_CONTROLLER := $(BIN)/cloud-controller-manager
 DEMO := $(BIN)/demo
 E2E = KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) CONTROLLER=$(CONTROLLER) PVESIM=$(BIN)/pvesim MANIFEST=$(CACHE)/install.yaml \
-	CLOUD_CONTROLLER=$(CLOUD_CONTROLLER) $(RACE) -count=1
+	CLOUD_CONTROLLER=$(CLOUD_CONTROLLER) go test -count=1
 ifdef E2E_PROXMOX_CONFIG
 # Tests run in the directory of their package, so the path must be absolute.
 override E2E_PROXMOX_CONFIG := $(abspath $(E2E_PROXMOX_CONFIG))
@@ -60,6 +61,7 @@ SUITE ?= trixie
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
 TOOL := go tool -modfile=$(CURDIR)/go.tools.mod
+LINTER := go tool -modfile=$(CURDIR)/go.lint.mod golangci-lint
 HELM := $(BIN)/helm
 HELM_DOCS := $(BIN)/helm-docs
 CHARTS ?= oci://ghcr.io/karpenter-proxmox/charts
@@ -102,25 +104,52 @@ clean: ## Delete everything that was built, except for Go's own cache
 
 ##@ Tests
 
+# What a newcomer runs before a pull request, and CI before CI_CHECKS.
 .PHONY: test
-test: $(KUBEPLANE) $(HELM) ## Run all checks of CI, and print the time of each
-	@rm -f $(CACHE)/times
-	@$(MAKE) --no-print-directory --jobs=2 timed-lint timed-verify timed-kubeplane-test
-	@# unit and e2e start up to ten API servers each, so they do not run at the same time. The others use one CPU.
-	@$(MAKE) --no-print-directory timed-unit
-	@$(MAKE) --no-print-directory --jobs=2 timed-e2e timed-recipes timed-reproducible
-	@cat $(CACHE)/times
+test: ## Build everything, run the unit tests and a short end-to-end run, and check generated files; RACE=1 uses the race detector
+	@mkdir -p $(CACHE) && rm -f $(CACHE)/times
+	@$(MAKE) --no-print-directory timed-build
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 timed-verify timed-unit
+	@$(MAKE) --no-print-directory timed-e2e-short
+	@test -n '$(CI)' || cat $(CACHE)/times
+	@echo 'CI also runs: $(CI_CHECKS). "make ci" runs everything.'
+
+# The first two compile, and the others of a group mostly wait.
+CI_CHECKS := verify-modules lint recipes unit-rest e2e kubeplane-test clients reproducible
+
+.PHONY: ci
+ci: ## Run "make test" with the race detector and then the rest of CI; show all failures and the time of each step
+	@.ci/run
+
+.PHONY: ci-checks
+ci-checks:
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 timed-verify-modules timed-lint timed-recipes; lint=$$?; \
+	$(MAKE) --no-print-directory timed-unit-rest; unit=$$?; \
+	$(MAKE) --no-print-directory --keep-going --jobs=2 timed-e2e timed-kubeplane-test timed-clients timed-reproducible; exit $$((lint + unit + $$?))
 
 timed-%:
-	@start=$$SECONDS && $(MAKE) --no-print-directory $* && printf '%-15s %4d s\n' $* $$((SECONDS - start)) >> $(CACHE)/times
+	@start=$$SECONDS failed=; $(MAKE) --no-print-directory $* || failed=', failed'; \
+	printf '%-15s %4d s%s\n' $* $$((SECONDS - start)) "$$failed" >> $(CACHE)/times; test -z "$$failed"
+
+.PHONY: build
+build: $(KUBEPLANE) $(HELM) controller pvesim manifest
+
+# test/e2e has its own targets.
+packages = $$(go list $(1) | grep -v /test/e2e)
+# Lint includes vet. Less garbage collection saves time of the tests and the linker, which needs no debugging information.
+# The race detector waits for a second at the end of each process by default. Go reuses results of tests only in a fixed order.
+GO_TEST = GOGC=300 KUBEBUILDER_ASSETS=$(ENVTEST) KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) go run ./hack/testserver env \
+	$(if $(RACE),GORACE=atexit_sleep_ms=100 CGO_ENABLED=1) go test $(if $(RACE),-race) -ldflags '-s -w' -vet=off -timeout 20m
 
 .PHONY: unit
-unit: $(ENVTEST)/kube-apiserver $(HELM) ## Run the unit tests with the race detector and a real API server
-	$(call log,"testing the packages with the race detector (about 8 minutes on 2 cores; first time: several minutes more of compiling)")
-	@# The packages that take longest start first. Lint includes vet. Less garbage collection saves time of the tests, the linker and the API server.
-	GOGC=300 KUBEBUILDER_ASSETS=$(ENVTEST) KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) \
-		go run ./hack/testserver env $(RACE) -p 4 -vet=off -shuffle=on -timeout 40m \
-		./internal/template ./test/chaos ./test/perf ./internal/instance/launch $$(go list ./... | grep -v /test/e2e)
+unit: $(ENVTEST)/kube-apiserver ## Run the unit tests of the controller, nearly all in virtual time; RACE=1 uses the race detector
+	$(call log,"testing the controller (a minute; first time minutes of compiling)")
+	@$(GO_TEST) $(if $(RACE),-shuffle=on) ./internal/controllers ./internal/instance ./internal/template $(call packages,./api/... ./internal/... ./hack/...)
+
+.PHONY: unit-rest
+unit-rest: $(ENVTEST)/kube-apiserver $(HELM) ## Run the other unit tests: simulator, programs, chart, documentation, faults at every call
+	$(call log,"testing simulator, programs, chart and documentation (minutes)")
+	@$(GO_TEST) ./test/chaos ./cmd/kubectl-proxmox $(call packages,./pvesim/... ./cmd/... ./examples ./test/...)
 
 .PHONY: recipes
 recipes: ## Check the rendered recipes with cloud-init's schemas, the loader of Talos, and Ignition
@@ -137,13 +166,19 @@ kubeplane-test: $(KUBEPLANE) ## Test the Kubernetes control plane binary
 	$(call log,"testing kubeplane (about 30 seconds)")
 	cd kubeplane && KUBEPLANE=$(KUBEPLANE) go test -modfile=$(KUBEPLANE_MODULE).mod -shuffle=on -timeout 10m ./internal/...
 
+# It needs seconds for each Node, and shows that the parts work together: the unit tests are fakes and simulations.
+.PHONY: e2e-short
+e2e-short: $(KUBEPLANE) $(HELM) controller pvesim manifest ## Run the end-to-end tests that show most in the shortest time
+	$(call log,"testing end to end with Kubernetes $(KUBERNETES) (a minute)")
+	$(E2E) -short -timeout 10m ./test/e2e
+
 .PHONY: e2e
-e2e: $(KUBEPLANE) $(HELM) controller pvesim cloud-controller manifest ## Run end-to-end tests with a simulated Proxmox; E2E_PROXMOX_CONFIG=file uses your own, KUBERNETES=1.30 another version, E2E_LONG=1 waits longer (docs/e2e.md)
+e2e: $(KUBEPLANE) $(HELM) controller pvesim cloud-controller manifest ## Run end-to-end tests with a simulated Proxmox; E2E_PROXMOX_CONFIG=file uses your own, KUBERNETES=1.30 another version (docs/e2e.md)
 ifdef E2E_PROXMOX_CONFIG
 	$(call log,"testing end to end with the Proxmox of $(E2E_PROXMOX_CONFIG) (the duration depends on its VMs)")
 	$(E2E) -v -timeout 4h ./test/e2e | grep --line-buffered -v -e '^=== '
 else
-	$(call log,"testing end to end with Kubernetes $(KUBERNETES) (about 8 minutes on 2 cores)")
+	$(call log,"testing end to end with Kubernetes $(KUBERNETES) (about 4 minutes on 2 cores)")
 	$(E2E) -timeout 60m ./test/e2e/...
 endif
 
@@ -159,10 +194,9 @@ e2e-upgrade: $(KUBEPLANE) $(HELM) controller pvesim ## Upgrade a release of the 
 	PREVIOUS=$(CACHE)/previous $(E2E) -v -run TestUpgradeFromPrevious ./test/e2e | grep --line-buffered -v -e '^=== '
 
 .PHONY: monitoring
-monitoring: $(PROMETHEUS) $(HELM) $(KUBEPLANE) controller ## Test the alerts with promtool, and the dashboard with a Prometheus that scrapes the controller
-	$(call log,"testing dashboard and alerts (about two minutes)")
+monitoring: $(PROMETHEUS) $(HELM) ## Test alerts and dashboard with promtool
+	$(call log,"testing dashboard and alerts")
 	PATH=$(dir $(PROMETHEUS)):$$PATH HELM=$(HELM) go test -count=1 -run 'Alert|Dashboard' ./test/chart
-	PATH=$(dir $(PROMETHEUS)):$$PATH $(E2E) -timeout 20m -run TestPrometheus ./test/e2e
 
 .PHONY: e2e-clean
 e2e-clean: ## Delete objects of aborted end-to-end tests from your own Proxmox; E2E_CLUSTER_ID=id includes those of that run
@@ -269,13 +303,6 @@ generate: $(HELM_DOCS) ## Generate deep copies, CRDs, the charts' copies of them
 verify: $(HELM_DOCS) ## Check that go.mod and generated files are up to date, without changing anything
 	$(call log,"verifying go.mod and generated files (seconds; first time a minute to build controller-gen)")
 	@go mod tidy -diff || { echo 'verify: go.mod or go.sum is stale: run "go mod tidy"' >&2; exit 1; }
-	@cd examples/verify && go mod tidy -diff || { echo 'verify: examples/verify/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
-	@cd kubeplane && go mod tidy -modfile=$(KUBEPLANE_MODULE).mod -diff || { echo 'verify: kubeplane/$(KUBEPLANE_MODULE).mod or .sum is stale: run "go mod tidy -modfile=$(KUBEPLANE_MODULE).mod" there' >&2; exit 1; }
-	@cd test/cloudcontroller && go mod tidy -diff || { echo 'verify: test/cloudcontroller/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
-	@cd test/clients && go mod tidy -diff || { echo 'verify: test/clients/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
-	@cd test/conformance && go mod tidy -diff || { echo 'verify: test/conformance/go.mod or go.sum is stale: run "go mod tidy" there' >&2; exit 1; }
-	@core=$$(go list -m sigs.k8s.io/karpenter) && suites=$$(cd test/conformance && go list -m sigs.k8s.io/karpenter) && [ "$$core" = "$$suites" ] || \
-		{ echo "verify: test/conformance/go.mod has $$suites, want the version of go.mod: $$core" >&2; exit 1; }
 	@stale= fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && \
 	$(call generate-into,$$fresh) && \
 	for path in $(GENERATED); do \
@@ -283,11 +310,24 @@ verify: $(HELM_DOCS) ## Check that go.mod and generated files are up to date, wi
 	done && \
 	if [ -n "$$stale" ]; then echo "verify: generated files are stale:$$stale: run \"make generate\"" >&2; exit 1; fi
 
+# Modules whose dependencies only some targets need.
+MODULES := examples/verify test/cloudcontroller test/clients test/conformance
+
+.PHONY: verify-modules
+verify-modules: ## Check that the other modules are up to date
+	$(call log,"verifying the other modules (seconds; first time minutes to download their dependencies)")
+	@for module in $(MODULES); do (cd $$module && go mod tidy -diff) || \
+		{ echo "verify-modules: $$module/go.mod or go.sum is stale: run \"go mod tidy\" there" >&2; exit 1; }; done
+	@cd kubeplane && go mod tidy -modfile=$(KUBEPLANE_MODULE).mod -diff || \
+		{ echo 'verify-modules: kubeplane/$(KUBEPLANE_MODULE).mod or .sum is stale: run "go mod tidy -modfile=$(KUBEPLANE_MODULE).mod" there' >&2; exit 1; }
+	@core=$$(go list -m sigs.k8s.io/karpenter) && suites=$$(cd test/conformance && go list -m sigs.k8s.io/karpenter) && [ "$$core" = "$$suites" ] || \
+		{ echo "verify-modules: test/conformance/go.mod has $$suites, want the version of go.mod: $$core" >&2; exit 1; }
+
 .PHONY: lint
 lint: ## Run the linters, including the import rules
 	$(call log,"linting (first time: 5 to 12 minutes to build golangci-lint and its cache; then seconds)")
-	$(TOOL) golangci-lint run --allow-serial-runners ./...
-	cd kubeplane && $(TOOL) golangci-lint run --allow-serial-runners ./internal/...
+	$(LINTER) run --allow-serial-runners ./...
+	cd kubeplane && $(LINTER) run --allow-serial-runners ./internal/...
 	for module in test/conformance test/clients; do (cd $$module && go vet ./...) || exit 1; done
 
 .PHONY: vulncheck
@@ -297,7 +337,7 @@ vulncheck: ## Check the dependencies for known vulnerabilities (needs vuln.go.de
 
 .PHONY: fix
 fix: ## Apply the fixes of the linters: formatting, imports, outdated idioms
-	$(TOOL) golangci-lint run --allow-serial-runners --fix ./...
+	$(LINTER) run --allow-serial-runners --fix ./...
 
 ##@ Binaries
 
@@ -427,16 +467,16 @@ $(KUBEPLANE): $(shell find kubeplane -name '*.go' ! -name '*_test.go') kubeplane
 	@touch $@
 
 # Without these flags helm assumes Kubernetes 1.20.
-$(HELM): go.helm.mod go.helm.sum
+$(HELM): go.tools.mod go.tools.sum
 	$(call log,"building helm (first time: 2–3 minutes)")
 	@mkdir -p $(@D)
-	@go build -modfile=go.helm.mod -o $@ \
+	@go build -modfile=go.tools.mod -o $@ \
 		-ldflags '-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36' helm.sh/helm/v3/cmd/helm
 	@touch $@
 
-$(HELM_DOCS): go.helm.mod go.helm.sum
+$(HELM_DOCS): go.tools.mod go.tools.sum
 	@mkdir -p $(@D)
-	@go build -modfile=go.helm.mod -o $@ github.com/norwoodj/helm-docs/cmd/helm-docs
+	@go build -modfile=go.tools.mod -o $@ github.com/norwoodj/helm-docs/cmd/helm-docs
 	@touch $@
 
 $(ENVTEST)/kube-apiserver: $(KUBEPLANE)
