@@ -25,7 +25,7 @@ func narrow(t *testing.T, acls ...string) *client {
 
 func TestPermissionsMissing(t *testing.T) { simulated(t, testPermissionsMissing) }
 
-func testPermissionsMissing(t *testing.T, g *WithT) {
+func testPermissionsMissing(t *testing.T, _ *WithT) {
 	clone := []string{"newid", "300", "full", "0"}
 	for _, tc := range []struct {
 		acls   []string
@@ -43,7 +43,7 @@ func testPermissionsMissing(t *testing.T, g *WithT) {
 
 func TestPermissionsOfTrunks(t *testing.T) { simulated(t, testPermissionsOfTrunks) }
 
-func testPermissionsOfTrunks(t *testing.T, g *WithT) {
+func testPermissionsOfTrunks(t *testing.T, _ *WithT) {
 	c := narrow(t, "/vms", "/sdn/zones/localnetwork/vmbr0/7", "/sdn/zones/localnetwork/vmbr0/8")
 	c.ok("PUT", "/nodes/pve1/qemu/101/config", "net1", "virtio,bridge=vmbr0,trunks=7-8")
 	c.refused(403, "Permission check failed (/sdn/zones/localnetwork/vmbr0/9, SDN.Use)", "PUT", "/nodes/pve1/qemu/101/config",
@@ -64,7 +64,7 @@ func testPermissionsFilterLists(t *testing.T, g *WithT) {
 
 func TestPermissionsOfPools(t *testing.T) { simulated(t, testPermissionsOfPools) }
 
-func testPermissionsOfPools(t *testing.T, g *WithT) {
+func testPermissionsOfPools(t *testing.T, _ *WithT) {
 	c := narrow(t, "/pool/kube", "/storage/local-lvm", "/sdn")
 	c.ok("GET", "/nodes/pve1/qemu/9000/config")
 	c.refused(403, "Permission check failed (/vms/101, VM.Audit)", "GET", "/nodes/pve1/qemu/101/config")

@@ -37,7 +37,7 @@ func testSCSIDrive(t *testing.T, g *WithT) {
 // volumes can be replaced.
 func TestRemoveDriveOfProtectedVM(t *testing.T) { simulated(t, testRemoveDriveOfProtectedVM) }
 
-func testRemoveDriveOfProtectedVM(t *testing.T, g *WithT) {
+func testRemoveDriveOfProtectedVM(t *testing.T, _ *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 	c.ok("PUT", "/nodes/pve1/qemu/300/config", "protection", "1")

@@ -13,7 +13,7 @@ import (
 
 func TestPermissionsOfGroups(t *testing.T) { simulated(t, testPermissionsOfGroups) }
 
-func testPermissionsOfGroups(t *testing.T, g *WithT) {
+func testPermissionsOfGroups(t *testing.T, _ *WithT) {
 	s := pvesim.DefaultScenario(1)
 	s.Users[1].Tokens = []pvesim.Token{{ID: "admin", Secret: "s"}}
 	s.Users = append(s.Users, pvesim.User{ID: "ann@pve", Tokens: []pvesim.Token{{ID: "t", Secret: "s"}}})
@@ -38,7 +38,7 @@ func testPermissionsOfGroups(t *testing.T, g *WithT) {
 
 func TestNoAccess(t *testing.T) { simulated(t, testNoAccess) }
 
-func testNoAccess(t *testing.T, g *WithT) {
+func testNoAccess(t *testing.T, _ *WithT) {
 	s := pvesim.DefaultScenario(1)
 	s.Pools = []pvesim.Pool{{ID: "team", VMs: []int{101}}}
 	s.Users[1].Tokens = []pvesim.Token{{ID: "admin", Secret: "s"}}

@@ -78,7 +78,7 @@ func testHASeparated(t *testing.T, g *WithT) {
 
 func TestHAGroups(t *testing.T) { simulated(t, testHAGroups) }
 
-func testHAGroups(t *testing.T, g *WithT) {
+func testHAGroups(t *testing.T, _ *WithT) {
 	c := asRootOf(t, "8.4")
 	c.refused(500, "HA group 'rack1' does not exist", "POST", "/cluster/ha/resources", "sid", "vm:300", "group", "rack1")
 	c.ok("POST", "/cluster/ha/groups", "group", "rack1", "nodes", "pve1:2,pve2")

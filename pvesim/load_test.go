@@ -74,7 +74,7 @@ func testFaultInARow(t *testing.T, g *WithT) {
 
 func TestFaultAfterCall(t *testing.T) { simulated(t, testFaultAfterCall) }
 
-func testFaultAfterCall(t *testing.T, g *WithT) {
+func testFaultAfterCall(t *testing.T, _ *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.fault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", Status: 596, AfterCall: true})
 	c.refused(596, "Connection timed out", "POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")

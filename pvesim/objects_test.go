@@ -240,7 +240,7 @@ func testDirectoryMapping(t *testing.T, g *WithT) {
 
 func TestHardwareRNG(t *testing.T) { simulated(t, testHardwareRNG) }
 
-func testHardwareRNG(t *testing.T, g *WithT) {
+func testHardwareRNG(t *testing.T, _ *WithT) {
 	for _, release := range []string{"8.4", "9.2"} {
 		s := pvesim.DefaultScenario(1)
 		s.Version = release

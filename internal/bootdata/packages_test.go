@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-
 )
 
 // plainImage returns programs of a cloud image without Kubernetes: apt-get records its calls, and curl downloads a key.

@@ -6,6 +6,7 @@ package proxmox
 import (
 	"context"
 	"net/http/httptrace"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -16,17 +17,24 @@ import (
 // would only lose the result, such as the task that it started. Its own timeout still
 // applies. connected is set as soon as there is a connection.
 func newAttemptContext(caller context.Context, req request, timeout time.Duration, connected *atomic.Bool) (context.Context, context.CancelFunc) {
-	traced := httptrace.WithClientTrace(caller, &httptrace.ClientTrace{
-		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
-	})
 	if req.isRepeatable() {
+		traced := httptrace.WithClientTrace(caller, &httptrace.ClientTrace{
+			GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+		})
 		return context.WithTimeout(traced, timeout)
 	}
-	detached, cancel := context.WithCancelCause(context.WithoutCancel(traced))
+	var first sync.Once // the connection, or the end of the caller
+	traced := httptrace.WithClientTrace(context.WithoutCancel(caller), &httptrace.ClientTrace{
+		GotConn: func(info httptrace.GotConnInfo) {
+			first.Do(func() { connected.Store(true) })
+			if !connected.Load() {
+				_ = info.Conn.Close() // nothing is sent
+			}
+		},
+	})
+	detached, cancel := context.WithCancelCause(traced)
 	stop := context.AfterFunc(caller, func() {
-		if !connected.Load() {
-			cancel(caller.Err())
-		}
+		first.Do(func() { cancel(caller.Err()) })
 	})
 	ctx, end := context.WithTimeout(detached, timeout)
 	return ctx, func() {

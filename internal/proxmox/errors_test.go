@@ -114,6 +114,14 @@ func TestErrorsNotFound(t *testing.T) {
 	}
 }
 
+// Proxmox has no status for a missing pool.
+func TestErrorsMissingPool(t *testing.T) {
+	simulated(t, func(t *testing.T, g *WithT) {
+		c, _ := clientOf(t, always(failed(500, "pool 'nothing' does not exist")))
+		g.Expect(c.PoolExists(t.Context(), "nothing")).To(BeFalse())
+	})
+}
+
 func TestErrorsEmptyPathParameter(t *testing.T) {
 	simulated(t, func(t *testing.T, g *WithT) {
 		c, host := clientOf(t, always(data(`{}`)))

@@ -45,6 +45,12 @@ func TestRootBind(t *testing.T) {
 			g.Expect(found.Compute().Affinity()).To(Equal(cpuset.New(2, 3)))
 			g.Expect(found.Compute().Hugepages()).To(Equal("2"))
 			g.Expect(root.Bind(ctx, "pve1", nodeID, proxmox.RootOptions{})).To(Succeed(), "no options, no call")
+
+			cfg = simConfig(sim)
+			cfg.TokenID, cfg.TokenSecret, cfg.Username, cfg.Password = "", "", proxmox.RootUser, pvesim.RootPassword
+			root, err = proxmox.NewRoot(cfg, proxmox.Options{DialContext: sim.DialContext})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(root.Bind(ctx, "pve1", nodeID, options)).To(Succeed(), "a Cluster whose own login is root@pam needs no other")
 		})
 	}
 }

@@ -229,6 +229,7 @@ func TestWaitTaskKeys(t *testing.T) {
 		g.Expect(durations.Expected("qmclone", "pve1/local-lvm")).To(BeNumerically("~", 20*time.Second, 5*time.Second))
 		g.Expect(durations.Expected("qmclone", "pve2/local-lvm")).To(BeNumerically("<", time.Second))
 		g.Expect(durations.Expected("qmstart", "pve1/local-lvm")).To(BeNumerically("<", 2*time.Second))
+		g.Expect(durations.Expected("other", "pve1/local-lvm")).To(Equal(500 * time.Millisecond))
 	})
 }
 

@@ -86,9 +86,6 @@ func TestBuildWithStaleLock(t *testing.T) {
 	})
 }
 
-// withSlowDownload makes downloads on pve1 take an hour.
-func withSlowDownload(s *pvesim.Scenario) { s.Hosts[0].DownloadRate = 16 }
-
 // A host that needs an image which another one downloads does not hold a build slot meanwhile. The download
 // is canceled when the image changes.
 func TestDownloadInProgress(t *testing.T) {
@@ -254,7 +251,7 @@ func TestReplaceImageCrash(t *testing.T) {
 		return e, p
 	}, func(e *env, next *process, _ int) {
 		e.Expect(e.config("pve1", next.build().VMID).Options).To(HaveKeyWithValue("tags", "karpenter"))
-		next.reconcileUntilOnly(1, "missing") // the name is that of the first mirror
+		next.reconcileUntilOnly("missing") // the name is that of the first mirror
 		e.Expect(e.images.Fetched("/other.img")).To(Equal(imageSize))
 	})
 }

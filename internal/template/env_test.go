@@ -183,13 +183,13 @@ func (p *process) build() v1alpha1.TemplateZone {
 	return zones[0]
 }
 
-// reconcileUntilOnly runs on all Hosts until there are only so many templates and one image, whose name has the prefix.
-func (p *process) reconcileUntilOnly(templates int, image string) {
+// reconcileUntilOnly runs on all Hosts until there are only one template and one image, whose name has the prefix.
+func (p *process) reconcileUntilOnly(image string) {
 	p.env.T.Helper()
 	p.reconcileUntil(func(g Gomega) {
-		g.Expect(p.env.guests()).To(HaveLen(templates))
+		g.Expect(p.env.guests()).To(HaveLen(1))
 		g.Expect(p.env.imageFiles()).To(ConsistOf(ContainSubstring(":import/" + image + "-")))
-		g.Expect(p.env.disks()).To(HaveLen(2*templates), "a disk and a cloud-init drive each")
+		g.Expect(p.env.disks()).To(HaveLen(2), "a disk and a cloud-init drive each")
 	})
 }
 

@@ -156,7 +156,7 @@ func TestReplaceImage(t *testing.T) {
 		e.Expect(e.mark(zone.VMID).Generation).NotTo(Equal(e.mark(old.VMID).Generation))
 
 		delete(e.inUse, old.VMID)
-		p.reconcileUntilOnly(1, "other")
+		p.reconcileUntilOnly("other")
 	})
 }
 

@@ -182,7 +182,7 @@ func TestPrepareCrash(t *testing.T) {
 			e.Expect(next.report().Zones).To(HaveLen(1), "a template at every moment")
 			vmid := next.build().VMID
 			clear(e.inUse)
-			next.reconcileUntilOnly(1, "noble")
+			next.reconcileUntilOnly("noble")
 			options := e.config("pve1", vmid).Options
 			e.Expect(options).To(And(HaveKeyWithValue("tags", "karpenter"), HaveKeyWithValue("cores", "1")))
 			e.Expect(options).To(HaveKeyWithValue("description", Not(ContainSubstring("builder"))))
@@ -197,7 +197,7 @@ func TestPrepareCrash(t *testing.T) {
 			}
 			e.setContent("install more")
 			next.build()
-			next.reconcileUntilOnly(1, "noble")
+			next.reconcileUntilOnly("noble")
 		})
 	})
 }

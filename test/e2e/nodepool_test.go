@@ -138,9 +138,9 @@ func (p *nodePool) waitForClaim(t *testing.T, what string, is func(*karpv1.NodeC
 }
 
 // waitForNodes waits for exactly so many NodeClaims, all of them settled.
-func (p *nodePool) waitForNodes(t *testing.T, want int) []karpv1.NodeClaim {
+func (p *nodePool) waitForNodes(t *testing.T, want int) {
 	t.Helper()
-	return p.waitForClaims(t, want, "are settled", settled)
+	p.waitForClaims(t, want, "are settled", settled)
 }
 
 func (p *nodePool) waitForClaims(t *testing.T, want int, what string, is func(*karpv1.NodeClaim) error) (claims []karpv1.NodeClaim) {
