@@ -1,11 +1,12 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testenv is the environment of tests. Env has a simulated Proxmox, an inventory
-// and the operations on VMs of one test, and either objects in a real Kubernetes API
-// server, which all tests share (New), or a fake API (NewFake). Its methods create test
-// objects. Tests with their own environment use its parts: the accelerated Clock,
-// StartSimulator, NewComponents and the builders. Only tests import it.
+// Package testenv is the environment of tests. Env has a simulated Proxmox, an inventory and
+// the operations on VMs of one test. Most tests run in virtual time (Simulated, New, NewFake),
+// with a fake Kubernetes API. Those that show what an API server does have objects in a real one,
+// which all tests share, and an accelerated clock (NewWithAPIServer). Methods of Env create test
+// objects. Tests with their own environment use its parts: StartSimulator, NewComponents and
+// the builders. Only tests import it.
 package testenv
 
 import (
