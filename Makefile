@@ -148,7 +148,7 @@ unit: $(ENVTEST)/kube-apiserver ## Run the unit tests of the controller, nearly 
 
 .PHONY: unit-rest
 unit-rest: $(ENVTEST)/kube-apiserver $(HELM) ## Run the other unit tests: simulator, programs, chart, documentation, faults at every call
-	$(call log,"testing simulator, programs, chart and documentation (minutes)")
+	$(call log,"testing the simulator and the programs (minutes)")
 	@$(GO_TEST) ./test/chaos ./cmd/kubectl-proxmox $(call packages,./pvesim/... ./cmd/... ./examples ./test/...)
 
 .PHONY: recipes
