@@ -10,8 +10,10 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -249,6 +251,29 @@ func TestMassDeletion(t *testing.T) {
 		for _, claim := range missing {
 			w.Expect(w.IsDeleted(claim)).To(BeTrue(), "three are below the threshold")
 		}
+	})
+}
+
+func TestMassDeletionInAllRegions(t *testing.T) {
+	testenv.Simulated(t, func(t *testing.T) {
+		w := newHealth(t, testenv.OtherHosts(1))
+		for i, region := range []string{testenv.Region, testenv.OtherRegion} {
+			for vmid := range 4 {
+				claim := w.Claim(fmt.Sprintf("missing-%d-%d", i, vmid), w.class)
+				claim.Status.ProviderID = fmt.Sprintf("proxmox://%s/%d", region, testenv.LastVMID-vmid)
+				w.Expect(w.Kube.Status().Update(t.Context(), claim)).To(Succeed())
+				testenv.Modify(w.Env, claim, func(c *karpv1.NodeClaim) {
+					metav1.SetMetaDataAnnotation(&c.ObjectMeta, v1alpha1.AnnotationLaunchCompleted, "true")
+				})
+			}
+		}
+		ctx, logged := testenv.RecordLog(t.Context())
+		for range 2 {
+			w.Refresh()
+			w.Expect(w.controller.Reconcile(ctx)).Error().NotTo(HaveOccurred())
+		}
+		w.Expect(w.Events.Messages("ReplacementBlocked")).To(HaveLen(8), "once per claim")
+		w.Expect(logged.Lines("too many VMs do not exist")).To(ConsistOf(ContainSubstring("region-1"), ContainSubstring("region-2")), "once per region")
 	})
 }
 

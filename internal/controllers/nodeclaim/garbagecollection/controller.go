@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -82,13 +81,11 @@ type Controller struct {
 	metrics *metrics
 	// orphanSince is since when VMs have no Claim, by the UID of the Claim.
 	orphanSince map[string]time.Time
-	// reported is why orphans could not be deleted, by the UID of the Claim.
-	reported map[string]string
 }
 
 // NewController returns a Controller.
 func NewController(deps Deps) *Controller {
-	return &Controller{deps: deps, metrics: newMetrics(deps.Registerer), orphanSince: map[string]time.Time{}, reported: map[string]string{}}
+	return &Controller{deps: deps, metrics: newMetrics(deps.Registerer), orphanSince: map[string]time.Time{}}
 }
 
 // Name returns the name of the controller in logs and metrics.
@@ -195,7 +192,7 @@ func (c *Controller) deleteOrphans(ctx context.Context, orphans []instance.VM) {
 	for _, vm := range orphans {
 		logger := log.FromContext(ctx).WithValues("NodeClaim", klog.KRef("", vm.Claim), "vmid", vm.VMID, "region", vm.Region, "host", vm.Host, "claim-uid", vm.ClaimUID)
 		if c.deps.Rules.Policy == PolicyReport {
-			logger.Info("found orphaned VM, keeping it by policy")
+			logger.V(1).Info("found orphaned VM, keeping it by policy")
 			if blocked, ok := errors.AsType[*instance.BlockedError](deletion.CheckOrphan(ctx, vm)); ok {
 				c.deps.Recorder.Publish(orphanBlockedEvent(vm, blocked))
 			} else {
@@ -207,11 +204,8 @@ func (c *Controller) deleteOrphans(ctx context.Context, orphans []instance.VM) {
 		blocked, isBlocked := errors.AsType[*instance.BlockedError](err)
 		switch {
 		case isBlocked:
-			if c.reported[vm.ClaimUID] != blocked.Reason {
-				c.reported[vm.ClaimUID] = blocked.Reason
-				logger.Info("orphaned VM cannot be deleted", "reason", blocked.Reason, "message", blocked.Message)
-				c.deps.Recorder.Publish(orphanBlockedEvent(vm, blocked))
-			}
+			logger.V(1).Info("orphaned VM cannot be deleted", "reason", blocked.Reason, "message", blocked.Message)
+			c.deps.Recorder.Publish(orphanBlockedEvent(vm, blocked))
 		case err != nil:
 			logger.Error(err, "deleting orphaned VM failed")
 		case deleted:
@@ -282,7 +276,6 @@ func (c *Controller) orphanVMs(vms []instance.VM, claims map[string]*karpv1.Node
 		}
 	}
 	c.orphanSince = orphanSince
-	maps.DeleteFunc(c.reported, func(uid, _ string) bool { return orphanSince[uid].IsZero() })
 	c.metrics.orphans.WithLabelValues(kindVM).Set(float64(len(out)))
 	return out
 }

@@ -5,6 +5,7 @@ package garbagecollection
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +24,9 @@ const (
 	kindToken     = "join-token"
 	kindNode      = "node"
 )
+
+// eventInterval is how often an orphan that is kept is reported.
+const eventInterval = 15 * time.Minute
 
 type metrics struct {
 	orphans *prometheus.GaugeVec
@@ -63,7 +67,7 @@ func orphanFoundEvent(vm instance.VM) events.Event {
 	return events.Event{
 		InvolvedObject: missingClaim(vm), Type: corev1.EventTypeWarning, Reason: v1alpha1.EventOrphanedVM,
 		Message:      fmt.Sprintf("VM %d on host %s of region %s no longer has a NodeClaim; to delete it, run: %s", vm.VMID, vm.Host, vm.Region, destroyCommand(vm)),
-		DedupeValues: []string{vm.ClaimUID},
+		DedupeValues: []string{vm.ClaimUID}, DedupeTimeout: eventInterval,
 	}
 }
 
@@ -71,7 +75,7 @@ func orphanBlockedEvent(vm instance.VM, blocked *instance.BlockedError) events.E
 	return events.Event{
 		InvolvedObject: missingClaim(vm), Type: corev1.EventTypeWarning, Reason: blocked.Reason,
 		Message:      "VM no longer has a NodeClaim, but cannot be deleted: " + blocked.Message,
-		DedupeValues: []string{vm.ClaimUID, blocked.Reason},
+		DedupeValues: []string{vm.ClaimUID, blocked.Reason}, DedupeTimeout: eventInterval,
 	}
 }
 

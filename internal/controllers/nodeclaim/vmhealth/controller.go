@@ -38,8 +38,6 @@ import (
 type Controller struct {
 	deps     Deps
 	restarts *restarts
-	// missing is how many VMs of a region were missing when that was logged last.
-	missing  map[string]int
 	reporter report.Reporter
 }
 
@@ -61,7 +59,7 @@ type Deps struct {
 // NewController returns a Controller.
 func NewController(deps Deps) *Controller {
 	return &Controller{
-		deps: deps, restarts: newRestarts(deps.Clock, deps.Restarts), missing: map[string]int{},
+		deps: deps, restarts: newRestarts(deps.Clock, deps.Restarts),
 		reporter: report.Reporter{Kube: deps.Kube, Recorder: deps.Recorder},
 	}
 }

@@ -72,17 +72,18 @@ func (c *Controller) restart(ctx context.Context, claim *karpv1.NodeClaim, vm in
 
 // reportMissingBlocked reports Claims that are kept because too many VMs are missing.
 func (c *Controller) reportMissingBlocked(ctx context.Context, region string, claims []*karpv1.NodeClaim, all int) {
-	if c.missing[region] != len(claims) {
-		c.missing[region] = len(claims)
-		log.FromContext(ctx).Error(nil, "too many VMs do not exist, deleting none of their NodeClaims; check whether the region has the right Proxmox cluster",
-			"region", region, "missing", len(claims), "vms", all)
-	}
 	message := blockedMessage(region, len(claims), all, "do not exist", "the NodeClaim is kept")
+	reported := false
 	for _, claim := range claims {
 		// Without the numbers: they change often, and each change would be written to all Claims.
 		if c.record(ctx, claim, "the VM does not exist, and too many VMs in region "+region+" do not exist to replace it") {
 			c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, v1alpha1.EventReplacementBlocked, message)
+			reported = true
 		}
+	}
+	if reported {
+		log.FromContext(ctx).Error(nil, "too many VMs do not exist, deleting none of their NodeClaims; check whether the region has the right Proxmox cluster",
+			"region", region, "missing", len(claims), "vms", all)
 	}
 }
 
