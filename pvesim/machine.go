@@ -44,7 +44,6 @@ type Machine struct {
 	MemoryBytes         int64
 	DiskBytes           int64
 	NICs                []NIC
-	Devices             []string  // mappings of the passed-through PCI devices
 	Disk                GuestDisk // survives reboots, deleted with the VM's boot volume
 	AgentEnabled        bool      // the VM has a guest agent channel
 	// Firmware are the files that "args: -fw_cfg" passes to the guest, by name.
@@ -265,11 +264,6 @@ func newMachine(cluster string, in *kernel.Instance) *Machine {
 	for _, key := range qm.NetKeys(in.Options) {
 		n := qm.ParseNet(in.Options[key])
 		m.NICs = append(m.NICs, NIC{Name: key, MAC: n.MAC, Bridge: n.Opts["bridge"], VLAN: int(qm.Number(n.Opts["tag"], 0)), Lease: in.Lease(n.Opts["bridge"], n.MAC)})
-	}
-	for _, key := range slices.Sorted(maps.Keys(in.Options)) {
-		if mapping := qm.ParseFields(in.Options[key])["mapping"]; strings.HasPrefix(key, "hostpci") && mapping != "" {
-			m.Devices = append(m.Devices, mapping)
-		}
 	}
 	return m
 }

@@ -36,7 +36,7 @@ func setStorageActive(w *testenv.Env, in instance.Intent, storage string, active
 
 // If Proxmox cannot delete a disk, it destroys the VM with a warning.
 func TestDeleteLeakedDisk(t *testing.T) {
-	testenv.With(testenv.ShortLockTimeouts()).Test(t, func(w *testenv.Env, p *testenv.Process) {
+	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {
 		// If the lock is released later than the last retry, the next Delete deletes the disk.
 		claim := deleting(w, p.Launched("pool-abc", w.NodeClass))
 		release, err := w.Sim.HoldStorageLock(w.Context(), w.Intent(claim).Host, "local-lvm")

@@ -147,7 +147,7 @@ func (w *Env) connect() {
 	for _, change := range w.setup.scenario {
 		change(scenario)
 	}
-	w.Sim = StartSimulator(w.T, scenario, pvesim.Options{Speed: w.Clock.speed, RealLockTimeouts: !w.setup.shortLocks, Guests: recordingGuests{GuestRuntime: w.setup.guests, cluster: w.Cluster}})
+	w.Sim = StartSimulator(w.T, scenario, pvesim.Options{Speed: w.Clock.speed, RealLockTimeouts: true, Guests: recordingGuests{GuestRuntime: w.setup.guests, cluster: w.Cluster}})
 	w.Client = NewClient(w.T, w.Sim, ClusterConfig(w.Sim, Region))
 	w.Clients[Region] = w.Client
 	if w.setup.otherHosts > 0 {

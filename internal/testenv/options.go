@@ -7,7 +7,6 @@ import (
 	"maps"
 
 	"github.com/onsi/gomega"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
@@ -22,7 +21,6 @@ type setup struct {
 	hosts, otherHosts int
 	scenario          []func(*pvesim.Scenario)
 	guests            pvesim.GuestRuntime
-	shortLocks        bool
 	// Of a Process.
 	neverPolled, noPolling bool
 	settings               []func(*instance.Settings)
@@ -30,7 +28,6 @@ type setup struct {
 	hostSettings           inventory.Settings
 	kube                   client.Client
 	kubeCluster            string
-	clock                  clock.WithTicker
 	asRoot                 bool
 	catalog                instancetype.Catalog
 }
@@ -68,9 +65,6 @@ func HA(release string) Option {
 
 // Guests sets what runs in the VMs of Region.
 func Guests(runtime pvesim.GuestRuntime) Option { return func(s *setup) { s.guests = runtime } }
-
-// ShortLockTimeouts makes waits for locks of Region time out sooner, for tests that wait for that.
-func ShortLockTimeouts() Option { return func(s *setup) { s.shortLocks = true } }
 
 // NeverPolled makes a Process whose Clusters were never polled.
 func NeverPolled() Option { return func(s *setup) { s.neverPolled, s.noPolling = true, true } }

@@ -64,7 +64,7 @@ type Process struct {
 func (w *Env) StartProcess(options ...Option) *Process {
 	w.T.Helper()
 	s := w.setup
-	s.kube, s.clock, s.kubeCluster = w.Kube, w.Clock, w.KubeCluster
+	s.kube, s.kubeCluster = w.Kube, w.KubeCluster
 	for _, option := range options {
 		option(&s)
 	}
@@ -76,7 +76,7 @@ func (w *Env) StartProcess(options ...Option) *Process {
 		change(&settings)
 	}
 	p := &Process{env: w, Components: NewComponents(w.T, instance.Deps{
-		Clients: w.Clients, RootClients: w.roots(s), Kube: s.kube, Clock: s.clock, KubeCluster: s.kubeCluster, Settings: settings,
+		Clients: w.Clients, RootClients: w.roots(s), Kube: s.kube, Clock: w.Clock, KubeCluster: s.kubeCluster, Settings: settings,
 	}, boot.Source{Reader: w.Kube, Namespace: w.Name, Tokens: &bootdata.Tokens{Client: w.Kube}}, inventory.Options{
 		Clock: w.Clock.unscaled(), PollInterval: w.Clock.Real(5 * time.Second), Settings: s.hostSettings,
 	}, instancetype.Deps{

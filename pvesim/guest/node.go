@@ -94,20 +94,12 @@ func (k *kubelet) capacity() corev1.ResourceList {
 		pods = min(pods, perCore*int64(k.cores))
 	}
 	disk := k.ephemeralBytes()
-	capacity := corev1.ResourceList{
+	return corev1.ResourceList{
 		corev1.ResourceCPU:              *resource.NewQuantity(int64(k.cores), resource.DecimalSI),
 		corev1.ResourceMemory:           *resource.NewQuantity(memory/1024*1024, resource.BinarySI),
 		corev1.ResourceEphemeralStorage: *resource.NewQuantity(disk-disk*3/100, resource.BinarySI),
 		corev1.ResourcePods:             *resource.NewQuantity(pods, resource.DecimalSI),
 	}
-	for _, mapping := range k.devices {
-		if name, ok := k.runtime.options.DevicePlugins[mapping]; ok {
-			count := capacity[corev1.ResourceName(name)]
-			count.Add(*resource.NewQuantity(1, resource.DecimalSI))
-			capacity[corev1.ResourceName(name)] = count
-		}
-	}
-	return capacity
 }
 
 // reservedMemory returns what firmware and kernel use of a VM's memory: 63, 81, 181 and

@@ -28,9 +28,6 @@ type Options struct {
 	// RestartDelay is the delay before systemd restarts a failed kubelet; 10s if
 	// zero.
 	RestartDelay time.Duration
-	// DevicePlugins are installed in every guest: for each PCI device of a mapping
-	// (the key) a Node has one of that resource.
-	DevicePlugins map[string]string
 	// CACerts is the certificate authority of the cluster, which k3s and RKE2 servers
 	// return at /cacerts to joining agents.
 	CACerts []byte
@@ -86,7 +83,7 @@ func (r *Runtime) Boot(ctx context.Context, m *pvesim.Machine) {
 		leases: map[string]netip.Prefix{},
 		arch:   kubernetesArch(m.Arch),
 		vmid:   m.VMID, uuid: m.UUID, serial: m.SMBIOS["serial"], bootID: m.BootID,
-		cores: m.Cores, memory: m.MemoryBytes, disk: m.DiskBytes, disks: diskSizes(m.Options()), devices: m.Devices,
+		cores: m.Cores, memory: m.MemoryBytes, disk: m.DiskBytes, disks: diskSizes(m.Options()),
 		storage: m.Disk, firmware: m.Firmware, shutdown: m.ShutdownRequested(), setAgent: m.SetAgent, health: m.Health,
 	}
 	defer m.SetAgent(nil)
@@ -179,9 +176,7 @@ type hardware struct {
 	disks map[string]int64
 	macs  []string
 	// leases of the cluster's own DHCP servers, by MAC.
-	leases map[string]netip.Prefix
-	// devices are the mappings of its PCI devices.
-	devices []string
+	leases  map[string]netip.Prefix
 	storage pvesim.GuestDisk
 	// firmware are the files of the firmware interface.
 	firmware map[string][]byte
