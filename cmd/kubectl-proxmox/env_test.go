@@ -158,9 +158,11 @@ func createEvent(w *testenv.Env, object client.Object, minute int, eventType, re
 	w.T.Helper()
 	at := metav1.NewTime(time.Date(2026, 11, 16, 12, minute, 0, 0, time.UTC))
 	w.Create(&corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{GenerateName: "event-", Namespace: cmp.Or(object.GetNamespace(), metav1.NamespaceDefault)},
-		InvolvedObject: corev1.ObjectReference{Kind: reflect.TypeOf(object).Elem().Name(), Name: object.GetName(), Namespace: object.GetNamespace(), UID: object.GetUID()},
-		Type:           eventType, Reason: reason, Message: message, FirstTimestamp: at, LastTimestamp: at,
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "event-", Namespace: cmp.Or(object.GetNamespace(), metav1.NamespaceDefault)},
+		InvolvedObject: corev1.ObjectReference{
+			Kind: reflect.TypeOf(object).Elem().Name(), Name: object.GetName(), Namespace: object.GetNamespace(), UID: object.GetUID(),
+		},
+		Type: eventType, Reason: reason, Message: message, FirstTimestamp: at, LastTimestamp: at,
 	})
 }
 

@@ -156,7 +156,8 @@ func TestExplainLaunch(t *testing.T) {
 		w.Expect(w.Kube.Status().Update(t.Context(), node)).To(Succeed())
 		w.Expect(explained(w, "nodeclaim/a")).To(ContainSubstring("waiting for NodeReady: node worker is not Ready: the kubelet has not reported its status"))
 		explanation := runJSON[struct{ Launch launchTimeline }](w, "explain", "nodeclaim/a")
-		w.Expect(explanation.Launch.Steps).To(ContainElement(And(HaveField("Step", instance.PhaseStarted), HaveField("Component", instance.ComponentProxmox), HaveField("AtSeconds", BeNumerically(">", 0)))))
+		w.Expect(explanation.Launch.Steps).To(ContainElement(And(
+			HaveField("Step", instance.PhaseStarted), HaveField("Component", instance.ComponentProxmox), HaveField("AtSeconds", BeNumerically(">", 0)))))
 		w.Expect(explanation.Launch.Steps).To(ContainElement(HaveField("Slowest", true)))
 		w.Expect(explanation.Launch.Waiting).To(HaveField("Step", instance.PhaseNodeReady))
 	})

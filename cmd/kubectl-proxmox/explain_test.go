@@ -67,7 +67,8 @@ func TestExplainClass(t *testing.T) {
 		w := newEnv(t)
 		class := w.Class()
 		w.Expect(explained(w, "pnc/default")).To(Equal("proxmoxnodeclass default is ready\nproxmoxnodeclass default, usable hosts: 1\n"))
-		class.StatusConditions().SetUnknownWithReason(v1alpha1.ConditionNetworkReady, v1alpha1.ReasonNotChecked, "not checked until condition InstanceTemplateReady is true")
+		class.StatusConditions().SetUnknownWithReason(v1alpha1.ConditionNetworkReady, v1alpha1.ReasonNotChecked,
+			"not checked until condition InstanceTemplateReady is true")
 		class.StatusConditions().SetFalse(v1alpha1.ConditionInstanceTemplateReady, v1alpha1.ReasonTemplatesNotFound, "no template")
 		class.Status.UnusableZones = []v1alpha1.UnusableZone{
 			{Zone: "region-1/pve2", Reason: "no template"}, {Zone: "region-1/pve3", Reason: "offline"}, {Zone: "region-1/pve4", Reason: "no template"},
@@ -130,7 +131,8 @@ nodepool d-limited
 proxmoxnodeclass default, usable hosts: 1
 `))
 		w.Expect(explained(w, "nodepool/b-missing")).To(HavePrefix("nodepool b-missing cannot create nodes: " + absent + "\n"))
-		w.Expect(explained(w, "nodepool/c-other")).To(Equal("nodepool c-other belongs to another provider: its class is EC2NodeClass default of group karpenter.k8s.aws\n"))
+		w.Expect(explained(w, "nodepool/c-other")).To(Equal(
+			"nodepool c-other belongs to another provider: its class is EC2NodeClass default of group karpenter.k8s.aws\n"))
 		w.Expect(explained(w, "nodepool/d-limited")).To(HavePrefix("nodepool d-limited can create nodes\n"))
 		setPoolStatus(w, testenv.Reload(w, limited), used("8"))
 		w.Expect(explained(w, "nodepool/d-limited")).To(HavePrefix("nodepool d-limited cannot create nodes: its limit is reached: cpu: 8 of 8 used\n"))
@@ -162,7 +164,8 @@ func TestExplainPod(t *testing.T) {
 					{Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{"pve1", "pve2"}},
 				}
 			}},
-			want: "no NodePool can be used for it: nodepool pool: key topology.kubernetes.io/zone, topology.kubernetes.io/zone In [pve9] not in topology.kubernetes.io/zone In [pve1 pve2]",
+			want: "no NodePool can be used for it: nodepool pool: key topology.kubernetes.io/zone, " +
+				"topology.kubernetes.io/zone In [pve9] not in topology.kubernetes.io/zone In [pve1 pve2]",
 		},
 		"no_host_fits": {
 			events: []string{"NoHostFits: No node can be created for this pod: nodepool pool: no host fits", "FailedScheduling: Failed to schedule pod"},
@@ -259,7 +262,8 @@ nodeclaim drifted
   12:07:00 UTC DisruptionTerminating: Disrupting NodeClaim: Drifted
 `))
 		w.Expect(explained(w, "nodeclaim/refused")).To(HavePrefix("nodeclaim refused was deleted: NodeClaim refused event: no host fits\n"))
-		w.Expect(explained(w, "nodeclaim/gone")).To(HavePrefix("nodeclaim gone was deleted; no event contains the reason: a user or another controller deleted it, or it expired\n"))
+		w.Expect(explained(w, "nodeclaim/gone")).To(HavePrefix(
+			"nodeclaim gone was deleted; no event contains the reason: a user or another controller deleted it, or it expired\n"))
 		w.Expect(errorOf(runIn(w, "explain", "nodeclaim/absent"))).To(MatchError(
 			"NodeClaim absent does not exist, and no event of it is stored (Kubernetes deletes events after an hour by default)"))
 	})

@@ -106,7 +106,9 @@ func (w *planEnv) addNode(name, pool, host, cpu string) {
 	claim := w.addClaim(name, pool, host)
 	labels := maps.Clone(claim.Labels)
 	maps.Copy(labels, map[string]string{karpv1.NodeRegisteredLabelKey: "true", karpv1.NodeInitializedLabelKey: "true", corev1.LabelHostname: name})
-	w.createNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Spec: corev1.NodeSpec{ProviderID: claim.Status.ProviderID}}, claim.Status.Allocatable)
+	w.createNode(&corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Spec: corev1.NodeSpec{ProviderID: claim.Status.ProviderID},
+	}, claim.Status.Allocatable)
 	claim.Status.NodeName = name
 	setConditions(w.Env, claim, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized)
 	w.Create(&corev1.Pod{

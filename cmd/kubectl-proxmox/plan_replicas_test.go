@@ -30,7 +30,10 @@ func (w *planEnv) addStatic(limits karpv1.Limits, replicas int64, nodes ...strin
 	for _, node := range nodes {
 		w.addNode(node, "static", "pve1", "500m")
 	}
-	changed := &karpv1.NodePool{TypeMeta: metav1.TypeMeta{APIVersion: "karpenter.sh/v1", Kind: "NodePool"}, ObjectMeta: metav1.ObjectMeta{Name: "static"}, Spec: *pool.Spec.DeepCopy()}
+	changed := &karpv1.NodePool{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "karpenter.sh/v1", Kind: "NodePool"},
+		ObjectMeta: metav1.ObjectMeta{Name: "static"}, Spec: *pool.Spec.DeepCopy(),
+	}
 	changed.Spec.Replicas = &replicas
 	w.write("pool.yaml", changed)
 	return changed
@@ -128,7 +131,8 @@ func TestPlanStaticDrift(t *testing.T) {
 	const unchecked = "boot data of ProxmoxNodeClass default was not checked: a saved inventory contains no Secrets"
 	atLimit := karpv1.Limits{"nodes": resource.MustParse("1")}
 	full := func(node string) any {
-		return HavePrefix("nodeclaim " + node + " is drifted (NodeClassDrift), but is not replaced, because its replacement would wait for capacity: no host fits t1.2VCPU-6GB")
+		return HavePrefix("nodeclaim " + node + " is drifted (NodeClassDrift), but is not replaced, " +
+			"because its replacement would wait for capacity: no host fits t1.2VCPU-6GB")
 	}
 	for name, test := range map[string]struct {
 		gates  string

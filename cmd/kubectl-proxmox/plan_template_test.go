@@ -62,9 +62,10 @@ func TestPlanLostTemplateHost(t *testing.T) {
 		// reason is why no VM is created.
 		reason string
 	}{
-		"unmanaged_on_local_storage":  {unmanaged(v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 9000}), "pve1: offline"},
-		"unmanaged_on_shared_storage": {unmanaged(v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "shared"}), "pve2: template 9500 is on host pve1, which is offline"},
-		"managed_on_shared_storage":   {use: (*planEnv).useManaged},
+		"unmanaged_on_local_storage": {unmanaged(v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 9000}), "pve1: offline"},
+		"unmanaged_on_shared_storage": {unmanaged(v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "shared"}),
+			"pve2: template 9500 is on host pve1, which is offline"},
+		"managed_on_shared_storage": {use: (*planEnv).useManaged},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -160,7 +160,8 @@ func TestPlanSingle(t *testing.T) {
 			t.Parallel()
 			s := savePlan(t, test.setup)
 			write(t, s.dir, "rejected.yaml", rejectedPods)
-			write(t, s.dir, "template.yaml", `{apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1, kind: ProxmoxUnmanagedTemplate, metadata: {name: other}, spec: {vmid: 9500}}`)
+			write(t, s.dir, "template.yaml",
+				`{apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1, kind: ProxmoxUnmanagedTemplate, metadata: {name: other}, spec: {vmid: 9500}}`)
 			s.Expect(s.plan(test.command)).To(test.want)
 		})
 	}
@@ -231,13 +232,14 @@ func TestPlanInvalid(t *testing.T) {
 	t.Parallel()
 	s := savePlan(t, planSetup{})
 	write(t, s.dir, "unmatched.yaml", strings.Replace(fmt.Sprintf(webDeployment, 1), "labels: {app: web}", "labels: {app: db}", 1))
+	old := write(t, s.dir, "old.json", `{"format": 0}`)
 	for want, args := range map[string]string{
-		"host home/pve9 does not exist; hosts: home/pve1, home/pve2":                                                                                        "--lose-host home/pve9",
-		`--lose-host: found host "pve1", want REGION/HOST, for example home/pve1`:                                                                           "--lose-host pve1",
-		`Deployment web: spec.template.metadata.labels: Invalid value: {"app":"db"}: must match spec.selector`:                                              "-f unmatched.yaml",
-		"reading the inventory " + write(t, s.dir, "old.json", `{"format": 0}`) + ": found format 0, want 2: save it again with this version of the plugin": "--inventory old.json",
-		"if any flags in the group [save inventory] are set none of the others can be; [inventory save] were all set":                                       "--save saved.json",
-		"reading the host settings: open " + filepath.Join(s.dir, "absent.json") + ": no such file or directory":                                            "--new-node-setting-file absent.json",
+		"host home/pve9 does not exist; hosts: home/pve1, home/pve2":                                                  "--lose-host home/pve9",
+		`--lose-host: found host "pve1", want REGION/HOST, for example home/pve1`:                                     "--lose-host pve1",
+		`Deployment web: spec.template.metadata.labels: Invalid value: {"app":"db"}: must match spec.selector`:        "-f unmatched.yaml",
+		"reading the inventory " + old + ": found format 0, want 2: save it again with this version of the plugin":    "--inventory old.json",
+		"if any flags in the group [save inventory] are set none of the others can be; [inventory save] were all set": "--save saved.json",
+		"reading the host settings: open " + filepath.Join(s.dir, "absent.json") + ": no such file or directory":      "--new-node-setting-file absent.json",
 	} {
 		s.Expect(errorOf(s.run(args))).To(MatchError(want))
 	}

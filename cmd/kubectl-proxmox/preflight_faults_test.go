@@ -115,7 +115,8 @@ func privilegeFaults() map[string]fault {
 	faults["PCI_device_without_Mapping.Use"] = fault{
 		scenario: withMappings, manifest: withTemplate("pciDevices: [{mapping: gpu}]"), want: []string{lacks("Mapping.Use", "/mapping/pci/gpu")}}
 	faults["share_without_Mapping.Use"] = fault{
-		scenario: withMappings, manifest: withClass(managedNode, "shares: [{mapping: data, mountPath: /data}]"), want: []string{lacks("Mapping.Use", "/mapping/dir/data")}}
+		scenario: withMappings, manifest: withClass(managedNode, "shares: [{mapping: data, mountPath: /data}]"),
+		want: []string{lacks("Mapping.Use", "/mapping/dir/data")}}
 	faults["hardware_RNG_without_Mapping.Use"] = fault{
 		scenario: func(s *pvesim.Scenario) { s.Guests[0].Config["rng0"] = "source=/dev/hwrng" },
 		manifest: unmanagedNode, want: []string{lacks("Mapping.Use", "/mapping/hwrng")}}
@@ -146,15 +147,19 @@ func objectFaults() map[string]fault {
 		return func(s *pvesim.Scenario) { s.Storages[0].Content = types }
 	}
 	return map[string]fault{
-		"bridge_on_one_host":           {scenario: otherBridge, want: []string{`home/pve2: bridge "vmbr0" of spec.network[0] is not on this host`}},
-		"bridge_nowhere":               {manifest: replaced("vmbr0", "vmbr9"), want: []string{`home/pve1, home/pve2: bridge "vmbr9" of spec.network[0] is not on this host`}},
-		"bridge_of_unmanaged_template": {scenario: otherBridge, manifest: unmanagedNode, want: []string{`NetworkReady: home/pve2: bridge "vmbr0" of the template's net0 is not`}},
+		"bridge_on_one_host": {scenario: otherBridge, want: []string{`home/pve2: bridge "vmbr0" of spec.network[0] is not on this host`}},
+		"bridge_nowhere": {manifest: replaced("vmbr0", "vmbr9"),
+			want: []string{`home/pve1, home/pve2: bridge "vmbr9" of spec.network[0] is not on this host`}},
+		"bridge_of_unmanaged_template": {scenario: otherBridge, manifest: unmanagedNode,
+			want: []string{`NetworkReady: home/pve2: bridge "vmbr0" of the template's net0 is not`}},
 		"VLAN_on_bridge_without_port": {
 			scenario: func(s *pvesim.Scenario) { s.Hosts[1].Bridges[0] = pvesim.Bridge{Name: "vmbr0"} },
 			manifest: replaced("{bridge: vmbr0}", "{bridge: vmbr0, vlan: 15}"),
 			want:     []string{`home/pve2: spec.network[0] has VLAN 15, but bridge "vmbr0" has no port`}},
-		"storages_unknown":   {manifest: replaced("[local, local-lvm]", "[ceph]"), want: []string{"home/pve1, home/pve2: none of spec.storageIDs (ceph) is on this host"}},
-		"storage_misspelled": {manifest: replaced("[local, local-lvm]", "[local, local-lvmm]"), want: []string{"home/pve1, home/pve2: local-lvmm of spec.storageIDs is not on this host"}},
+		"storages_unknown": {manifest: replaced("[local, local-lvm]", "[ceph]"),
+			want: []string{"home/pve1, home/pve2: none of spec.storageIDs (ceph) is on this host"}},
+		"storage_misspelled": {manifest: replaced("[local, local-lvm]", "[local, local-lvmm]"),
+			want: []string{"home/pve1, home/pve2: local-lvmm of spec.storageIDs is not on this host"}},
 		"storage_missing_on_one_host": {
 			scenario: func(s *pvesim.Scenario) { s.Storages[1].Hosts, s.Guests = []string{"pve1"}, nil },
 			want:     []string{"home/pve2: local-lvm of spec.storageIDs is not on this host"}},
@@ -169,16 +174,20 @@ func objectFaults() map[string]fault {
 		"template_does_not_exist": {manifest: strings.Replace(unmanagedNode, "templateName: ubuntu", "templateName: debian", 1), want: []string{
 			`InstanceTemplateReady: ProxmoxUnmanagedTemplate "new" is on no host yet: no host of regions home has a template named "debian" that is visible to the API token, ` +
 				"which needs VM.Audit on the template; on the host, list templates with: qm list, and create one with: qm template <vmid>"}},
-		"template_on_one_host": {scenario: without(9001), manifest: unmanagedNode, want: []string{`InstanceTemplateReady: home/pve2: ProxmoxUnmanagedTemplate "new" is not on this host`}},
+		"template_on_one_host": {scenario: without(9001), manifest: unmanagedNode,
+			want: []string{`InstanceTemplateReady: home/pve2: ProxmoxUnmanagedTemplate "new" is not on this host`}},
 		"template_not_in_manifests": {
 			manifest: replaced("kind: ProxmoxTemplate, name: new", "kind: ProxmoxTemplate, name: other"),
 			want:     []string{`InstanceTemplateReady: spec.instanceTemplateRef names ProxmoxTemplate "other", which does not exist`}},
 		"compressed_image": {manifest: replaced("new.img", "new.img.xz"), want: []string{
 			"spec.sourceImage.url ends in .xz: Proxmox decompresses ISO images only; use an image that is not compressed, " +
 				"or decompress it and serve it from your own web server, or upload it to the hosts and set volume"}},
-		"resource_pool_of_class":    {manifest: withClass(unmanagedNode, "resourcePool: team"), want: []string{`ResourcePoolReady: home: spec.resourcePool "team" does not exist; run: pveum pool add team`}},
-		"resource_pool_of_template": {manifest: withTemplate("resourcePool: team"), want: []string{`home/pve1, home/pve2: spec.resourcePool "team" does not exist; run: pveum pool add team`}},
-		"security_group":            {manifest: withClass(managedNode, "securityGroups: [{name: web}]"), want: []string{`SecurityGroupsReady: home: spec.securityGroups: security group "web" does not exist`}},
+		"resource_pool_of_class": {manifest: withClass(unmanagedNode, "resourcePool: team"),
+			want: []string{`ResourcePoolReady: home: spec.resourcePool "team" does not exist; run: pveum pool add team`}},
+		"resource_pool_of_template": {manifest: withTemplate("resourcePool: team"),
+			want: []string{`home/pve1, home/pve2: spec.resourcePool "team" does not exist; run: pveum pool add team`}},
+		"security_group": {manifest: withClass(managedNode, "securityGroups: [{name: web}]"),
+			want: []string{`SecurityGroupsReady: home: spec.securityGroups: security group "web" does not exist`}},
 		"security_group_of_unknown_interface": {manifest: withClass(managedNode, "securityGroups: [{name: kubernetes, interface: net3}]"), want: []string{
 			"InstanceTemplateReady: home/pve1: template 1000 cannot be used: a security group names interface net3",
 			"InstanceTemplateReady: home/pve2: template 1001 cannot be used: a security group names interface net3"}},
@@ -190,14 +199,16 @@ func objectFaults() map[string]fault {
 			want: []string{"CapacityAvailable: no host fits c1.1VCPU-2GB, the cheapest allowed instance type: pve1, pve2: no device of mapping gpu"}},
 		"tag_of_class": {
 			scenario: func(s *pvesim.Scenario) { s.Options = map[string]string{"user-tag-access": "user-allow=none"} },
-			manifest: withClass(managedNode, "tags: [karpenter]"), want: []string{`TagsAllowed: home: spec.tags: tag "karpenter" is not allowed: user-tag-access of the cluster is "none"`}},
+			manifest: withClass(managedNode, "tags: [karpenter]"),
+			want:     []string{`TagsAllowed: home: spec.tags: tag "karpenter" is not allowed: user-tag-access of the cluster is "none"`}},
 		"tag_of_template": {
 			scenario: func(s *pvesim.Scenario) { s.Options = map[string]string{"registered-tags": "golden"} },
 			manifest: withTemplate("tags: [golden]"), want: []string{`home/pve1, home/pve2: spec.tags: tag "golden" is not allowed: it is a registered tag`}},
 		"secret": {manifest: replaced("templatesRef: {name: boot", "templatesRef: {name: other"), want: []string{
 			`InstanceMetadataOptionsReady: reading secret kube-system/other of spec.metadataOptions.templatesRef: manifest of kind Secret "kube-system/other" not found`}},
-		"root_login":         {manifest: ignitionNode, want: []string{"PrivilegesSufficient: home: spec.metadataOptions.type fwcfg sets QEMU arguments"}},
-		"region_of_class":    {manifest: withClass(unmanagedNode, "region: mars"), want: []string{`ClustersReachable: spec.region "mars" is not in the cloud config, which has home`}},
+		"root_login": {manifest: ignitionNode, want: []string{"PrivilegesSufficient: home: spec.metadataOptions.type fwcfg sets QEMU arguments"}},
+		"region_of_class": {manifest: withClass(unmanagedNode, "region: mars"),
+			want: []string{`ClustersReachable: spec.region "mars" is not in the cloud config, which has home`}},
 		"region_of_template": {manifest: withTemplate("region: mars"), want: []string{`spec.region "mars" is not in the cloud config, which has home`}},
 		"host_offline":       {scenario: func(s *pvesim.Scenario) { s.Hosts[1].Offline = true }, want: []string{"host home/pve2 is not usable: offline"}},
 		"hosts_full": {scenario: func(s *pvesim.Scenario) {
@@ -269,8 +280,9 @@ func TestPreflightWithoutFault(t *testing.T) {
 	for name, test := range map[string]fault{
 		"managed_template":   {},
 		"unmanaged_template": {manifest: unmanagedNode},
-		"devices_and_shares": {scenario: mayUseMappings, manifest: strings.Replace(withClass(managedNode, "shares: [{mapping: data, mountPath: /data}]"), "spec: {sourceImage:", "spec: {pciDevices: [{mapping: gpu}], sourceImage:", 1)},
-		"groups_and_tags":    {manifest: withClass(managedNode, "securityGroups: [{name: kubernetes}]\n  tags: [a]")},
+		"devices_and_shares": {scenario: mayUseMappings, manifest: strings.Replace(
+			withClass(managedNode, "shares: [{mapping: data, mountPath: /data}]"), "spec: {sourceImage:", "spec: {pciDevices: [{mapping: gpu}], sourceImage:", 1)},
+		"groups_and_tags": {manifest: withClass(managedNode, "securityGroups: [{name: kubernetes}]\n  tags: [a]")},
 		"resource_pool": {
 			scenario: func(s *pvesim.Scenario) { pvesim.PoolScoped(s); withAccessNetwork(s) },
 			manifest: strings.Replace(withClass(managedNode, "resourcePool: karpenter"), "spec: {sourceImage:", "spec: {resourcePool: karpenter, sourceImage:", 1)},

@@ -119,7 +119,8 @@ func TestPreflight(t *testing.T) {
 		"no_object_in_manifest": {manifest: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n", fails: true,
 			want: []string{"FAIL   the manifests contain no ProxmoxNodeClass and no template"}},
 		"unmanaged_template_only": {manifest: strings.Split(unmanagedNode, "---")[0], want: []string{"ok     found on home/pve1/9000, home/pve2/9001"}},
-		"example_manifest":        {args: example, want: []string{"ProxmoxNodeClass kubeadm", "ok     InstanceTemplateReady", "ok     NetworkReady", "ok     StorageReady", "ok     InstanceMetadataOptionsReady"}},
+		"example_manifest": {args: example, want: []string{
+			"ProxmoxNodeClass kubeadm", "ok     InstanceTemplateReady", "ok     NetworkReady", "ok     StorageReady", "ok     InstanceMetadataOptionsReady"}},
 		"missing_privilege_of_every_class": {scenario: withoutPrivilege("VM.Allocate"), fails: true,
 			want: []string{"FAIL   " + lacks("VM.Allocate", "/vms")}},
 		"template_can_be_created": {manifest: managed,
@@ -154,7 +155,8 @@ func TestPreflightInvalidFiles(t *testing.T) {
 			"clusters: found none, want": func() []string { return values("config: {clusters: []}") },
 			"no such file":               func() []string { return []string{"--values", filepath.Join(s.dir, "absent")} },
 			`unknown field "spec.instanceTempl"`: func() []string {
-				return []string{"--values", filepath.Join(s.dir, "values.yaml"), "-f", s.write("class.yaml", strings.Replace(managed, "instanceTemplateRef", "instanceTempl", 1))}
+				class := s.write("class.yaml", strings.Replace(managed, "instanceTemplateRef", "instanceTempl", 1))
+				return []string{"--values", filepath.Join(s.dir, "values.yaml"), "-f", class}
 			},
 		} {
 			s.Expect(errorOf(s.run(append([]string{"preflight"}, args()...)...))).To(MatchError(ContainSubstring(want)))

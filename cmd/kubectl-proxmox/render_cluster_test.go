@@ -25,10 +25,14 @@ func TestRenderFromCluster(t *testing.T) {
 				"meta-data": []byte("instance-id: {{ .InstanceUUID }}\nprovider-id: {{ .ProviderID }}\n"),
 			}
 		})
-		w.Create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: "values"}, Data: map[string][]byte{"apiServer": []byte("https://k8s.example.com:6443")}})
+		w.Create(&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: "values"}, Data: map[string][]byte{"apiServer": []byte("https://k8s.example.com:6443")},
+		})
 		claim := w.Planned("a", w.Class(func(c *v1alpha1.ProxmoxNodeClass) {
 			c.Spec.MetadataOptions.ValuesRef = &v1alpha1.SecretReference{Namespace: w.Name, Name: "values"}
-			c.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{{Name: "net0", Address4: &v1alpha1.AddressSource{CIDR: "10.0.0.5/24", Gateway: "10.0.0.1"}}}}
+			c.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{{
+				Name: "net0", Address4: &v1alpha1.AddressSource{CIDR: "10.0.0.5/24", Gateway: "10.0.0.1"},
+			}}}
 		}))
 		render := func(args ...string) (out, notes string, err error) {
 			return execute(t, clusterOf(w), append([]string{"render", "--system-namespace", w.Name}, args...)...)

@@ -24,7 +24,9 @@ func (c *counter) MarkUnconsolidated() time.Time { *c++; return time.Time{} }
 func TestStartTriggersConsolidation(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
 		w := testenv.New(t, testenv.NoPolling(), testenv.Scenario(func(s *pvesim.Scenario) {
-			s.Guests = append(s.Guests, pvesim.Guest{VMID: 500, Name: "database", Host: "pve1", Status: "running", Config: map[string]string{"cores": "4", "memory": "8192"}})
+			s.Guests = append(s.Guests, pvesim.Guest{
+				VMID: 500, Name: "database", Host: "pve1", Status: "running", Config: map[string]string{"cores": "4", "memory": "8192"},
+			})
 		}))
 		var triggered counter
 		testenv.Go(t, consolidation.NewController(w.Inventory, &triggered).Start)

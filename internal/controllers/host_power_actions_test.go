@@ -121,7 +121,8 @@ func TestWake(t *testing.T) {
 		e.expectStates(0, states{"pve4": inventory.Waking})
 		e.expectStates(time.Minute, states{})
 		e.Expect(e.wakes()).To(Equal(1))
-		e.Expect(e.evaluate(0)).To(And(HaveKeyWithValue("power_actions_total Wake pve4 Success", 1.0), HaveKeyWithValue("power_actions_total Shutdown pve4 Success", 1.0)))
+		e.Expect(e.evaluate(0)).To(And(
+			HaveKeyWithValue("power_actions_total Wake pve4 Success", 1.0), HaveKeyWithValue("power_actions_total Shutdown pve4 Success", 1.0)))
 		e.Expect(e.events.Messages("HostWoken")).To(ConsistOf(ContainSubstring("20001 (being launched)")))
 		e.evaluate(time.Hour)
 		e.Expect(e.shutdowns()).To(Equal(1), "the VM keeps it awake")

@@ -75,6 +75,11 @@ func newEnabled(t *testing.T) *hostPowerEnv {
 // account may shut them down.
 func enabledScenario() *pvesim.Scenario {
 	s := pvesim.DefaultScenario(5)
+	allowSleep(s)
+	return s
+}
+
+func allowSleep(s *pvesim.Scenario) {
 	s.Votes = &pvesim.Votes{}
 	s.Guests = slices.DeleteFunc(s.Guests, func(g pvesim.Guest) bool { return g.VMID < 9000 })
 	s.Roles[0].Privileges = append(s.Roles[0].Privileges, "Sys.PowerMgmt")
@@ -82,7 +87,6 @@ func enabledScenario() *pvesim.Scenario {
 		s.Hosts[i].Config = map[string]string{"wakeonlan": fmt.Sprintf("BC:24:11:AA:00:%02d", i)}
 		s.Hosts[i].ShutdownTime, s.Hosts[i].BootTime = pvesim.Duration(5*time.Second), pvesim.Duration(10*time.Second)
 	}
-	return s
 }
 
 func startEnv(t *testing.T, s *pvesim.Scenario, settings string) *hostPowerEnv {

@@ -24,6 +24,42 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
+func newPowerController(w *launching, kube client.Client) *power.Controller {
+	return power.NewController(power.Deps{
+		Clients: w.Clients, Inventory: w.Inventory, KubeCluster: w.KubeCluster, Clock: w.Clock, Registerer: prometheus.NewRegistry(), Recorder: w.Events,
+		Store:            power.Store{Kube: kube, Namespace: w.Name, KubeCluster: w.KubeCluster},
+		PendingTemplates: func(context.Context) (map[inventory.HostName][]string, error) { return nil, nil },
+	})
+}
+
+// A launch waits for a host that was shut down only until it has booted.
+func TestLaunchWakesHost(t *testing.T) {
+	testenv.Simulated(t, func(t *testing.T) {
+		w := newLaunching(t, testenv.Hosts(5), testenv.Scenario(allowSleep))
+		w.ApplySettings(`{"*": {"pve4": {"powermanagement": "Enabled"}}}`)
+		hosts := newPowerController(w, w.Kube)
+		poll := func(interval time.Duration) inventory.HostState {
+			w.Clock.Advance(interval)
+			w.Refresh()
+			hosts.Evaluate(w.Context())
+			host, _ := w.Inventory.View().Host(testenv.Region, "pve4")
+			return host
+		}
+		for _, interval := range []time.Duration{0, idleTime} {
+			poll(interval)
+		}
+		w.Expect(poll(time.Minute)).To(HaveField("Sleep", inventory.Asleep))
+
+		claim := w.Planned("a", w.class, testenv.OnHost("pve4"))
+		created := time.Now()
+		for !w.completed(claim) {
+			poll(w.reconcile(claim).RequeueAfter)
+		}
+		w.Expect(w.Running(claim)).To(BeTrue())
+		w.Expect(time.Since(created)).To(BeNumerically("<", 25*time.Second), "the host boots in 10 s")
+	})
+}
+
 // A new leader may not read which hosts were shut down to save energy.
 func TestLaunchPowerRecordsForbidden(t *testing.T) {
 	nodeClaimLaunchSimulated(t, testenv.With(), func(w *launching, claim *karpv1.NodeClaim) {
@@ -38,11 +74,7 @@ func TestLaunchPowerRecordsForbidden(t *testing.T) {
 				return c.Get(ctx, key, o, opts...)
 			},
 		})
-		hosts := power.NewController(power.Deps{
-			Clients: w.Clients, Inventory: w.Inventory, KubeCluster: w.KubeCluster, Clock: w.Clock, Registerer: prometheus.NewRegistry(), Recorder: w.Events,
-			Store:            power.Store{Kube: kube, Namespace: w.Name, KubeCluster: w.KubeCluster},
-			PendingTemplates: func(context.Context) (map[inventory.HostName][]string, error) { return nil, nil },
-		})
+		hosts := newPowerController(w, kube)
 		outdated := reconcile.Result{RequeueAfter: 2 * time.Second}
 		w.Expect(w.reconcile(claim)).To(Equal(outdated))
 		w.Expect(w.Events.Reasons(claim)).To(BeEmpty(), "the leader has not read the records yet")

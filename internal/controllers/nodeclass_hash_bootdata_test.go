@@ -114,7 +114,8 @@ func TestBootDataChangedCloudInit(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
 		const key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGniXftUOUzZmSnGJxbYbIkqSpPmHhrpT2yQxjNwRw5q me@example.com"
 		w := newBootDataEnv(t, func(o *v1alpha1.MetadataOptions) {
-			o.Type, o.CloudInit = v1alpha1.MetadataTypeCloudInit, &v1alpha1.CloudInit{SSHKeysRef: &v1alpha1.SecretReference{Namespace: o.TemplatesRef.Namespace, Name: "keys"}}
+			o.Type = v1alpha1.MetadataTypeCloudInit
+			o.CloudInit = &v1alpha1.CloudInit{SSHKeysRef: &v1alpha1.SecretReference{Namespace: o.TemplatesRef.Namespace, Name: "keys"}}
 			o.TemplatesRef = nil
 		})
 		w.createSecret("keys", "authorized_keys", key)

@@ -39,14 +39,16 @@ func TestCheckBootData(t *testing.T) {
 			class: withInterface(v1alpha1.VMInterface{Name: "net0", InterfaceRouting: v1alpha1.InterfaceRouting{
 				PolicyRoutes: []v1alpha1.PolicyRoute{{From: "10.0.0.0/8", Table: 1, Priority: 1}},
 			}}),
-			want: "spec.network.interfaces[0].policyRoutes has no effect: user-data of secret kube-system/templates...",
+			want: "spec.network.interfaces[0].policyRoutes has no effect: user-data of secret kube-system/templates of spec.metadataOptions.templatesRef " +
+				"does not use it, or its format cannot express it; add it to the template as the recipes do, or remove it from the class",
 		},
 		"firmware": {class: withFirmware, root: true, prepare: userData("variant: flatcar\nversion: 1.1.0\n")},
 		"firmware_with_cloud-config": {
 			class: withFirmware, root: true, want: "user-data is cloud-config, but spec.metadataOptions.type fwcfg is for Ignition...",
 		},
 		"cloud-init_drive_with_truncated_key": {class: proxmoxDrive(&v1alpha1.CloudInit{SSHKeys: []string{"ssh-ed25519 AAAAC3NzaC1l me"}}),
-			want: "reading spec.metadataOptions.cloudInit.sshKeys[0]: the SSH key is truncated; want a line of authorized_keys..."},
+			want: "reading spec.metadataOptions.cloudInit.sshKeys[0]: the SSH key is truncated; " +
+				"want a line of authorized_keys, like ssh-ed25519 AAAAC3... me@example.com"},
 	})
 }
 
@@ -60,6 +62,7 @@ func TestCheckKubeletConfiguration(t *testing.T) {
 				"did you mean maxPods?"},
 		"negative": {class: kubelet(v1alpha1.KubeletConfiguration{KubeReserved: map[string]string{"memory": "memory - 300 * Gi"}}),
 			want: `spec.kubeletConfiguration.kubeReserved.memory: found "memory - 300 * Gi"; ` +
-				"it is -319975063552: want 0 or more for a VM with 1 vCPUs and 2Gi of memory..."},
+				"it is -319975063552: want 0 or more for a VM with 1 vCPUs and 2Gi of memory; " +
+				"want a quantity such as 100m or 512Mi, or a CEL expression over cpu (vCPUs) and memory (bytes), such as 256 * Mi + memory / 50"},
 	})
 }

@@ -37,8 +37,10 @@ func TestCheckHardware(t *testing.T) {
 		"description_with_comment": {class: description("<!-- x"), reason: v1alpha1.ReasonTextInvalid,
 			want: `spec.description contains "<!--": comments are reserved for the ownership mark of the VM`},
 		"USB_on_one_host": {hosts: 2, scenario: withMapping("usb", "dongle", "node=pve2,id=1234:5678"), unread: true,
-			class:    hardware(v1alpha1.Hardware{USB: []v1alpha1.USBDevice{{Mapping: "dongle"}}}),
-			unusable: map[string]string{"pve1": `spec.hardware.usb[0].mapping: USB mapping "dongle" has no device on this host...`}},
+			class: hardware(v1alpha1.Hardware{USB: []v1alpha1.USBDevice{{Mapping: "dongle"}}}),
+			unusable: map[string]string{
+				"pve1": `spec.hardware.usb[0].mapping: USB mapping "dongle" has no device on this host; add one (Datacenter, Resource Mappings)`,
+			}},
 	})
 }
 

@@ -65,11 +65,13 @@ func TestCheckPrivilegesMessage(t *testing.T) {
 			want: nodeClassStatusLacks("Mapping.Use on /mapping/pci/gpu", "Mapping.Use"),
 		},
 		"device": {
-			class: hardware(v1alpha1.Hardware{PCI: []v1alpha1.PCIDevice{{Mapping: "gpu"}}}), want: nodeClassStatusLacks("Mapping.Use on /mapping/pci/gpu", "Mapping.Use"),
+			class: hardware(v1alpha1.Hardware{PCI: []v1alpha1.PCIDevice{{Mapping: "gpu"}}}),
+			want:  nodeClassStatusLacks("Mapping.Use on /mapping/pci/gpu", "Mapping.Use"),
 		},
 		"directory": {class: withShares("data"), want: nodeClassStatusLacks("Mapping.Use on /mapping/dir/data", "Mapping.Use")},
 		"hwrng": {
-			release: "9.2", class: hardware(v1alpha1.Hardware{RNG: &v1alpha1.RNG{Source: "hwrng"}}), want: nodeClassStatusLacks("Mapping.Use on /mapping/hwrng", "Mapping.Use"),
+			release: "9.2", class: hardware(v1alpha1.Hardware{RNG: &v1alpha1.RNG{Source: "hwrng"}}),
+			want: nodeClassStatusLacks("Mapping.Use on /mapping/hwrng", "Mapping.Use"),
 		},
 		"startup": {class: hardware(v1alpha1.Hardware{Startup: &v1alpha1.StartupOrder{Order: new(int32(1))}}), want: lack + "Sys.Modify on /; run: ..."},
 		"high_availability": {class: func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.HighAvailability = &v1alpha1.HighAvailability{} },
@@ -92,7 +94,8 @@ func TestCheckPrivilegesMessageOfAllHosts(t *testing.T) {
 		w, class := checkCase{hosts: 3, scenario: nodeClassStatusWithout("Karpenter VM.Clone")}.newClass(t)
 		nodeClassStatusReconcileClass(w, class)
 		w.Refresh() // the roles are read once a privilege is missing
-		w.Expect(nodeClassStatusCondition(nodeClassStatusReconcileClass(w, class), v1alpha1.ConditionPrivilegesSufficient)).To(Equal("False PrivilegesMissing: region-1/pve1, region-1/pve2, " +
+		nodeClassStatusReconcileClass(w, class)
+		w.Expect(nodeClassStatusCondition(class, v1alpha1.ConditionPrivilegesSufficient)).To(Equal("False PrivilegesMissing: region-1/pve1, region-1/pve2, " +
 			strings.Replace(nodeClassStatusLacks("VM.Clone on /vms/9000, /vms/9001, /vms/9002", "VM.Clone"), "pve1", "pve3", 1)))
 	})
 }

@@ -47,7 +47,9 @@ func TestCheckShares(t *testing.T) {
 			want:     `region-1/pve1: virtiofs of template 9000: directory mapping "data" has no directory on this host; add one (Datacenter, Resource Mappings)`,
 		},
 		"plan9": {hosts: 2, scenario: withMapping("dir", "data", "node=pve1,path=/tank/data", "node=pve2,path=/tank/my data"), class: withPlan9Share, root: true,
-			unusable: map[string]string{"pve2": `spec.shares[0].mapping: refused: args: the directory "/tank/my data" of mapping data cannot be named...`}},
+			unusable: map[string]string{
+				"pve2": `spec.shares[0].mapping: refused: args: the directory "/tank/my data" of mapping data cannot be named in QEMU's arguments...`,
+			}},
 	})
 }
 

@@ -66,10 +66,12 @@ func TestCheckStorage(t *testing.T) {
 			class: func(c *v1alpha1.ProxmoxNodeClass) {
 				c.Spec.Disks = []v1alpha1.Disk{{Name: "data", Size: "1Gi", Storages: []string{"nas", "ceph"}}}
 			},
-			want: "region-1/pve1: spec.disks[name=data].storages lists nas, ceph, none of which is on this host with the content type images...",
+			want: "region-1/pve1: spec.disks[name=data].storages lists nas, ceph, none of which is on this host with the content type images; " +
+				"the host has local (dir), local-lvm (lvmthin)",
 		},
 		"invalid_selector": {class: func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.BootDevice.StorageSelector = "storage.typ == 'rbd'" },
-			want: `spec.bootDevice.storageSelector "storage.typ == 'rbd'" is invalid: 1:1: undeclared reference to 'storage' (in container '')...`},
+			want: `spec.bootDevice.storageSelector "storage.typ == 'rbd'" is invalid: 1:1: undeclared reference to 'storage' (in container ''); ` +
+				"want a CEL expression over storage.name, storage.type, storage.free (bytes) and storage.shared that is true or false"},
 		"no_storage_for_boot_drives": {scenario: localContent("images"),
 			want: "region-1/pve1: no storage takes iso content, which the boot drive needs; run: pvesm set local --content iso,images"},
 		"no_boot_drive": {
@@ -78,7 +80,8 @@ func TestCheckStorage(t *testing.T) {
 				c.Spec.MetadataOptions = v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeNone}
 			},
 		},
-		"unknown_boot_drive_storage": {class: bootDrive("nas"), want: `region-1/pve1: spec.metadataOptions.storage "nas" is not on this host...`},
+		"unknown_boot_drive_storage": {class: bootDrive("nas"),
+			want: `region-1/pve1: spec.metadataOptions.storage "nas" is not on this host, which has local, local-lvm`},
 		"boot_drive_storage_without_iso": {
 			scenario: func(s *pvesim.Scenario) {
 				s.Storages = append(s.Storages, pvesim.Storage{ID: "nas", Type: "nfs", Content: []string{"backup"}, Shared: true, Size: pvesim.TiB})
@@ -105,7 +108,8 @@ func TestCheckCloudInit(t *testing.T) {
 			want: "region-1/pve1: the vendor snippet local:snippets/other.yaml does not exist; " +
 				"on the host, copy the file other.yaml to the snippets of storage local, or set another snippet"},
 		"unknown_inherited_snippet": {scenario: setTemplateOption("cicustom", "user=local:snippets/theirs.yaml"), class: proxmoxDrive(nil),
-			want: "region-1/pve1: the user snippet local:snippets/theirs.yaml does not exist..."},
+			want: "region-1/pve1: the user snippet local:snippets/theirs.yaml does not exist; " +
+				"on the host, copy the file theirs.yaml to the snippets of storage local, or set another snippet"},
 		"invisible_snippet": {scenario: nodeClassStatusWithout("Karpenter Datastore.Allocate"), class: vendorSnippet("local:snippets/other.yaml")},
 		"unknown_storage": {class: vendorSnippet("nfs:snippets/worker.yaml"),
 			want: `region-1/pve1: the vendor snippet nfs:snippets/worker.yaml is on storage "nfs", which is not on this host`},

@@ -29,7 +29,8 @@ func TestCheckTemplate(t *testing.T) {
 					delete(guest.Config, "boot")
 				}
 			},
-			want: `region-1/pve1: template 9000 cannot be used: the template has no boot disk: its boot order "" names none, and it has none of virtio0...`,
+			want: `region-1/pve1: template 9000 cannot be used: the template has no boot disk: ` +
+				`its boot order "" names none, and it has none of virtio0, scsi0, sata0, ide0`,
 		},
 		"unknown_interface": {
 			class: func(c *v1alpha1.ProxmoxNodeClass) {
@@ -40,6 +41,7 @@ func TestCheckTemplate(t *testing.T) {
 		"conflicting_snippet": {scenario: both(workerSnippet, setTemplateOption("cicustom", "user=local:snippets/worker.yaml")),
 			class: proxmoxDrive(&v1alpha1.CloudInit{User: "ops"}),
 			want: "region-1/pve1: template 9000 cannot be used: its cicustom sets user=local:snippets/worker.yaml, " +
-				"which replaces the user-data of spec.metadataOptions.cloudInit..."},
+				"which replaces the user-data of spec.metadataOptions.cloudInit; " +
+				"remove it from the template (qm set TEMPLATE --delete cicustom), or remove the setting from the class"},
 	})
 }

@@ -117,7 +117,8 @@ func TestReconcileOneClusterUnreachable(t *testing.T) {
 		}
 		class := nodeClassStatusReconcileClass(w, w.NewClass())
 		w.Expect(isReady(class)).To(BeTrue())
-		w.Expect(nodeClassStatusCondition(class, v1alpha1.ConditionClustersReachable)).To(And(ContainSubstring("region region-1 since "), Not(ContainSubstring("region-2"))))
+		w.Expect(nodeClassStatusCondition(class, v1alpha1.ConditionClustersReachable)).To(And(
+			ContainSubstring("region region-1 since "), Not(ContainSubstring("region-2"))))
 		w.Expect(class.Status.SelectedZones).To(ContainElement("region-2/pve1/9000"))
 	})
 }

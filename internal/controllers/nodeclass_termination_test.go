@@ -37,19 +37,24 @@ func TestDeleteUsedNodeClass(t *testing.T) {
 		g.Expect(cached.Get(t.Context(), client.ObjectKeyFromObject(claim), &karpv1.NodeClaim{})).To(Succeed())
 	}).Should(Succeed(), "the cache is current before the class is deleted")
 
-	w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
+	expectDeletedAfter(w, class, claim, "NodeClass")
+	w.Expect(w.IsDeleted(another)).To(BeFalse())
+	w.Expect(w.IsDeleted(unrelated)).To(BeFalse())
+}
+
+// expectDeletedAfter deletes an object that a claim uses, and expects that it is deleted with the claim.
+func expectDeletedAfter(w *testenv.Env, object client.Object, claim *karpv1.NodeClaim, kind string) {
+	w.T.Helper()
+	w.Expect(w.Kube.Delete(w.T.Context(), object)).To(Succeed())
 	w.Eventually(func() []string { return w.Events.Messages("WaitingOnNodeClaimTermination") }).
-		Should(ContainElement("NodeClass is in use by NodeClaims (1), for example " + claim.Name + "; it is deleted when they are gone"))
+		Should(ContainElement(kind + " is in use by NodeClaims (1), for example " + claim.Name + "; it is deleted when they are gone"))
 	for n := range 10 {
 		w.Annotate(claim, map[string]string{"example.com/changed": strconv.Itoa(n)})
 	}
-	w.Consistently(func() bool { return w.IsDeleted(class) }).WithTimeout(300 * time.Millisecond).Should(BeFalse())
+	w.Consistently(func() bool { return w.IsDeleted(object) }).WithTimeout(300 * time.Millisecond).Should(BeFalse())
 	w.Expect(len(w.Events.Messages("WaitingOnNodeClaimTermination"))).To(BeNumerically("<", 5), "a changed claim causes no reconcile")
-
-	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
-	w.Eventually(func() bool { return w.IsDeleted(class) }).Should(BeTrue())
-	w.Expect(w.IsDeleted(another)).To(BeFalse())
-	w.Expect(w.IsDeleted(unrelated)).To(BeFalse())
+	w.Expect(w.Kube.Delete(w.T.Context(), claim)).To(Succeed())
+	w.Eventually(func() bool { return w.IsDeleted(object) }).Should(BeTrue())
 }
 
 func TestDeleteUnusedNodeClass(t *testing.T) {

@@ -72,7 +72,8 @@ func TestReconcilePodLargerThanAnyType(t *testing.T) {
 		w.Pool(w.Class(), anySize)
 		reconcilePod(w, w.PendingPod("app", "100"), unschedulable)
 		w.Expect(w.Events.Messages(noHostFits)).To(HaveExactElements(And(
-			ContainSubstring(`large enough for {"cpu":"100","pods":"1"}`), ContainSubstring("the largest are c1.16VCPU-32GB and m1.16VCPU-128GB;"), ContainSubstring("--instance-types-file"),
+			ContainSubstring(`large enough for {"cpu":"100","pods":"1"}`),
+			ContainSubstring("the largest are c1.16VCPU-32GB and m1.16VCPU-128GB;"), ContainSubstring("--instance-types-file"),
 		)))
 	})
 }

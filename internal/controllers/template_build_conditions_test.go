@@ -54,7 +54,8 @@ func TestBuildFailureCondition(t *testing.T) {
 		want     string
 	}{
 		"missing_privilege": {scenario: buildWithout("VM.Allocate"), want: buildLacks("VM.Allocate on /vms", "VM.Allocate")},
-		"hidden_storages":   {scenario: buildWithout("Datastore.Audit"), want: buildLacks("Datastore.Audit on /storage/local, /storage/local-lvm", "Datastore.Audit")},
+		"hidden_storages": {scenario: buildWithout("Datastore.Audit"),
+			want: buildLacks("Datastore.Audit on /storage/local, /storage/local-lvm", "Datastore.Audit")},
 		"missing_privileges": {scenario: buildWithout("Sys.AccessNetwork", "VM.Config.Network", "SDN.Use"),
 			want: buildLacks("Sys.AccessNetwork on /nodes/pve1, /nodes/pve2; VM.Config.Network on /vms; SDN.Use on /sdn/zones/localnetwork/vmbr0",
 				"SDN.Use Sys.AccessNetwork VM.Config.Network")},

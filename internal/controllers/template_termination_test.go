@@ -4,9 +4,7 @@
 package controllers_test
 
 import (
-	"strconv"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,7 +29,8 @@ func TestDeleteUnmanagedTemplateInUse(t *testing.T) {
 	)
 	unmanaged := w.Template()
 	w.Eventually(func() []string { return testenv.Reload(w, unmanaged).Finalizers }).Should(ConsistOf(v1alpha1.TerminationFinalizer))
-	w.Eventually(func() map[string]string { return testenv.Reload(w, unmanaged).Annotations }).Should(HaveKeyWithValue(v1alpha1.AnnotationTemplateHash, unmanaged.Hash()))
+	w.Eventually(func() map[string]string { return testenv.Reload(w, unmanaged).Annotations }).
+		Should(HaveKeyWithValue(v1alpha1.AnnotationTemplateHash, unmanaged.Hash()))
 	claim := w.Claim("node", w.Class())
 	w.Eventually(func(g Gomega) {
 		found := &v1alpha1.ProxmoxUnmanagedTemplate{}
@@ -40,14 +39,5 @@ func TestDeleteUnmanagedTemplateInUse(t *testing.T) {
 		g.Expect(cached.Get(t.Context(), client.ObjectKeyFromObject(claim), &karpv1.NodeClaim{})).To(Succeed())
 	}).Should(Succeed(), "the cache is current before the template is deleted")
 
-	w.Expect(w.Kube.Delete(t.Context(), unmanaged)).To(Succeed())
-	w.Eventually(func() []string { return w.Events.Messages("WaitingOnNodeClaimTermination") }).
-		Should(ContainElement("template is in use by NodeClaims (1), for example " + claim.Name + "; it is deleted when they are gone"))
-	for n := range 10 {
-		w.Annotate(claim, map[string]string{"example.com/changed": strconv.Itoa(n)})
-	}
-	w.Consistently(func() bool { return w.IsDeleted(unmanaged) }).WithTimeout(300 * time.Millisecond).Should(BeFalse())
-	w.Expect(len(w.Events.Messages("WaitingOnNodeClaimTermination"))).To(BeNumerically("<", 5), "a changed claim causes no reconcile")
-	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
-	w.Eventually(func() bool { return w.IsDeleted(unmanaged) }).Should(BeTrue())
+	expectDeletedAfter(w, unmanaged, claim, "template")
 }

@@ -43,7 +43,10 @@ func TestLaunchFromSharedTemplate(t *testing.T) {
 		w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
 		check()
 		w.Expect(class.Status.SelectedZones).To(Equal([]string{"region-1/pve1/9500"}))
-		w.Expect(class.Status.UnusableZones).To(ContainElement(v1alpha1.UnusableZone{Zone: "region-1/pve2", Reason: `template 9500 is on host pve1, and Proxmox clones to another host on shared storage only: spec.bootDevice.storage "local-lvm" is local; leave it empty, or have a template on this host`}))
+		w.Expect(class.Status.UnusableZones).To(ContainElement(v1alpha1.UnusableZone{
+			Zone: "region-1/pve2", Reason: `template 9500 is on host pve1, and Proxmox clones to another host on shared storage only: ` +
+				`spec.bootDevice.storage "local-lvm" is local; leave it empty, or have a template on this host`,
+		}))
 		class.Spec.BootDevice.Storage = ""
 		w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
 		known := w.Inventory.View().Snapshots[testenv.Region].KnownHost("pve1")

@@ -102,14 +102,16 @@ func TestUnmanagedTemplateStatusResolve(t *testing.T) {
 		// ambiguity is reported if a host has several templates.
 		ambiguity string
 	}{
-		"name":            {spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu"}, want: []string{"region-1/pve1/9000", "region-1/pve2/9001", "region-1/pve3/9002", "region-2/pve1/9000"}},
+		"name": {spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu"},
+			want: []string{"region-1/pve1/9000", "region-1/pve2/9001", "region-1/pve3/9002", "region-2/pve1/9000"}},
 		"name_and_region": {spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Region: testenv.OtherRegion}, want: []string{"region-2/pve1/9000"}},
 		"one_tag":         {spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"K8S"}}, want: []string{"region-1/pve1/9000", "region-1/pve2/9001"}},
 		"all_tags":        {spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"k8s", "lts"}}, want: []string{"region-1/pve2/9001"}},
 		"VMID":            {spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 9001}, want: []string{"region-1/pve2/9001"}},
 		"VMID_and_region": {spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 9000, Region: testenv.OtherRegion}, want: []string{"region-2/pve1/9000"}},
-		"VMID_and_name":   {spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 9000, TemplateName: "ubuntu"}, want: []string{"region-1/pve1/9000", "region-2/pve1/9000"}},
-		"name_and_tags":   {spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Tags: []string{"lts"}}, want: []string{"region-1/pve2/9001"}},
+		"VMID_and_name": {spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 9000, TemplateName: "ubuntu"},
+			want: []string{"region-1/pve1/9000", "region-2/pve1/9000"}},
+		"name_and_tags": {spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Tags: []string{"lts"}}, want: []string{"region-1/pve2/9001"}},
 		"newest": {
 			scenario: func(s *pvesim.Scenario) {
 				changeGuest(s, 9000, createdAt("1700000000"))
@@ -128,7 +130,8 @@ func TestUnmanagedTemplateStatusResolve(t *testing.T) {
 			ambiguity: "region-1/pve1: several templates match; the newest, 1000, is used, not [9000]",
 		},
 		"shared_storage": {
-			scenario: withSharedTemplate, spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "shared"}, want: []string{"region-1/pve1/9500", "region-1/pve2/9500"},
+			scenario: withSharedTemplate, spec: v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "shared"},
+			want: []string{"region-1/pve1/9500", "region-1/pve2/9500"},
 		},
 		"shared_storage_with_local_ISO": {
 			scenario: func(s *pvesim.Scenario) {
@@ -168,7 +171,8 @@ func TestResolveNotFound(t *testing.T) {
 		want string
 	}{
 		"name": {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "talos"}, `no host of regions region-1, region-2 has a template named "talos" that is visible`},
-		"tags": {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"a", "b"}, Region: testenv.Region}, "no host of region region-1 has a template with tags a, b that is visible"},
+		"tags": {v1alpha1.ProxmoxUnmanagedTemplateSpec{Tags: []string{"a", "b"}, Region: testenv.Region},
+			"no host of region region-1 has a template with tags a, b that is visible"},
 		"VMID": {v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 4711}, "no host of regions region-1, region-2 has a template with spec.vmid 4711 that is visible"},
 		"VMID_of_a_VM": {v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 101, Region: testenv.Region},
 			`spec.vmid 101 on host region-1/pve1 is the VM "ubuntu", which is not a template; set the VMID of a template, or convert the VM: qm template 101`},
@@ -176,7 +180,8 @@ func TestResolveNotFound(t *testing.T) {
 			`spec.vmid 9000 on host region-1/pve1 is the template "ubuntu", but spec.templateName is "talos"; fix one of them, or remove spec.templateName`},
 		"VMID_with_other_tags": {v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 9000, Tags: []string{"talos"}, Region: testenv.Region},
 			`spec.vmid 9000 on host region-1/pve1 is the template "ubuntu" with tags "k8s", but spec.tags is "talos"; fix one of them, or remove spec.tags`},
-		"region": {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Region: "mars"}, `spec.region "mars" is not in the cloud config, which has region-1, region-2`},
+		"region": {v1alpha1.ProxmoxUnmanagedTemplateSpec{TemplateName: "ubuntu", Region: "mars"},
+			`spec.region "mars" is not in the cloud config, which has region-1, region-2`},
 	} {
 		testenv.RunSimulated(t, name, func(t *testing.T) {
 			w := testenv.New(t, testenv.NoPolling(), testenv.OtherHosts(1), testenv.Scenario(withTags))

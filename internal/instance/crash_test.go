@@ -19,25 +19,39 @@ import (
 )
 
 // crashEnv is an Env with the VM of the first machine and the claim of the second one, whose VM has
-// all that a launch creates: disks, one of them retained, a boot drive, firewall rules, and HA with
-// a rule of both VMs.
+// all that a launch creates: disks, one of them retained, a boot drive, firewall rules, and, unless
+// ha is false, HA with a rule of both VMs.
 type crashEnv struct {
 	*testenv.Env
 	killed        *testenv.Process
 	first, second *karpv1.NodeClaim
 	in            instance.Intent
+	ha            bool
 }
 
-func newCrashEnv(t *testing.T) crashEnv {
+// runCrashes runs a test at all crash points, with HA and without.
+func runCrashes(t *testing.T, test func(w crashEnv, crash *testenv.Crash)) {
+	t.Helper()
+	t.Parallel()
+	for name, ha := range map[string]bool{"HA": true, "no_HA": false} {
+		t.Run(name, func(t *testing.T) {
+			testenv.RunCrashes(t, func(t *testing.T, crash *testenv.Crash) { test(newCrashEnv(t, ha), crash) })
+		})
+	}
+}
+
+func newCrashEnv(t *testing.T, ha bool) crashEnv {
 	t.Helper()
 	w := testenv.NewFake(t, testenv.Hosts(2), testenv.HA("9.2"), testenv.NoPolling(), testenv.Scenario(withStorage("fast", "lvmthin", 100*pvesim.GiB)))
-	separate(w)
+	if ha {
+		separate(w)
+	}
 	w.NodeClass.Spec.Machines = []v1alpha1.Machine{{Name: "db-1", Zone: "pve1"}, {Name: "db-2", Zone: "pve2"}}
 	w.NodeClass.Spec.Disks = []v1alpha1.Disk{
 		{Name: "data", Size: "10Gi", Storage: "fast", Retain: true}, {Name: "scratch", Size: "1Gi", Storage: "fast", Bus: v1alpha1.DiskBusVirtIO},
 	}
 	p := w.StartProcess()
-	c := crashEnv{Env: w, killed: p, first: p.Launched("first", w.NodeClass), second: p.Planned("second", w.NodeClass)}
+	c := crashEnv{Env: w, killed: p, first: p.Launched("first", w.NodeClass), second: p.Planned("second", w.NodeClass), ha: ha}
 	c.in = w.Intent(c.second)
 	return c
 }
@@ -60,7 +74,7 @@ func (c crashEnv) delete(ctx context.Context) error {
 func (c crashEnv) expectDeletes(p *testenv.Process) {
 	c.T.Helper()
 	p.Delete(c.Stored(c.second))
-	c.Expect(c.Sim.HAResources()).To(HaveLen(1), "the other VM stays in HA")
+	c.Expect(c.Sim.HAResources()).To(HaveLen(map[bool]int{true: 1}[c.ha]), "the other VM stays in HA")
 	c.Expect(c.Volumes("pve2", "fast", "images")).To(Or(BeEmpty(), HaveExactElements(HaveField("ID", c.in.Retained["data"]))))
 	p.DeleteAll(c.first)
 }
@@ -68,8 +82,7 @@ func (c crashEnv) expectDeletes(p *testenv.Process) {
 // Whenever the controller is killed during a launch, the next one completes it with
 // exactly one VM: that of the intent.
 func TestLaunchCrash(t *testing.T) {
-	testenv.RunCrashes(t, func(t *testing.T, crash *testenv.Crash) {
-		w := newCrashEnv(t)
+	runCrashes(t, func(w crashEnv, crash *testenv.Crash) {
 		crash.Run(w.Env, w.launch)
 		next := w.StartProcess()
 		next.MustLaunch(w.second, w.NodeClass)
@@ -81,15 +94,16 @@ func TestLaunchCrash(t *testing.T) {
 		w.Expect(w.Volumes("pve2", "fast", "images")).To(ConsistOf(
 			HaveField("ID", w.in.Retained["data"]), HaveField("VMID", w.in.VMID)), "the other disks exist once")
 		w.Expect(dataDisk(w.Env, w.second).VolumeID).To(Equal(w.in.Retained["data"]))
-		w.Expect(w.Sim.HARules()).To(haveRule(w.Env, w.first, w.second))
+		if w.ha {
+			w.Expect(w.Sim.HARules()).To(haveRule(w.Env, w.first, w.second))
+		}
 		w.expectDeletes(next)
 	})
 }
 
 // The controller is killed during the launch, and the claim is deleted.
 func TestDeleteAfterLaunchCrash(t *testing.T) {
-	testenv.RunCrashes(t, func(t *testing.T, crash *testenv.Crash) {
-		w := newCrashEnv(t)
+	runCrashes(t, func(w crashEnv, crash *testenv.Crash) {
 		crash.Run(w.Env, w.launch)
 		w.expectDeletes(w.StartProcess())
 	})
@@ -97,8 +111,7 @@ func TestDeleteAfterLaunchCrash(t *testing.T) {
 
 // The next controller completes a delete that was killed.
 func TestDeleteCrash(t *testing.T) {
-	testenv.RunCrashes(t, func(t *testing.T, crash *testenv.Crash) {
-		w := newCrashEnv(t)
+	runCrashes(t, func(w crashEnv, crash *testenv.Crash) {
 		w.killed.MustLaunch(w.second, w.NodeClass)
 		crash.Run(w.Env, w.delete)
 		w.Expect(w.Volumes("pve2", "fast", "images")).To(ContainElement(HaveField("VMID", proxmox.RetainedVMID)))

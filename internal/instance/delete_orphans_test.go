@@ -43,6 +43,25 @@ func TestDeleteOrphan(t *testing.T) {
 	}
 }
 
+// A clone or destroy that was killed leaves a lock that only root can remove.
+func TestDeleteOrphanLocked(t *testing.T) {
+	t.Parallel()
+	for lock, command := range map[string]string{"clone": "qm unlock", "destroyed": "--skiplock 1"} {
+		testenv.With(testenv.NoPolling()).Subtest(t, lock, func(w *testenv.Env, p *testenv.Process) {
+			claim := p.Launched("pool-abc", w.NodeClass)
+			orphan := listVMs(w, p)[0]
+			w.Expect(w.Sim.SetConfigLock(orphan.VMID, lock)).To(Succeed())
+			deleted, err := p.Instances.Deleter.DeleteOrphan(w.Context(), orphan)
+			w.Expect(err).To(And(testenv.HaveReason(v1alpha1.EventVMLocked), MatchError(ContainSubstring(command))))
+			w.Expect(deleted).To(BeFalse())
+			w.Expect(w.Running(claim)).To(BeTrue(), "it was not stopped")
+			w.Expect(w.Sim.SetConfigLock(orphan.VMID, "")).To(Succeed())
+			w.Expect(p.Instances.Deleter.DeleteOrphan(w.Context(), orphan)).To(BeTrue())
+			w.ExpectNoOrphans()
+		})
+	}
+}
+
 // The VM is destroyed without its disk, and is not listed any more. The disk is deleted
 // when the storage is active.
 func TestDeleteOrphanWithInactiveStorage(t *testing.T) {

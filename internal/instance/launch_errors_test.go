@@ -97,8 +97,8 @@ func TestLaunchFinalErrors(t *testing.T) {
 			reason:   v1alpha1.EventStartFailed, want: "directory mapping invalid: 'data' has no path on node 'pve1'",
 		},
 		"invalid_tag": {
-			class:  func(c *v1alpha1.ProxmoxNodeClassSpec) { c.Tags = []string{"{{ .ProviderID }}"} },
-			reason: v1alpha1.EventBootDataFailed, want: `spec.tags[0] "{{ .ProviderID }}" renders to "proxmox://region-1/`,
+			class:  func(c *v1alpha1.ProxmoxNodeClassSpec) { c.Tags = []string{"{{ .Region }}/k8s"} },
+			reason: v1alpha1.EventBootDataFailed, want: `spec.tags[0] "{{ .Region }}/k8s" renders to "region-1/k8s", which is not a tag`,
 		},
 		"unknown_HA_rule": {
 			scenario: func(s *pvesim.Scenario) {

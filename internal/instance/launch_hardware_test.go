@@ -25,31 +25,37 @@ func withHardware(s *pvesim.Scenario) {
 }
 
 func TestLaunchHardware(t *testing.T) {
-	testenv.With(testenv.NoPolling(), testenv.Scenario(withHardware)).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		w.NodeClass.Spec.Description = "pool {{ .NodePool }} on {{ .Zone }}"
-		w.NodeClass.Spec.Tags = []string{"k8s", "type-{{ .InstanceType | lower }}", `{{ if eq .Region "other" }}other{{ end }}`}
-		w.NodeClass.Spec.Hardware = &v1alpha1.Hardware{
-			CPUUnits: new(int32(50)), Balloon: new(int32(512)), Hotplug: []string{"disk"},
-			Watchdog: &v1alpha1.Watchdog{}, RNG: &v1alpha1.RNG{}, TPM: &v1alpha1.TPMState{},
-			USB: []v1alpha1.USBDevice{{Mapping: "dongle"}}, PCI: []v1alpha1.PCIDevice{{Mapping: "gpu"}},
-			Agent: &v1alpha1.Agent{Enabled: true}, Startup: &v1alpha1.StartupOrder{Order: new(int32(7))},
-		}
-		claim := p.Launched("default-a", w.NodeClass)
-		in := w.Intent(claim)
-		w.Expect(in.Devices).To(Equal([]string{"gpu"}), "devices are planned, so no other VM gets them")
-		cfg := w.VMConfig(in)
-		for option, value := range map[string]string{
-			"cpuunits": "50", "balloon": "512", "hotplug": "disk", "watchdog": "model=i6300esb,action=reset", "rng0": "source=/dev/urandom",
-			"usb0": "mapping=dongle", "hostpci0": "mapping=gpu", "agent": "enabled=1", "startup": "order=7",
-		} {
-			w.Expect(cfg.Options).To(HaveKeyWithValue(option, value))
-		}
-		w.Expect(cfg.Options["tpmstate0"]).To(ContainSubstring("version=v2.0"))
-		w.Expect(cfg.Tags()).To(HaveLen(2), "a tag that renders to nothing is omitted")
-		w.Expect(cfg.Tags()).To(ContainElement(HavePrefix("type-")))
-		w.Expect(cfg.Description()).To(ContainSubstring(" on " + in.Host + "\n"))
-		p.DeleteAll(claim)
-	})
+	t.Parallel()
+	for release, ksm := range map[string]*bool{"8.4": nil, "9.2": new(false)} {
+		testenv.With(testenv.NoPolling(), testenv.Scenario(withHardware, func(s *pvesim.Scenario) {
+			s.Version = release
+		})).Subtest(t, release, func(w *testenv.Env, p *testenv.Process) {
+			w.NodeClass.Spec.Description = "pool {{ .NodePool }} on {{ .Zone }}"
+			w.NodeClass.Spec.Tags = []string{"k8s", "type-{{ .InstanceType | lower }}", `{{ if eq .Region "other" }}other{{ end }}`}
+			w.NodeClass.Spec.Hardware = &v1alpha1.Hardware{
+				CPUUnits: new(int32(50)), Balloon: new(int32(512)), Hotplug: []string{"disk"},
+				Watchdog: &v1alpha1.Watchdog{}, RNG: &v1alpha1.RNG{}, TPM: &v1alpha1.TPMState{},
+				USB: []v1alpha1.USBDevice{{Mapping: "dongle"}}, PCI: []v1alpha1.PCIDevice{{Mapping: "gpu"}},
+				Agent: &v1alpha1.Agent{Enabled: true}, Startup: &v1alpha1.StartupOrder{Order: new(int32(7))}, KSM: ksm,
+			}
+			claim := p.Launched("default-a", w.NodeClass)
+			in := w.Intent(claim)
+			w.Expect(in.Devices).To(Equal([]string{"gpu"}), "devices are planned, so no other VM gets them")
+			cfg := w.VMConfig(in)
+			for option, value := range map[string]string{
+				"cpuunits": "50", "balloon": "512", "hotplug": "disk", "watchdog": "model=i6300esb,action=reset", "rng0": "source=/dev/urandom",
+				"usb0": "mapping=dongle", "hostpci0": "mapping=gpu", "agent": "enabled=1", "startup": "order=7",
+			} {
+				w.Expect(cfg.Options).To(HaveKeyWithValue(option, value))
+			}
+			w.Expect(cfg.Options["allow-ksm"]).To(Equal(map[string]string{"9.2": "0"}[release]))
+			w.Expect(cfg.Options["tpmstate0"]).To(ContainSubstring("version=v2.0"))
+			w.Expect(cfg.Tags()).To(HaveLen(2), "a tag that renders to nothing is omitted")
+			w.Expect(cfg.Tags()).To(ContainElement(HavePrefix("type-")))
+			w.Expect(cfg.Description()).To(ContainSubstring(" on " + in.Host + "\n"))
+			p.DeleteAll(claim)
+		})
+	}
 }
 
 // encrypted encrypts the memory of VMs, which needs a root login unless the template has it.

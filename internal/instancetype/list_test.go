@@ -178,7 +178,8 @@ func TestListKeepsOfferingsOfNodes(t *testing.T) {
 	labels := scheduling.NewLabelRequirements(p.Labels(class, "t1.2VCPU-6GB", zone("east", "pve1")))
 	stillOffered := func(when string) {
 		// The condition of Karpenter's drift check.
-		NewWithT(t).Expect(find(t, p.List(class, ""), "t1.2VCPU-6GB").Offerings.HasCompatible(labels)).To(BeTrue(), "%s: the offering of a Node on pve1 is gone", when)
+		NewWithT(t).Expect(find(t, p.List(class, ""), "t1.2VCPU-6GB").Offerings.HasCompatible(labels)).
+			To(BeTrue(), "%s: the offering of a Node on pve1 is gone", when)
 	}
 	stillOffered("at first")
 	v.change(func(r map[string]*proxmox.Resources) { r["east"].Hosts[0].Online = false })

@@ -68,7 +68,8 @@ func TestPoolAddresses(t *testing.T) {
 		"ranges_with_network_broadcast_and_gateway": {
 			ipam.Spec{CIDR: "10.0.0.0/24", Gateway: "10.0.0.254", Ranges: []string{"10.0.0.0/31", "10.0.0.253-10.0.0.255"}},
 			[]string{"10.0.0.1", "10.0.0.253"}},
-		"exclude":                    {ipam.Spec{CIDR: "10.0.0.0/29", Exclude: []string{"10.0.0.2", "10.0.0.4-10.0.0.5"}}, []string{"10.0.0.1", "10.0.0.3", "10.0.0.6"}},
+		"exclude": {ipam.Spec{CIDR: "10.0.0.0/29", Exclude: []string{"10.0.0.2", "10.0.0.4-10.0.0.5"}},
+			[]string{"10.0.0.1", "10.0.0.3", "10.0.0.6"}},
 		"both_hosts_of_a_31":         {ipam.Spec{CIDR: "10.0.0.4/31"}, []string{"10.0.0.4", "10.0.0.5"}},
 		"31_with_gateway":            {ipam.Spec{CIDR: "10.0.0.4/31", Gateway: "10.0.0.4"}, []string{"10.0.0.5"}},
 		"single_host_32":             {ipam.Spec{CIDR: "10.0.0.4/32", Gateway: "172.31.1.1"}, []string{"10.0.0.4"}},

@@ -141,9 +141,10 @@ func TestNewRegion(t *testing.T) {
 		"QDevice": {func(s *pvesim.Scenario) {
 			s.Hosts, s.Guests, s.Votes = s.Hosts[:2], s.Guests[:2], &pvesim.Votes{QDevice: true}
 		}, nil},
-		"no_address":                      {func(s *pvesim.Scenario) { s.Hosts[1].Config = nil }, reasons{power.NoWakeAddress}},
-		"maintenance":                     {func(s *pvesim.Scenario) { s.Hosts[1].Maintenance = true }, reasons{power.InMaintenance}},
-		"Ceph_here":                       {func(s *pvesim.Scenario) { s.Hosts[0].Ceph, s.Hosts[1].Ceph = []string{"mon"}, []string{"osd.1"} }, reasons{power.CephDaemon}},
+		"no_address":  {func(s *pvesim.Scenario) { s.Hosts[1].Config = nil }, reasons{power.NoWakeAddress}},
+		"maintenance": {func(s *pvesim.Scenario) { s.Hosts[1].Maintenance = true }, reasons{power.InMaintenance}},
+		"Ceph_here": {func(s *pvesim.Scenario) { s.Hosts[0].Ceph, s.Hosts[1].Ceph = []string{"mon"}, []string{"osd.1"} },
+			reasons{power.CephDaemon}},
 		"Ceph_not_on_the_responding_host": {func(s *pvesim.Scenario) { s.Hosts[1].Ceph = []string{"osd.1"} }, reasons{power.CephDaemon}},
 		"Ceph_elsewhere":                  {func(s *pvesim.Scenario) { s.Hosts[0].Ceph = []string{"mon"} }, nil},
 		"own_VM":                          {guest(marked(20000, kubeCluster)), reasons{power.InUse}},

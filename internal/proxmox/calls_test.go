@@ -57,7 +57,8 @@ func TestCalls(t *testing.T) {
 		"permissions_denied": {
 			func(c api) (any, error) { return c.Permissions(c.ctx) }, "GET /access/permissions",
 			data(`{"/":{"VM.Audit":1},"/nodes":{"VM.Audit":1},"/pool":{"VM.Audit":1},"/sdn":{"VM.Audit":1},"/storage":{"VM.Audit":1}}`),
-			proxmox.Permissions{"/": {"VM.Audit": true}, "/nodes": {"VM.Audit": true}, "/pool": {"VM.Audit": true}, "/sdn": {"VM.Audit": true}, "/storage": {"VM.Audit": true}, "/vms": {}},
+			proxmox.Permissions{"/": {"VM.Audit": true}, "/nodes": {"VM.Audit": true}, "/pool": {"VM.Audit": true},
+				"/sdn": {"VM.Audit": true}, "/storage": {"VM.Audit": true}, "/vms": {}},
 		},
 		"permissions_not_inherited": {
 			func(c api) (any, error) { return c.Permissions(c.ctx) }, "GET /access/permissions", data(`{"/":{"VM.Audit":0}}`),
@@ -82,7 +83,8 @@ func TestCalls(t *testing.T) {
 		},
 		"bridges": {
 			func(c api) (any, error) { return c.Bridges(c.ctx, "pve1") }, "GET /nodes/pve1/network?type=any_bridge",
-			data(`[{"type":"bridge","iface":"vmbr0","active":1,"bridge_ports":"eno1","bridge_vlan_aware":1,"cidr":"192.168.0.10/24","gateway":"192.168.0.1","cidr6":"2001:db8::a/64","gateway6":"fe80::1"},` +
+			data(`[{"type":"bridge","iface":"vmbr0","active":1,"bridge_ports":"eno1","bridge_vlan_aware":1,"cidr":"192.168.0.10/24",` +
+				`"gateway":"192.168.0.1","cidr6":"2001:db8::a/64","gateway6":"fe80::1"},` +
 				`{"type":"bridge","iface":"vmbr1","bridge_ports":""},{"type":"vnet","iface":"blue"}]`),
 			[]proxmox.Bridge{
 				{
@@ -105,7 +107,8 @@ func TestCalls(t *testing.T) {
 		},
 		"addresses_of_the_clusters_IPAM": {
 			func(c api) (any, error) { return c.SDNAddresses(c.ctx) }, "GET /cluster/sdn/ipams/pve/status",
-			data(`[{"zone":"lab","vnet":"blue","subnet":"10.9.0.0/24","ip":"10.9.0.1","gateway":1},{"zone":"lab","vnet":"blue","ip":"10.9.0.2","mac":"BC:24:11:00:00:01","vmid":"101"},{"ip":null}]`),
+			data(`[{"zone":"lab","vnet":"blue","subnet":"10.9.0.0/24","ip":"10.9.0.1","gateway":1},` +
+				`{"zone":"lab","vnet":"blue","ip":"10.9.0.2","mac":"BC:24:11:00:00:01","vmid":"101"},{"ip":null}]`),
 			[]proxmox.SDNAddress{
 				{Address: netip.MustParseAddr("10.9.0.1"), VNet: "blue", Zone: "lab"},
 				{Address: netip.MustParseAddr("10.9.0.2"), MAC: "BC:24:11:00:00:01", VMID: 101, VNet: "blue", Zone: "lab"},
@@ -189,7 +192,8 @@ func TestCalls(t *testing.T) {
 		},
 		"HA_resources": {
 			func(c api) (any, error) { return c.HAResources(c.ctx) }, "GET /cluster/ha/resources",
-			data(`[{"sid":"vm:300","type":"vm","state":"started","digest":"d"},{"sid":"ct:301","state":"ignored","max_restart":"0","max_relocate":2,"group":"g","comment":"c"}]`),
+			data(`[{"sid":"vm:300","type":"vm","state":"started","digest":"d"},` +
+				`{"sid":"ct:301","state":"ignored","max_restart":"0","max_relocate":2,"group":"g","comment":"c"}]`),
 			[]proxmox.HAResource{
 				{ID: "vm:300", State: "started", MaxRestart: 1, MaxRelocate: 1},
 				{ID: "ct:301", State: "ignored", MaxRelocate: 2, Group: "g", Comment: "c"},
@@ -304,7 +308,8 @@ func TestCallsThatStartTasks(t *testing.T) {
 			return c.CreateVM(c.ctx, proxmox.CreateRequest{Host: "pve1", VMID: 1000, Pool: "k8s", Options: map[string]string{"name": "ubuntu"}})
 		},
 		"POST /nodes/pve1/qemu/1000/template": func(c api) (proxmox.UPID, error) { return c.ConvertToTemplate(c.ctx, "pve1", 1000) },
-		`POST /nodes/pve1/storage/local/download-url {"checksum":"00ff","checksum-algorithm":"md5","content":"import","filename":"a.qcow2","url":"https://images/a"}`: func(c api) (proxmox.UPID, error) {
+		`POST /nodes/pve1/storage/local/download-url {"checksum":"00ff","checksum-algorithm":"md5","content":"import",` +
+			`"filename":"a.qcow2","url":"https://images/a"}`: func(c api) (proxmox.UPID, error) {
 			return c.DownloadImage(c.ctx, proxmox.DownloadRequest{
 				Host: "pve1", Storage: "local", Name: "a.qcow2", URL: "https://images/a", Checksum: "00ff", ChecksumType: "md5",
 			})

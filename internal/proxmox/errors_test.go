@@ -68,7 +68,8 @@ func TestErrorsForbidden(t *testing.T) {
 func TestErrorsInvalid(t *testing.T) {
 	simulated(t, func(t *testing.T, g *WithT) {
 		c, _ := clientOf(t, always(reply{status: 400, reason: "Parameter verification failed.",
-			body: `{"data":null,"errors":{"tags":"invalid format - invalid characters in tag\n","cores":"value must have a minimum value of 1"},"message":"Parameter verification failed.\n"}`}))
+			body: `{"data":null,"errors":{"tags":"invalid format - invalid characters in tag\n","cores":"value must have a minimum value of 1"},` +
+				`"message":"Parameter verification failed.\n"}`}))
 		err := c.UpdateVM(t.Context(), "pve1", 200, proxmox.ConfigChange{Set: map[string]string{"tags": "=", "cores": "0"}})
 		var invalid *proxmox.InvalidError
 		g.Expect(errors.As(err, &invalid)).To(BeTrue(), "%v", err)

@@ -80,7 +80,8 @@ func TestBuildWithStaleLock(t *testing.T) {
 	simulated(t, 1, func(e *env, p *process) {
 		e.Expect(p.build().VMID).To(Equal(1001))
 		e.Expect(e.config("pve1", 1000).Lock()).To(Equal("create"))
-		e.Expect(p.report().Message).To(Equal("pve1: VM 1000 is locked (create) by a task that no longer runs; if the VM is not needed, run on the host as root: qm unlock 1000 && qm destroy 1000"))
+		e.Expect(p.report().Message).To(Equal("pve1: VM 1000 is locked (create) by a task that no longer runs; " +
+			"if the VM is not needed, run on the host as root: qm unlock 1000 && qm destroy 1000"))
 	}, func(s *pvesim.Scenario) {
 		s.Guests = append(s.Guests, pvesim.Guest{VMID: 1000, Host: "pve1", Config: map[string]string{"lock": "create"}})
 	})

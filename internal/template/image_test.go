@@ -35,10 +35,13 @@ func TestNewImage(t *testing.T) {
 		"checksum_not_read":              {source: v1alpha1.SourceImage{URL: "https://a.example/a.raw", ChecksumURL: "https://a.example/MD5SUMS"}, fails: "spec.sourceImage.checksumURL has not been read yet"},
 		"volume":                         {source: v1alpha1.SourceImage{Volume: "local:import/debian-13.qcow2"}, want: `^debian-13\.qcow2$`},
 		"Talos":                          {source: v1alpha1.SourceImage{Talos: &v1alpha1.TalosImage{Schematic: "12", Version: "v1.11.3", Arch: "arm64"}}, want: `^talos-v1\.11\.3-nocloud-arm64` + key + `\.qcow2$`},
-		"checksum":                       {source: v1alpha1.SourceImage{URL: "https://a.example/a.raw", Checksum: "d41d8cd98f00b204e9800998ecf8427e", ChecksumType: "md5"}, want: `^a` + key + `\.raw$`},
-		"placeholder_checksum":           {source: v1alpha1.SourceImage{URL: "https://a.example/a.raw", Checksum: "<checksum>", ChecksumType: "md5"}, fails: `spec.sourceImage.checksum is the placeholder "<checksum>": put in the md5 sum of the image, or remove checksum and checksumType`},
-		"none":                           {fails: "spec.sourceImage has no image: set url, urls, talos or volume"},
-		"compressed":                     {source: v1alpha1.SourceImage{URL: "https://a.example/a.raw.xz", ImageName: "a.raw"}, fails: "ends in .xz: Proxmox decompresses ISO images only"},
+		"checksum": {source: v1alpha1.SourceImage{URL: "https://a.example/a.raw", Checksum: "d41d8cd98f00b204e9800998ecf8427e", ChecksumType: "md5"},
+			want: `^a` + key + `\.raw$`},
+		"placeholder_checksum": {source: v1alpha1.SourceImage{URL: "https://a.example/a.raw", Checksum: "<checksum>", ChecksumType: "md5"},
+			fails: `spec.sourceImage.checksum is the placeholder "<checksum>": put in the md5 sum of the image, or remove checksum and checksumType`},
+		"none": {fails: "spec.sourceImage has no image: set url, urls, talos or volume"},
+		"compressed": {source: v1alpha1.SourceImage{URL: "https://a.example/a.raw.xz", ImageName: "a.raw"},
+			fails: "ends in .xz: Proxmox decompresses ISO images only"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

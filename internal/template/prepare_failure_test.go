@@ -164,7 +164,8 @@ func cloudInitStatus(stage, failure string) string {
 	}
 	return fmt.Sprintf(`{"v1": {"datasource": "DataSourceNoCloud [seed=/dev/sr0]", "stage": %s,
  "init-local": {"errors": [], "finished": 2.5, "start": 2.1, "recoverable_errors": {}}, "init": {"errors": [], "finished": 3.5, "start": 3.1},
- "modules-config": {"errors": [%s], "finished": 4.5, "start": 4.1}, "modules-final": {"errors": [], "finished": %s, "start": null}}}`, current, failure, finished)
+ "modules-config": {"errors": [%s], "finished": 4.5, "start": 4.1}, "modules-final": {"errors": [], "finished": %s, "start": null}}}`,
+		current, failure, finished)
 }
 
 // withGuestFiles adds the privilege for files in guests.

@@ -47,8 +47,9 @@ func TestDownloadFromMirrors(t *testing.T) {
 			event: `host pve1: downloading the image: the server returned "404: Not Found" for spec.sourceImage.urls[0]; fix it, check with: curl -I URL/missing.qcow2; trying URL/noble.img`,
 		},
 		"unreachable": {
-			urls:  []string{refused, "URL/noble.img"},
-			event: `host pve1: downloading the image: host pve1 cannot reach the server of spec.sourceImage.urls[0] (Connection refused); fix it, check on the host with: curl -I ` + refused + `; trying URL/noble.img`,
+			urls: []string{refused, "URL/noble.img"},
+			event: `host pve1: downloading the image: host pve1 cannot reach the server of spec.sourceImage.urls[0] (Connection refused); ` +
+				`fix it, check on the host with: curl -I ` + refused + `; trying URL/noble.img`,
 		},
 		"none_works": {
 			urls:    []string{refused, "URL/missing.qcow2"},
@@ -184,9 +185,11 @@ func TestBuildFromMissingVolume(t *testing.T) {
 		e.serveVolume("pve1", "debian-13.qcow2")
 		e.serveVolume("pve2", "debian-12.qcow2")
 		for volume, want := range map[string]string{
-			"local:import/debian-13.qcow2":     `pve2: spec.sourceImage.volume "VOLUME" does not exist on host pve2: storage local has local:import/debian-12.qcow2; upload it there, or set a volume that exists`,
-			"nfs:import/debian-13.qcow2":       `pve1, pve2: spec.sourceImage.volume "VOLUME" is on storage nfs, which is not on this host; it has local, local-lvm`,
-			"local-lvm:import/debian-13.qcow2": `pve1, pve2: spec.sourceImage.volume "VOLUME" is on storage local-lvm, which does not take import content; run: pvesm set local-lvm --content import,`,
+			"local:import/debian-13.qcow2": `pve2: spec.sourceImage.volume "VOLUME" does not exist on host pve2: ` +
+				`storage local has local:import/debian-12.qcow2; upload it there, or set a volume that exists`,
+			"nfs:import/debian-13.qcow2": `pve1, pve2: spec.sourceImage.volume "VOLUME" is on storage nfs, which is not on this host; it has local, local-lvm`,
+			"local-lvm:import/debian-13.qcow2": `pve1, pve2: spec.sourceImage.volume "VOLUME" is on storage local-lvm, which does not take import content; ` +
+				`run: pvesm set local-lvm --content import,`,
 		} {
 			e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage = v1alpha1.SourceImage{Volume: volume} })
 			p.reconcileUntilMessage(ContainSubstring(strings.ReplaceAll(want, "VOLUME", volume)))

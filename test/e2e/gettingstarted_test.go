@@ -115,7 +115,8 @@ func (r *reader) adapt(file string) string {
 // them.
 func (r *reader) onProxmox(t *testing.T, commands string) {
 	t.Helper()
-	cmd := exec.CommandContext(r.ctx, "bash", "-euc", `show() { printf '%s\037' "$@"; echo; }; pveum() { show pveum "$@"; }; pvesm() { show pvesm "$@"; }`+"\n"+commands)
+	cmd := exec.CommandContext(r.ctx, "bash", "-euc", `show() { printf '%s\037' "$@"; echo; }; `+
+		`pveum() { show pveum "$@"; }; pvesm() { show pvesm "$@"; }`+"\n"+commands)
 	out, err := cmd.CombinedOutput()
 	must(t, err)
 	for _, line := range strings.Split(strings.TrimSpace(string(out)), "\n") {

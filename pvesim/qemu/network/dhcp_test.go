@@ -212,7 +212,8 @@ func TestDHCPv6(t *testing.T) {
 	leases := map[netip.Addr]bool{}
 	for _, mac := range []string{macA, macB, macA} {
 		guest := boot(t, n, "vmbr0", 0, mac)
-		conn, err := gonet.DialUDP(guest.Stack, &tcpip.FullAddress{NIC: nic, Addr: header.LinkLocalAddr(tcpip.LinkAddress(guest.mac)), Port: 546}, nil, header.IPv6ProtocolNumber)
+		local := &tcpip.FullAddress{NIC: nic, Addr: header.LinkLocalAddr(tcpip.LinkAddress(guest.mac)), Port: 546}
+		conn, err := gonet.DialUDP(guest.Stack, local, nil, header.IPv6ProtocolNumber)
 		g.Expect(err).NotTo(HaveOccurred())
 		// The default client ID contains the time.
 		solicit, err := dhcpv6.NewSolicit(guest.mac, dhcpv6.WithClientID(&dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: guest.mac}))
