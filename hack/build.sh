@@ -4,6 +4,7 @@
 #
 #	build.sh NAME GO-BUILD-FLAG... PACKAGE
 set -euo pipefail
+export GOGC=400 # less garbage collection in the compiler saves a tenth of its time
 name=$1
 shift
 listed=() # everything except -o FILE, which go list does not have
