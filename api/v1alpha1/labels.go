@@ -88,9 +88,14 @@ const (
 // Annotations of a Claim that make its launch resumable. Karpenter's patches of a Claim replace the whole list of conditions
 // but never these keys, so the annotations survive a controller crash at any point.
 const (
+	// AnnotationLaunchedBy is on the Claims whose VM this controller launches, with the value LaunchedByVersion. It grants
+	// nothing: it distinguishes them from Claims of another controller for Proxmox.
+	AnnotationLaunchedBy = Group + "/launched-by"
+	// LaunchedByVersion is the value of AnnotationLaunchedBy.
+	LaunchedByVersion = "v1"
 	// AnnotationLaunchIntent is the launch plan as JSON: Cluster, Host and VMID of the VM and the Template that it is cloned
-	// from. It is written before the first change in Proxmox. A controller that finds it resumes the launch with that
-	// VMID or fails it, and never tries another one.
+	// from. Core stores it before the providerID, and the launch begins after that. A controller that finds both resumes
+	// the launch with that VMID or fails it, and never tries another one.
 	AnnotationLaunchIntent = Group + "/launch-intent"
 	// AnnotationLaunchTask is the UPID of the clone task, written if the clone takes longer than two seconds.
 	AnnotationLaunchTask = Group + "/launch-task"

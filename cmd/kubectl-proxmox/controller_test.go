@@ -60,7 +60,10 @@ func TestHostsMaintenanceAndReservations(t *testing.T) {
 		w := newEnv(t, testenv.Hosts(2))
 		createController(w, "karpenter")
 		intent := instance.Intent{Region: testenv.Region, Host: "pve1", VMID: 20099, InstanceType: "t1.4VCPU-8GB", Cores: 4, MemoryMiB: 8 << 10}
-		w.Annotate(w.Claim("a", w.Class()), map[string]string{v1alpha1.AnnotationLaunchIntent: intent.Encode()})
+		class := w.Class()
+		claim := w.Claim("a", class)
+		intent.ClaimUID = claim.UID
+		w.SetPlanned(claim, class, intent)
 		w.Create(&corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: maintenance.ConfigMapName},
 			Data:       map[string]string{inventory.HostName{Region: testenv.Region, Host: "pve2"}.Key(): "new disk"},

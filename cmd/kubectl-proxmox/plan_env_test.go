@@ -91,13 +91,7 @@ func (w *planEnv) addClaim(name, pool, host string) *karpv1.NodeClaim {
 	claim := w.Claim(name, w.class, testenv.OnHost(host), func(c *karpv1.NodeClaim) { c.Labels[karpv1.NodePoolLabelKey] = pool })
 	created, err := w.provider.Create(w.T.Context(), claim)
 	w.Expect(err).NotTo(HaveOccurred())
-	testenv.Modify(w.Env, claim, func(c *karpv1.NodeClaim) {
-		maps.Copy(c.Labels, created.Labels)
-		maps.Copy(c.Annotations, created.Annotations)
-	})
-	claim.Status = created.Status
-	setConditions(w.Env, claim, karpv1.ConditionTypeLaunched)
-	return claim
+	return w.Store(claim, created)
 }
 
 // addNode adds a Node on a Host, with a pod that requests CPUs.

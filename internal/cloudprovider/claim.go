@@ -5,6 +5,7 @@ package cloudprovider
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,13 +20,13 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
-// plannedClaim returns the result of Create: core copies labels, providerID, image, capacity
-// and allocatable from it. A parked Claim has no capacity and allocatable until it is launched:
-// core would plan pods for it that fit on other Nodes. The annotations are already stored. Core
-// would write them again, also with a delay, and replace an intent that was changed since.
+// plannedClaim returns the result of Create: core stores its labels and annotations, and then its
+// providerID, image, capacity and allocatable. A parked Claim has no capacity and allocatable until
+// it is launched: core would plan pods for it that fit on other Nodes.
 func (c *CloudProvider) plannedClaim(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) (*karpv1.NodeClaim, error) {
 	out := &karpv1.NodeClaim{}
 	out.Name = claim.Name
+	out.Annotations = in.Annotations(class)
 	if !in.IsUnplaceable() {
 		if err := c.setNodeProperties(out, claim, class, in); err != nil {
 			return nil, err
@@ -40,12 +41,9 @@ func (c *CloudProvider) plannedClaim(claim *karpv1.NodeClaim, class *v1alpha1.Pr
 func (c *CloudProvider) setNodeProperties(out, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) error {
 	out.Labels = c.deps.Types.Labels(class, in.InstanceType, placement.Zone{Region: in.Region, Host: in.Host})
 	if out.Labels == nil {
-		// The type was removed from the catalog since the VM was planned.
-		out.Labels = map[string]string{
-			corev1.LabelInstanceTypeStable: in.InstanceType, corev1.LabelTopologyRegion: in.Region, corev1.LabelTopologyZone: in.Host,
-		}
+		out.Labels = map[string]string{} // the type was removed from the catalog since the VM was planned
 	}
-	out.Labels[karpv1.CapacityTypeLabelKey] = in.CapacityType
+	maps.Copy(out.Labels, in.Labels())
 	if in.Parked {
 		return nil
 	}

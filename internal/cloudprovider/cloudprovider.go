@@ -84,11 +84,18 @@ func (c *CloudProvider) GetSupportedNodeClasses() []status.Object {
 	return []status.Object{&v1alpha1.ProxmoxNodeClass{}}
 }
 
-// Create plans a Claim's VM and returns without waiting; the launch controller launches
-// it. While a Claim has no providerID, core provisions and disrupts nothing for any
+// Create plans a Claim's VM and returns without waiting and without a write; the launch
+// controller launches it when core has stored the result. While a Claim has no providerID, core provisions and disrupts nothing for any
 // NodePool, so Create must not wait, and any error but "insufficient capacity" or
 // "NodeClass not ready" blocks all NodePools.
 func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
+	stored, err := c.deps.Planner.Stored(ctx, claim.UID)
+	if err != nil {
+		return nil, fmt.Errorf("planning the VM: %w", err)
+	}
+	if stored != nil {
+		return stored.DeepCopy(), nil
+	}
 	class, err := c.readyClass(ctx, claim)
 	if err != nil {
 		return nil, err
@@ -136,10 +143,8 @@ func (c *CloudProvider) readyClass(ctx context.Context, claim *karpv1.NodeClaim)
 	if err != nil {
 		return nil, fmt.Errorf("resolving the NodeClass: %w", err)
 	}
-	if _, planned, err := instance.ReadIntent(claim); err == nil && planned {
-		// The class was ready when the VM was planned. Without the Claim, its launch would
-		// have no owner.
-		return class, nil
+	if c.deps.Planner.HasPlan(claim.UID) {
+		return class, nil // it was ready when the VM was planned
 	}
 	ready := class.StatusConditions().Get(status.ConditionReady)
 	switch {

@@ -12,11 +12,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	corecloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
-	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -42,8 +40,9 @@ func TestCreate(t *testing.T) {
 		claim := w.Claim("a", class)
 		w.Sim.ResetRequests()
 		filled := create(w, claim)
+		w.Expect(testenv.Reload(w, claim).Annotations).To(BeEmpty(), "core stores the result")
 
-		in := w.Intent(testenv.Reload(w, claim))
+		in := w.Intent(w.Store(claim, filled))
 		w.Expect(filled.Name).To(Equal(claim.Name))
 		w.Expect(filled.Status.ProviderID).To(Equal(in.ProviderID()))
 		w.Expect(filled.Status.ImageID).To(And(Equal(in.ImageID), Not(BeEmpty())))
@@ -56,9 +55,9 @@ func TestCreate(t *testing.T) {
 			HaveKeyWithValue(corev1.LabelOSStable, "linux"),
 			HaveKeyWithValue(v1alpha1.LabelInstanceFamily, "t1"),
 		))
-		w.Expect(filled.Annotations).To(BeEmpty(), "core would replace an intent that was changed since")
-		w.Expect(claim.Annotations).To(And(
+		w.Expect(filled.Annotations).To(And(
 			HaveKey(v1alpha1.AnnotationLaunchIntent),
+			HaveKeyWithValue(v1alpha1.AnnotationLaunchedBy, v1alpha1.LaunchedByVersion),
 			HaveKeyWithValue(v1alpha1.AnnotationNodeClassHash, class.Hash()),
 			HaveKeyWithValue(v1alpha1.AnnotationNodeClassHashVersion, v1alpha1.HashVersion),
 			HaveKeyWithValue(v1alpha1.AnnotationInPlaceUpdateHash, class.InPlaceHash()),
@@ -87,8 +86,15 @@ func TestCreateTwice(t *testing.T) {
 		after, _ := w.Inventory.View().Host(testenv.Region, first.Labels[corev1.LabelTopologyZone])
 		w.Expect(after.Free).To(Equal(before.Free), "reserved once")
 
-		w.Restart(true) // the ledger is empty, and the claim has an intent
-		w.Expect(create(w, testenv.Reload(w, claim)).Status.ProviderID).To(Equal(first.Status.ProviderID))
+		// Another process, whose cache does not show yet what core stored.
+		stale := claim.DeepCopy()
+		stored := w.Store(claim, first)
+		w.Restart(true)
+		again := create(w, stale)
+		w.Expect(again.Status.ProviderID).To(Equal(first.Status.ProviderID))
+		w.Expect(again.Annotations).To(Equal(stored.Annotations))
+		after, _ = w.Inventory.View().Host(testenv.Region, first.Labels[corev1.LabelTopologyZone])
+		w.Expect(after.Free).To(Equal(before.Free), "reserved once")
 	})
 }
 
@@ -155,13 +161,13 @@ func TestCreateStaticNodePool(t *testing.T) {
 			w.Expect(filled.Status.Capacity).To(BeEmpty(), "no capacity that pods would wait for")
 			w.Expect(filled.Status.Allocatable).To(BeEmpty())
 			w.Expect(w.Events.Messages("WaitingForCapacity")).To(ConsistOf(ContainSubstring(c.why)))
-			w.Expect(w.Intent(testenv.Reload(w, claim)).Parked).To(BeTrue())
 			if c.placed {
 				w.Expect(filled.Labels).To(HaveKeyWithValue(corev1.LabelTopologyZone, c.value))
 			} else {
 				w.Expect(filled.Labels).To(BeEmpty(), "no label that its NodePool excludes")
 			}
 			w.Expect(create(w, claim).Status.ProviderID).To(Equal(filled.Status.ProviderID))
+			w.Expect(w.Intent(w.Store(claim, filled)).Parked).To(BeTrue())
 		})
 	}
 }
@@ -177,13 +183,11 @@ func TestLaunchParkedClaim(t *testing.T) {
 			filled := create(w, claim)
 			w.DestroyByHand("pve1", 101)
 			w.Refresh()
-			w.Expect(w.Launch(testenv.Reload(w, claim), class)).To(MatchError(instance.ErrParked), "core did not write the result of Create yet")
-			lifecycle.PopulateNodeClaimDetails(claim, filled)
-			w.Expect(w.Kube.Status().Update(w.Context(), claim)).To(Succeed())
+			w.Store(claim, filled)
 			if restarted {
-				_, err := w.Instances.Planner.Unpark(w.Context(), claim, class, w.Intent(claim))
+				planned, err := w.Instances.Planner.Unpark(w.Context(), claim, class, w.Intent(claim))
 				w.Expect(err).NotTo(HaveOccurred())
-				w.Expect(w.Intent(testenv.Reload(w, claim)).Parked).To(BeFalse())
+				w.Annotate(claim, planned.Annotations(class)) // and not the capacity
 				w.Restart(true)
 			}
 			w.MustLaunch(claim, class)

@@ -5,6 +5,7 @@ package controllers_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,6 +21,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -63,7 +66,7 @@ func simulatedParked(t *testing.T, test func(w *launching, claim *karpv1.NodeCla
 		claim := w.Claim("a", w.class)
 		in, err := w.Instances.Planner.Park(t.Context(), claim, w.class, nil)
 		w.Expect(err).NotTo(HaveOccurred())
-		test(w, w.SetPlanned(testenv.Reload(w.Env, claim), in))
+		test(w, w.SetPlanned(claim, w.class, in))
 	})
 }
 
@@ -214,12 +217,19 @@ func TestLaunchMissingNodeClass(t *testing.T) {
 	})
 }
 
-func TestLaunchNewerIntent(t *testing.T) {
+func TestLaunchNewerMark(t *testing.T) {
 	nodeClaimLaunchSimulated(t, testenv.With(), func(w *launching, claim *karpv1.NodeClaim) {
-		w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchIntent: testenv.NewerIntent})
+		in := w.Intent(claim)
+		mark := ownership.Mark{VMID: in.VMID, KubeCluster: w.KubeCluster, ClaimUID: string(claim.UID)}
+		w.MustLaunch(claim, w.class)
+		w.Expect(w.Client.UpdateVM(w.Context(), in.Host, in.VMID, proxmox.ConfigChange{
+			Set: map[string]string{"description": strings.Replace(mark.Comment(), `"v":1`, `"v":2`, 1)},
+		})).To(Succeed())
+		w.Annotate(testenv.Reload(w.Env, claim), map[string]string{v1alpha1.AnnotationLaunchCompleted: ""})
+		w.Restart(true)
+		w.controller = newNodeClaimLaunchController(w.Env, w.Kube)
 		w.Expect(w.reconcile(claim)).To(Equal(reconcile.Result{RequeueAfter: time.Minute}), "it is checked again")
 		w.Expect(w.IsDeleted(claim)).To(BeFalse())
-		w.Expect(w.VMs()).To(BeEmpty())
-		w.Expect(w.Events.Messages(v1alpha1.EventCreatedByNewerController)).To(ConsistOf(ContainSubstring("found version 2, this controller reads version 1")))
+		w.Expect(w.Events.Messages(v1alpha1.EventCreatedByNewerController)).To(ConsistOf(ContainSubstring("it was written by a newer controller release")))
 	})
 }

@@ -318,17 +318,6 @@ func TestRestartHostOutOfService(t *testing.T) {
 	}
 }
 
-func TestStoppedVMWithoutProviderID(t *testing.T) {
-	vmHealthSimulated(t, testenv.With(), func(w *health, claim *karpv1.NodeClaim) {
-		w.PowerOff(claim)
-		// Core has not written the result of Create yet.
-		testenv.ModifyStatus(w.Env, claim, func(c *karpv1.NodeClaim) { c.Status.ProviderID = "" })
-		w.reconcile()
-		w.Expect(w.Events.Reasons(claim)).To(BeEmpty())
-		w.Expect(w.Running(claim)).To(BeFalse())
-	})
-}
-
 // A Claim that is deleted during the start of its VM ends the start without an event.
 func TestRestartDeletedClaim(t *testing.T) {
 	vmHealthSimulated(t, testenv.With(), func(w *health, claim *karpv1.NodeClaim) {

@@ -235,7 +235,7 @@ func runVMLifecycle(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) error {
 	if err != nil {
 		return err
 	}
-	w.SetPlanned(claim, in)
+	w.SetPlanned(claim, class, in)
 	if err := w.Instances.Launcher.Launch(ctx, w.Stored(claim), class); err != nil {
 		return err
 	}

@@ -19,12 +19,13 @@ import (
 // Template 1000 of region-1 is in use.
 func TestListUsage(t *testing.T) {
 	t.Parallel()
-	clone := func(region string, template int, full bool) string {
-		return instance.Intent{Version: 1, Region: region, Host: "pve1", VMID: 20000, TemplateID: template, FullClone: full}.Encode()
+	clone := func(region string, template int, full bool) *instance.Intent {
+		return &instance.Intent{Region: region, Host: "pve1", VMID: 20000, TemplateID: template, FullClone: full}
 	}
 	const linked = "1 nodes are linked clones of it"
 	for name, test := range map[string]struct {
-		intent              string // of a NodeClaim of the class; there is none without
+		intent              *instance.Intent // of a NodeClaim of the class; there is none without
+		unreadable          bool
 		launched            bool
 		zones, classZones   []string
 		deleted, otherClass bool
@@ -38,7 +39,7 @@ func TestListUsage(t *testing.T) {
 		"clone_of_other_template":    {intent: clone("region-1", 1001, false), launched: true},
 		"clone_in_other_region":      {intent: clone("region-2", 1000, false), launched: true},
 		"unreadable_intent": {
-			intent: "{", want: "reading annotation " + v1alpha1.AnnotationLaunchIntent + " of NodeClaim a: unexpected end of JSON input",
+			intent: clone("region-1", 1000, true), unreadable: true, want: "reading annotation " + v1alpha1.AnnotationLaunchIntent + " of NodeClaim a: unexpected end of JSON input",
 		},
 		"status":                        {zones: []string{"region-1/pve1/1000"}, want: "it is in use until the new generation is on every host"},
 		"status_while_deleted":          {zones: []string{"region-1/pve1/1000"}, classZones: []string{"region-1/pve1/1000"}, deleted: true},
@@ -65,13 +66,19 @@ func TestListUsage(t *testing.T) {
 			})
 			class.Status.SelectedZones = test.classZones
 			w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())
-			if test.intent != "" {
-				w.Claim("a", class, func(c *karpv1.NodeClaim) {
-					c.Annotations = map[string]string{v1alpha1.AnnotationLaunchIntent: test.intent}
+			if test.intent != nil {
+				claim := w.Claim("a", class, func(c *karpv1.NodeClaim) {
 					if test.launched {
-						c.Annotations[v1alpha1.AnnotationLaunchCompleted] = metav1.Now().String()
+						c.Annotations = map[string]string{v1alpha1.AnnotationLaunchCompleted: metav1.Now().String()}
 					}
 				})
+				test.intent.ClaimUID = claim.UID
+				encoded := test.intent.Encode()
+				if test.unreadable {
+					encoded = "{"
+				}
+				w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchIntent: encoded})
+				testenv.ModifyStatus(w, claim, func(c *karpv1.NodeClaim) { c.Status.ProviderID = test.intent.ProviderID() })
 			}
 			list := build.ListUsage(w.Kube, known)
 			w.Create(&v1alpha1.ProxmoxTemplate{ObjectMeta: metav1.ObjectMeta{Name: "later"}})

@@ -63,7 +63,7 @@ func (w *world) claim(name string, vmid int, host string, change ...func(*karpv1
 	claim := testenv.NewNodeClaim(name, "default", "default")
 	claim.UID, claim.CreationTimestamp = types.UID("uid-"+name), metav1.NewTime(now.Add(-time.Minute))
 	in := instance.Intent{
-		Region: "home", Host: host, VMID: vmid, InstanceType: "s1.4VCPU-16GB", Cores: 4, MemoryMiB: 16 << 10, DiskBytes: 30 * gib, Storage: "local-lvm",
+		ClaimUID: claim.UID, Region: "home", Host: host, VMID: vmid, InstanceType: "s1.4VCPU-16GB", Cores: 4, MemoryMiB: 16 << 10, DiskBytes: 30 * gib, Storage: "local-lvm",
 		Time: now.Add(-time.Minute),
 	}
 	claim.Status.ProviderID = in.ProviderID()
@@ -72,6 +72,7 @@ func (w *world) claim(name string, vmid int, host string, change ...func(*karpv1
 		c(claim, &in)
 	}
 	if in.VMID != 0 {
+		claim.Status.ProviderID = in.ProviderID()
 		claim.Annotations[v1alpha1.AnnotationLaunchIntent] = in.Encode()
 	}
 	w.in.Objects.Claims = append(w.in.Objects.Claims, *claim)

@@ -56,7 +56,7 @@ func ReadObjects(ctx context.Context, reader, events client.Reader) (Objects, er
 func Reservations(claims []karpv1.NodeClaim) []inventory.Reservation {
 	var out []inventory.Reservation
 	for i := range claims {
-		if in, ok, err := instance.ReadLocation(&claims[i]); ok && err == nil {
+		if in, ok, err := instance.ReadIntent(&claims[i]); ok && err == nil {
 			out = append(out, in.Reservation(&claims[i]))
 		}
 	}

@@ -28,8 +28,8 @@ func IsOurs(o client.Object) bool {
 	return ok && claim.Spec.NodeClassRef != nil && claim.Spec.NodeClassRef.Group == v1alpha1.Group
 }
 
-// LaunchedByOther reports whether another controller launched a Claim: this one writes
-// the intent before core gets a providerID.
+// LaunchedByOther reports whether another controller launched a Claim: core stores the intent
+// of this one before the providerID.
 func LaunchedByOther(claim *karpv1.NodeClaim) bool {
 	return claim.Status.ProviderID != "" && claim.Annotations[v1alpha1.AnnotationLaunchIntent] == ""
 }
@@ -222,7 +222,7 @@ func (a *Adopter) verify(ctx context.Context, claim *karpv1.NodeClaim, id Identi
 // Its Template is unknown, so it does not drift with one.
 func adoptedIntent(claim *karpv1.NodeClaim, at v1alpha1.ProviderID, guest inventory.Guest, cfg proxmox.VMConfig) Intent {
 	in := Intent{
-		Region: at.Region, Host: guest.Host, VMID: at.VMID,
+		ClaimUID: claim.UID, Region: at.Region, Host: guest.Host, VMID: at.VMID,
 		InstanceType: claim.Labels[corev1.LabelInstanceTypeStable], CapacityType: claim.Labels[karpv1.CapacityTypeLabelKey],
 		Cores: cfg.Compute().Cores() * cfg.Compute().Sockets(), MemoryMiB: cfg.Compute().MemoryMiB(), ResourcePool: guest.Pool, FullClone: true,
 		MACs: map[string]string{}, Time: claim.CreationTimestamp.UTC(),

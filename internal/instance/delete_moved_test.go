@@ -113,7 +113,7 @@ func TestDeleteParkedHostOffline(t *testing.T) {
 		claim := w.Claim("pool-abc", w.NodeClass)
 		in, err := p.Instances.Planner.Park(w.Context(), claim, w.NodeClass, nil)
 		w.Expect(err).NotTo(HaveOccurred())
-		claim = w.SetPlanned(claim, in)
+		claim = w.SetPlanned(claim, w.NodeClass, in)
 		w.Expect(w.Sim.HostDown(in.Host, "noroute")).To(Succeed())
 		w.Expect(w.StartProcess().Instances.Deleter.Delete(w.Context(), w.Stored(claim))).To(BeTrue())
 	})

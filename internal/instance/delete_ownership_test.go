@@ -110,7 +110,7 @@ func TestDeleteInvisibleVM(t *testing.T) {
 // Without the intent, the boot drive is found on its storage and deleted with the VM.
 func TestDeleteUnreadableIntent(t *testing.T) {
 	t.Parallel()
-	for name, intent := range map[string]string{"invalid": "{", "newer_version": testenv.NewerIntent, "removed": ""} {
+	for name, intent := range map[string]string{"invalid": "{", "other_claim": `{"claim":"x"}`, "removed": ""} {
 		testenv.With(testenv.Hosts(2)).Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
 			other, claim := p.Launched("pool-other", w.NodeClass), p.Launched("pool-abc", w.NodeClass)
 			w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchIntent: intent})
@@ -124,22 +124,22 @@ func TestDeleteUnreadableIntent(t *testing.T) {
 
 // Without a readable intent the template is unknown, so Delete waits for all clones.
 func TestDeleteUnreadableIntentDuringClone(t *testing.T) {
-	t.Parallel()
-	for name, intent := range map[string]string{"newer_release": testenv.NewerIntent, "invalid": "oops"} {
-		testenv.With(testenv.Hosts(2)).Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
-			claim := w.ClaimWithIntent("pool-abc", intent)
-			w.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})
-			mark := ownership.Mark{VMID: 20123, KubeCluster: w.KubeCluster, ClaimUID: string(claim.UID)}
-			task, err := w.Client.CloneVM(w.Context(), proxmox.CloneRequest{Host: "pve1", TemplateID: 9000, VMID: 20123, Name: claim.Name, Description: mark.Notes("")})
-			w.Expect(err).NotTo(HaveOccurred())
-			for range 3 {
-				w.Expect(p.Instances.Deleter.Delete(w.Context(), claim)).To(BeFalse(), "the VM does not exist yet")
-			}
-			// An administrator cancels it. Otherwise the mark of the VM would identify it.
-			w.Expect(w.Client.CancelTask(w.Context(), task)).To(Succeed())
-			p.DeleteAll(claim)
-		})
-	}
+	testenv.With(testenv.Hosts(2)).Test(t, func(w *testenv.Env, p *testenv.Process) {
+		claim := p.Planned("pool-abc", w.NodeClass)
+		in := w.Intent(claim)
+		w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchIntent: "oops"})
+		p = w.StartProcess()
+		w.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})
+		mark := ownership.Mark{VMID: in.VMID, KubeCluster: w.KubeCluster, ClaimUID: string(claim.UID)}
+		task, err := w.Client.CloneVM(w.Context(), proxmox.CloneRequest{Host: "pve1", TemplateID: 9000, VMID: in.VMID, Name: claim.Name, Description: mark.Notes("")})
+		w.Expect(err).NotTo(HaveOccurred())
+		for range 3 {
+			w.Expect(p.Instances.Deleter.Delete(w.Context(), claim)).To(BeFalse(), "the VM does not exist yet")
+		}
+		// An administrator cancels it. Otherwise the mark of the VM would identify it.
+		w.Expect(w.Client.CancelTask(w.Context(), task)).To(Succeed())
+		p.DeleteAll(claim)
+	})
 }
 
 // A newer release has written the mark of a VM, and was downgraded.

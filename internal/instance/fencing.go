@@ -16,7 +16,7 @@ import (
 // RecordedHost returns the Host of a Claim's VM as the Claim records it; empty if it does
 // not.
 func RecordedHost(claim *karpv1.NodeClaim) string {
-	in, _, err := ReadLocation(claim)
+	in, _, err := ReadIntent(claim)
 	if err != nil {
 		in = Intent{}
 	}

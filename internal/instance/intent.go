@@ -7,9 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/cpuset"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -21,21 +23,18 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
-// Intent is the plan of a launch, written to the Claim before the first request to
-// Proxmox, so a restarted controller resumes the launch instead of starting another
-// VM. It contains the decision and not its inputs: a changed catalog or NodeClass does
-// not change a launch in progress.
-//
-// Fields may be added within a version if a controller that ignores them, such as after
-// a downgrade, still creates the same VM. Anything else needs another version. Region,
-// Host and VMID are in all versions.
+// Intent is the plan of a launch. Core stores it on the Claim together with the providerID,
+// before the first request to Proxmox, so a restarted controller resumes the launch. It
+// contains the decision and not its inputs: a changed catalog or NodeClass does not change
+// a launch in progress.
 type Intent struct {
-	Version      int    `json:"v"`
-	Region       string `json:"region"`
-	Host         string `json:"host"`
-	VMID         int    `json:"vmid"`
-	TemplateHost string `json:"templateHost"`
-	TemplateID   int    `json:"template"`
+	// ClaimUID is the Claim that was planned.
+	ClaimUID     types.UID `json:"claim"`
+	Region       string    `json:"region"`
+	Host         string    `json:"host"`
+	VMID         int       `json:"vmid"`
+	TemplateHost string    `json:"templateHost"`
+	TemplateID   int       `json:"template"`
 	// ImageID is the Template's generation, for drift.
 	ImageID      string `json:"image,omitempty"`
 	InstanceType string `json:"type"`
@@ -48,11 +47,10 @@ type Intent struct {
 	// FullClone copies the Template's disk to Storage.
 	FullClone bool   `json:"full,omitempty"`
 	Storage   string `json:"storage"`
-	// Disks besides the boot disk, each with the Storage that was chosen. A release that does
-	// not know them creates none for any Claim.
+	// Disks besides the boot disk, each with the Storage that was chosen.
 	Disks        []v1alpha1.Disk `json:"disks,omitempty"`
 	ResourcePool string          `json:"pool,omitempty"`
-	// HA is nil if the VM is not in HA. A release that does not know it adds no VM to HA.
+	// HA is nil if the VM is not in HA.
 	HA *v1alpha1.HighAvailability `json:"ha,omitempty"`
 	// ISOStorage is the storage of the boot drive; empty if the VM has none.
 	ISOStorage string `json:"isoStorage,omitempty"`
@@ -67,8 +65,7 @@ type Intent struct {
 	Time    time.Time `json:"time"`
 	// Binding to cells and cores of the Host; nil if the VM is not bound.
 	Binding *Binding `json:"binding,omitempty"`
-	// Machine is the name of the class's machine that the VM is; empty if the class has none. A
-	// release that does not know it names no VM after one.
+	// Machine is the name of the class's machine that the VM is; empty if the class has none.
 	Machine string `json:"machine,omitempty"`
 	// Retained are the volumes of the Disks that are kept for the machine, by name.
 	Retained map[string]string `json:"retained,omitempty"`
@@ -85,11 +82,8 @@ type NodeResources struct {
 	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
 }
 
-const intentVersion = 1
-
 // Encode returns the annotation's value.
 func (in Intent) Encode() string {
-	in.Version = intentVersion
 	raw, err := json.Marshal(in)
 	if err != nil {
 		// Strings, numbers and times that were read always marshal.
@@ -98,39 +92,28 @@ func (in Intent) Encode() string {
 	return string(raw)
 }
 
-// location is the part of an intent that is in every version.
-type location struct {
-	Version int    `json:"v"`
-	Region  string `json:"region"`
-	Host    string `json:"host"`
-	VMID    int    `json:"vmid"`
-}
-
-// ReadIntent returns a Claim's intent; false if it has none. With ErrNewerVersion it
-// returns only Region, Host and VMID.
+// ReadIntent returns the plan that core stored with a Claim's providerID; false if the Claim has
+// none. An annotation is no proof of who wrote it, so one that is not of this Claim and of its VM is
+// an error.
 func ReadIntent(claim *karpv1.NodeClaim) (Intent, bool, error) {
 	raw, ok := claim.Annotations[v1alpha1.AnnotationLaunchIntent]
-	if !ok {
+	if !ok || claim.Status.ProviderID == "" {
 		return Intent{}, false, nil
 	}
 	failed := func(err error) error {
 		return fmt.Errorf("reading annotation %s of NodeClaim %s: %w", v1alpha1.AnnotationLaunchIntent, claim.Name, err)
 	}
-	var at location
-	if err := json.Unmarshal([]byte(raw), &at); err != nil {
-		return Intent{}, false, failed(err)
-	}
-	if at.Version < 1 || at.Region == "" || at.Host == "" || at.VMID == 0 {
-		return Intent{}, false, failed(fmt.Errorf("found version %d with region %q, host %q, VM %d; this controller writes version %d with all of them",
-			at.Version, at.Region, at.Host, at.VMID, intentVersion))
-	}
-	if at.Version > intentVersion {
-		return Intent{Version: at.Version, Region: at.Region, Host: at.Host, VMID: at.VMID}, true,
-			failed(fmt.Errorf("found version %d, this controller reads version %d: %w", at.Version, intentVersion, ErrNewerVersion))
-	}
 	var in Intent
 	if err := json.Unmarshal([]byte(raw), &in); err != nil {
 		return Intent{}, false, failed(err)
+	}
+	switch {
+	case in.ProviderID() != claim.Status.ProviderID:
+		return Intent{}, false, failed(fmt.Errorf("it is the plan of VM %s, and the NodeClaim's VM is %s", in.ProviderID(), claim.Status.ProviderID))
+	case in.ClaimUID != claim.UID:
+		return Intent{}, false, failed(fmt.Errorf("it is the plan of the NodeClaim with the UID %q, and this one's is %q", in.ClaimUID, claim.UID))
+	case in.Host == "":
+		return Intent{}, false, failed(errors.New("it has no host"))
 	}
 	// Go reads times that it does not write, such as those with the time zone +24:00.
 	if _, err := in.Time.MarshalJSON(); err != nil {
@@ -139,14 +122,27 @@ func ReadIntent(claim *karpv1.NodeClaim) (Intent, bool, error) {
 	return in, true, nil
 }
 
-// ReadLocation returns a Claim's intent of any version; of a newer one only Region,
-// Host and VMID.
-func ReadLocation(claim *karpv1.NodeClaim) (Intent, bool, error) {
-	in, ok, err := ReadIntent(claim)
-	if errors.Is(err, ErrNewerVersion) {
-		err = nil
+// Annotations are those that Create returns with a plan, and that core stores before the
+// providerID.
+func (in Intent) Annotations(class *v1alpha1.ProxmoxNodeClass) map[string]string {
+	out := class.LaunchAnnotations()
+	maps.Copy(out, map[string]string{
+		v1alpha1.AnnotationLaunchedBy:     v1alpha1.LaunchedByVersion,
+		v1alpha1.AnnotationLaunchIntent:   in.Encode(),
+		v1alpha1.AnnotationSecurityGroups: EncodeSecurityGroups(class.Spec.SecurityGroups),
+	})
+	if class.Spec.MetadataOptions.ReplacesOnChange() && class.Status.BootDataHash != "" {
+		out[v1alpha1.AnnotationBootDataHash] = class.Status.BootDataHash
 	}
-	return in, ok, err
+	return out
+}
+
+// Labels are those of the Node that describe its VM and that the plan decides.
+func (in Intent) Labels() map[string]string {
+	return map[string]string{
+		corev1.LabelInstanceTypeStable: in.InstanceType, karpv1.CapacityTypeLabelKey: in.CapacityType,
+		corev1.LabelTopologyRegion: in.Region, corev1.LabelTopologyZone: in.Host,
+	}
 }
 
 // IsUnplaceable reports whether no offering meets the Claim's requirements: it is parked

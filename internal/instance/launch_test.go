@@ -4,20 +4,15 @@
 package instance_test
 
 import (
-	"context"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -125,33 +120,6 @@ func names(requests []pvesim.Request) []string {
 	return out
 }
 
-// The launch controller sees the intent before the plan that wrote it returns. It knows
-// that nothing exists, and does not read it.
-func TestLaunchBeforePlanReturns(t *testing.T) {
-	testenv.Simulated(t, func(t *testing.T) {
-		w := testenv.NewFake(t)
-		claim := w.Claim("pool-abc", w.NodeClass)
-		launched := false
-		var p *testenv.Process
-		p = w.StartProcess(testenv.NoPolling(), testenv.Kube(interceptor.NewClient(w.Kube.(client.WithWatch), interceptor.Funcs{
-			Patch: func(ctx context.Context, kube client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
-				if err := kube.Patch(ctx, o, patch, opts...); err != nil || launched {
-					return err
-				}
-				launched = true
-				w.Sim.ResetRequests()
-				w.Expect(p.Launch(w.Stored(claim), w.NodeClass)).To(Succeed())
-				return nil
-			},
-		})))
-		_, err := p.Instances.Planner.Plan(t.Context(), claim, w.NodeClass, plan.Options{})
-		w.Expect(err).NotTo(HaveOccurred())
-		w.Expect(launched).To(BeTrue())
-		w.Expect(w.Sim.CountRequests("GET", "/nodes/{node}/qemu/{vmid}/config")).To(Equal(1), "to verify the owner after the clone")
-		w.Expect(w.Sim.CountRequests("GET", "/nodes/{node}/qemu/{vmid}/status/current")).To(BeZero())
-	})
-}
-
 // All operations work with exactly the documented privileges.
 func TestDocumentedRoles(t *testing.T) {
 	t.Parallel()
@@ -181,44 +149,4 @@ func TestDocumentedRoles(t *testing.T) {
 			})
 		}
 	}
-}
-
-func TestLaunchOlderIntent(t *testing.T) {
-	t.Parallel()
-	older, err := os.ReadFile("testdata/formats/intent-v1.json")
-	testenv.Must(t, err)
-	for name, intent := range map[string]string{
-		"unchanged": string(older),
-		// After a downgrade: a newer release added a field that can be ignored.
-		"with_additional_field": strings.Replace(string(older), `"v": 1,`, `"v": 1, "later": {"a": ["b"]},`, 1),
-	} {
-		testenv.With(testenv.Hosts(2)).Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
-			claim := w.ClaimWithIntent("pool-abc", intent)
-			planned, err := p.Instances.Planner.Plan(w.Context(), claim, w.NodeClass, plan.Options{})
-			w.Expect(err).NotTo(HaveOccurred())
-			w.Expect(planned.VMID).To(Equal(20123), "an existing plan is kept")
-			w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed())
-			w.Expect(w.VMs()).To(ConsistOf(HaveField("VMID", 20123)))
-			p.DeleteAll(claim)
-		})
-	}
-}
-
-func TestLaunchNewerIntent(t *testing.T) {
-	testenv.With(testenv.Hosts(2), testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		claim := w.ClaimWithIntent("pool-abc", testenv.NewerIntent)
-		p.Instances.Planner.RestoreReservation(*claim)
-		requests := w.RecordRequests(func() {
-			_, err := p.Instances.Planner.Plan(w.Context(), claim, w.NodeClass, plan.Options{})
-			w.Expect(err).To(MatchError(instance.ErrNewerVersion), "another VMID would be a second VM")
-			err = p.Launch(claim, w.NodeClass)
-			w.Expect(err).To(MatchError(instance.ErrNewerVersion))
-			w.Expect(err).NotTo(BeAssignableToTypeOf(&instance.LaunchError{}), "a failure would delete the VM of the newer release")
-		})
-		w.Expect(requests).To(BeEmpty())
-		w.Expect(w.Stored(claim).Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationLaunchIntent, testenv.NewerIntent))
-		w.Expect(p.Instances.VMs.MayExist(claim)).To(BeTrue())
-		w.Expect(p.Inventory.View().Reservations).To(HaveKeyWithValue(string(claim.UID), HaveField("VMID", 20123)), "its VMID is reserved")
-		p.DeleteAll(claim)
-	})
 }

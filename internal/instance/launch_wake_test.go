@@ -205,11 +205,13 @@ func TestDeletePlannedBeforeSleep(t *testing.T) {
 
 // A launch waits for the host of its template too.
 func TestLaunchSleepingTemplateHost(t *testing.T) {
-	sleeping(t, func(w *testenv.Env, _ inventory.Sleep) {
+	sleeping(t, func(w *testenv.Env, record inventory.Sleep) {
 		claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve1"))
 		in := w.Intent(claim)
 		in.TemplateHost = "pve2"
 		w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchIntent: in.Encode()})
+		w.Restart(true)
+		setSleep(w, record)
 		expectAsleep(w, claim)
 	})
 }

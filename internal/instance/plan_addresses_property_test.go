@@ -96,7 +96,7 @@ func TestPlanAddressesConcurrently(t *testing.T) {
 			}
 			p := w.StartProcess(testenv.NoPolling(), testenv.Kube(api))
 			var exhausted int
-			waiting, exhausted = planAll(w, p, waiting, classes)
+			waiting, exhausted = planAll(w, p, api, waiting, classes)
 			refused += exhausted
 			expectUniqueAddresses(w)
 			deleteSome(w, p, random, waiting)
@@ -128,7 +128,7 @@ func TestPlanAddressesConcurrently(t *testing.T) {
 
 // planAll plans all claims concurrently, and returns those to retry. Claims without an
 // address are deleted, as by core.
-func planAll(w *testenv.Env, p *testenv.Process, claims []*karpv1.NodeClaim, classes []*v1alpha1.ProxmoxNodeClass) (retry []*karpv1.NodeClaim, exhausted int) {
+func planAll(w *testenv.Env, p *testenv.Process, api client.Client, claims []*karpv1.NodeClaim, classes []*v1alpha1.ProxmoxNodeClass) (retry []*karpv1.NodeClaim, exhausted int) {
 	w.T.Helper()
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -136,7 +136,11 @@ func planAll(w *testenv.Env, p *testenv.Process, claims []*karpv1.NodeClaim, cla
 		all.Go(func() {
 			number, err := strconv.Atoi(strings.TrimPrefix(claim.Name, "c-"))
 			if err == nil {
-				_, err = p.Instances.Planner.Plan(w.Context(), claim, classes[number%len(classes)], plan.Options{})
+				var in instance.Intent
+				in, err = p.Instances.Planner.Plan(w.Context(), claim, classes[number%len(classes)], plan.Options{})
+				if err == nil {
+					err = testenv.StorePlan(w.Context(), api, claim, classes[number%len(classes)], in)
+				}
 			}
 			mu.Lock()
 			defer mu.Unlock()

@@ -178,8 +178,8 @@ func TestPlanAddressOverlappingPools(t *testing.T) {
 		for i := range claims {
 			claim := w.Claim(fmt.Sprintf("default-%d", i), w.NodeClass)
 			all.Go(func() {
-				if _, err := p.Instances.Planner.Plan(w.Context(), claim, classes[i%2], plan.Options{}); err == nil {
-					claims[i] = claim
+				if in, err := p.Instances.Planner.Plan(w.Context(), claim, classes[i%2], plan.Options{}); err == nil {
+					claims[i] = w.SetPlanned(claim, classes[i%2], in)
 				} else if !strings.Contains(err.Error(), "are taken") {
 					w.T.Errorf("claim %s: %v", claim.Name, err)
 				}

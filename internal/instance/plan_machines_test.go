@@ -61,6 +61,7 @@ func TestPlanMachines(t *testing.T) {
 				continue
 			}
 			machines[in.Machine] = in
+			w.SetPlanned(claims[n], w.NodeClass, in)
 		}
 		w.Expect(machines).To(HaveLen(2), "%v", failures)
 		for name, in := range machines {

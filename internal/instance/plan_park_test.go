@@ -30,7 +30,7 @@ func parked(w *testenv.Env, p *testenv.Process, claim *karpv1.NodeClaim) (*karpv
 	w.T.Helper()
 	in, err := p.Instances.Planner.Park(w.Context(), claim, w.NodeClass, nil)
 	w.Expect(err).NotTo(HaveOccurred())
-	claim = w.SetPlanned(claim, in)
+	claim = w.SetPlanned(claim, w.NodeClass, in)
 	return claim, w.Intent(claim)
 }
 

@@ -192,7 +192,7 @@ func (p *Provider) RecordHost(ctx context.Context, claim *karpv1.NodeClaim, vm V
 // RecordHost records on a Claim where its VM was migrated to, and when. It reports
 // whether the Host changed.
 func (d Deps) RecordHost(ctx context.Context, claim *karpv1.NodeClaim, host string) (bool, error) {
-	in, ok, err := ReadLocation(claim)
+	in, ok, err := ReadIntent(claim)
 	if err != nil || !ok {
 		return false, err
 	}
@@ -212,7 +212,7 @@ func (d Deps) RecordHost(ctx context.Context, claim *karpv1.NodeClaim, host stri
 // MigratedSince returns since when a Claim's VM is on another Host than its zone label
 // shows; false if it is not.
 func MigratedSince(claim *karpv1.NodeClaim) (time.Time, bool) {
-	in, ok, err := ReadLocation(claim)
+	in, ok, err := ReadIntent(claim)
 	host, moved := claim.Annotations[v1alpha1.AnnotationHost]
 	if err != nil || !ok || !moved || host == in.Host {
 		return time.Time{}, false
@@ -252,13 +252,13 @@ func (p *Provider) OutOfService(vm VM) inventory.OutOfServiceReason {
 // IsUnavailable reports whether the Cluster of a Claim's VM is unavailable. Then the last
 // Snapshot is no reason to replace the VM.
 func (p *Provider) IsUnavailable(claim *karpv1.NodeClaim) bool {
-	in, ok, err := ReadLocation(claim)
+	in, ok, err := ReadIntent(claim)
 	return err == nil && ok && p.deps.Inventory.View().Unavailable(in.Region) != nil
 }
 
 // HostOf returns the Host that a Claim's VM is on, or will be.
 func (p *Provider) HostOf(claim *karpv1.NodeClaim) (inventory.HostState, bool) {
-	in, ok, err := ReadLocation(claim)
+	in, ok, err := ReadIntent(claim)
 	if err != nil || !ok {
 		return inventory.HostState{}, false
 	}

@@ -38,7 +38,7 @@ type launchObjects struct {
 
 // launchedClaim returns the Claim of a VM that was started after 4 seconds.
 func launchedClaim(progress string) *karpv1.NodeClaim {
-	claim := claimWithIntent(Intent{Region: "region-1", Host: "pve1", VMID: 20001, Time: planned}.Encode())
+	claim := claimWithIntent(Intent{ClaimUID: "uid", Region: "r", Host: "pve1", VMID: 20001, Time: planned}.Encode())
 	claim.CreationTimestamp = after(0)
 	claim.Annotations[v1alpha1.AnnotationLaunchProgress] = progress
 	return claim

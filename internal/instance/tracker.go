@@ -22,8 +22,8 @@ type LaunchTracker struct {
 
 // LaunchState is what this process knows about the launch of a Claim.
 type LaunchState struct {
-	// planned: this process planned the launch.
-	planned bool
+	// plan of this process; nil if another one planned the launch.
+	plan *Intent
 	// Started: requests for the launch may have been sent to Proxmox.
 	Started bool
 	// cloneRequested: the clone was requested. clonePending: it may still run.
@@ -40,10 +40,10 @@ type LaunchState struct {
 
 // IsFresh reports whether this process planned the launch and sent no request to
 // Proxmox, so no VM exists.
-func (s LaunchState) IsFresh() bool { return s.planned && !s.cloneRequested }
+func (s LaunchState) IsFresh() bool { return s.plan != nil && !s.cloneRequested }
 
 // HasNoClone reports whether it is certain that no clone of the Claim is in progress.
-func (s LaunchState) HasNoClone() bool { return s.planned && !s.clonePending }
+func (s LaunchState) HasNoClone() bool { return s.plan != nil && !s.clonePending }
 
 // NewLaunchTracker returns an empty LaunchTracker.
 func NewLaunchTracker() *LaunchTracker {
@@ -65,9 +65,18 @@ func (t *LaunchTracker) update(uid string, change func(*LaunchState)) {
 	t.byClaim[uid] = s
 }
 
-// RecordPlanned records that this process planned the launch.
-func (t *LaunchTracker) RecordPlanned(uid string) {
-	t.update(uid, func(s *LaunchState) { s.planned = true })
+// RecordPlanned records the plan of a launch.
+func (t *LaunchTracker) RecordPlanned(uid string, plan Intent) {
+	t.update(uid, func(s *LaunchState) { s.plan = &plan })
+}
+
+// Plan returns the plan of a launch; false if this process did not plan it.
+func (t *LaunchTracker) Plan(uid string) (Intent, bool) {
+	s := t.Get(uid)
+	if s.plan == nil {
+		return Intent{}, false
+	}
+	return *s.plan, true
 }
 
 // RecordStarted records that requests are about to be sent.

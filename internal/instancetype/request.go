@@ -33,7 +33,7 @@ func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.N
 		return placement.Request{}, err
 	}
 	request := newRequest(nodeClass, claim, pool, l.params)
-	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(claim.Spec.Requirements...)
+	requirements := claimRequirements(claim)
 	// Zones are checked one by one: types do not list those that the class cannot use.
 	anywhere := maps.Clone(requirements)
 	delete(anywhere, corev1.LabelTopologyRegion)
@@ -81,6 +81,21 @@ func (p *Provider) Request(nodeClass *v1alpha1.ProxmoxNodeClass, claim *karpv1.N
 		return a.InstanceType == b.InstanceType && slices.Equal(a.Zones, b.Zones)
 	})
 	return request, nil
+}
+
+// claimRequirements returns the requirements of a Claim. Region, zone, type and capacity type among
+// the labels that it was created with are requirements too: it keeps them, whatever VM it gets.
+func claimRequirements(claim *karpv1.NodeClaim) scheduling.Requirements {
+	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(claim.Spec.Requirements...)
+	if claim.Status.ProviderID != "" {
+		return requirements // core wrote the labels of its VM
+	}
+	for _, key := range []string{corev1.LabelTopologyRegion, corev1.LabelTopologyZone, corev1.LabelInstanceTypeStable, karpv1.CapacityTypeLabelKey} {
+		if value, ok := claim.Labels[key]; ok {
+			requirements.Add(scheduling.NewRequirement(key, corev1.NodeSelectorOpIn, value))
+		}
+	}
+	return requirements
 }
 
 // newRequest returns a request without options.

@@ -36,6 +36,11 @@ func (r Range) Validate() error {
 	return nil
 }
 
+// Contains reports whether a VM of this controller may have the VMID.
+func (r Range) Contains(vmid int) bool {
+	return vmid >= r.From && vmid <= r.To && vmid != proxmox.RetainedVMID && !slices.Contains(r.Exclude, vmid)
+}
+
 // PickVMID returns a VMID for a Claim that is free in the view. The search starts at a
 // hash of the UID, so a Claim gets the same VMID again, two controllers rarely pick the
 // same one, and a VMID is not reused right after it was freed. The error wraps
@@ -48,7 +53,7 @@ func PickVMID(view inventory.View, region, claimUID string, r Range) (int, error
 	start := hash(region, claimUID) % size
 	for step := range size {
 		vmid := r.From + int((start+step)%size) //nolint:gosec // below size, which came from an int
-		if vmid != proxmox.RetainedVMID && !view.IsVMIDTaken(region, vmid) && !slices.Contains(r.Exclude, vmid) {
+		if r.Contains(vmid) && !view.IsVMIDTaken(region, vmid) {
 			return vmid, nil
 		}
 	}

@@ -4,8 +4,6 @@
 package testenv
 
 import (
-	"maps"
-
 	"github.com/onsi/gomega"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
@@ -32,13 +30,12 @@ func (w *Env) Created(name string, class *v1alpha1.ProxmoxNodeClass, changes ...
 	claim := w.Claim(name, class, changes...)
 	created, err := w.CloudProvider().Create(w.T.Context(), claim)
 	w.Expect(err).NotTo(gomega.HaveOccurred())
-	Modify(w, claim, func(c *karpv1.NodeClaim) {
-		maps.Copy(c.Labels, created.Labels)
-		maps.Copy(c.Annotations, created.Annotations)
-	})
-	ModifyStatus(w, claim, func(c *karpv1.NodeClaim) {
-		c.Status = created.Status
-		c.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
-	})
+	return w.Store(claim, created)
+}
+
+// Store stores the result of Create as core does.
+func (w *Env) Store(claim, created *karpv1.NodeClaim) *karpv1.NodeClaim {
+	w.T.Helper()
+	w.Expect(store(w.T.Context(), w.Kube, claim, created)).To(gomega.Succeed())
 	return claim
 }

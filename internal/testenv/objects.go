@@ -144,21 +144,6 @@ func (o *Objects) PendingPod(name, cpu string, changes ...func(*corev1.Pod)) *co
 	return pod
 }
 
-// NewerIntent is an intent of a newer controller: the location is the same, the rest is
-// unknown.
-const NewerIntent = `{"v":2,"region":"region-1","host":"pve1","vmid":20123,"template":{"host":"pve1","id":9000},"shape":{"cores":2}}`
-
-// ClaimWithIntent returns a claim with an intent for VM 20123.
-func (o *Objects) ClaimWithIntent(name, intent string) *karpv1.NodeClaim {
-	o.T.Helper()
-	claim := o.Claim(name, o.NodeClass, func(c *karpv1.NodeClaim) {
-		c.Annotations = map[string]string{v1alpha1.AnnotationLaunchIntent: intent}
-	})
-	claim.Status.ProviderID = "proxmox://" + Region + "/20123"
-	o.Expect(o.Kube.Status().Update(o.T.Context(), claim)).To(gomega.Succeed())
-	return o.Stored(claim)
-}
-
 // Intent returns the intent of a claim.
 func (o *Objects) Intent(claim *karpv1.NodeClaim) instance.Intent {
 	o.T.Helper()

@@ -4,6 +4,7 @@
 package testenv
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,6 +16,7 @@ import (
 	"github.com/onsi/gomega/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
@@ -119,17 +121,46 @@ func (p *Process) Planned(name string, class *v1alpha1.ProxmoxNodeClass, changes
 	claim := p.env.Claim(name, class, changes...)
 	in, err := p.Instances.Planner.Plan(p.env.T.Context(), claim, class, plan.Options{})
 	p.env.Expect(err).NotTo(gomega.HaveOccurred())
-	return p.env.SetPlanned(claim, in)
+	return p.env.SetPlanned(claim, class, in)
 }
 
-// SetPlanned does what core does with the result of Create.
-func (w *Env) SetPlanned(claim *karpv1.NodeClaim, in instance.Intent) *karpv1.NodeClaim {
+// SetPlanned stores a plan as core stores the result of Create.
+func (w *Env) SetPlanned(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) *karpv1.NodeClaim {
 	w.T.Helper()
-	// A patch, because a manager of the test may write to the claim at the same time.
-	stored := Reload(w, claim).DeepCopy()
-	claim.Status.ProviderID, claim.Status.ImageID = in.ProviderID(), in.ImageID
-	w.Expect(w.Kube.Status().Patch(w.T.Context(), claim, client.MergeFrom(stored))).To(gomega.Succeed())
+	w.Expect(StorePlan(w.T.Context(), w.Kube, claim, class, in)).To(gomega.Succeed())
 	return claim
+}
+
+// StorePlan is SetPlanned with any client, also one that fails.
+func StorePlan(ctx context.Context, kube client.Client, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) error {
+	created := &karpv1.NodeClaim{}
+	created.Annotations, created.Labels = in.Annotations(class), in.Labels()
+	if in.IsUnplaceable() {
+		created.Labels = nil
+	}
+	created.Status.ProviderID, created.Status.ImageID = in.ProviderID(), in.ImageID
+	return store(ctx, kube, claim, created)
+}
+
+// store does what core does with the result of Create: it patches first the metadata and then the
+// status.
+func store(ctx context.Context, kube client.Client, claim, created *karpv1.NodeClaim) error {
+	if err := kube.Get(ctx, client.ObjectKeyFromObject(claim), claim); err != nil {
+		return err
+	}
+	before := claim.DeepCopy()
+	filled := lifecycle.PopulateNodeClaimDetails(claim.DeepCopy(), created)
+	filled.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
+	status := filled.DeepCopy()
+	if err := kube.Patch(ctx, filled, client.MergeFrom(before)); err != nil {
+		return err
+	}
+	status.ResourceVersion = filled.ResourceVersion
+	if err := kube.Status().Patch(ctx, status, client.MergeFrom(before)); err != nil {
+		return err
+	}
+	status.DeepCopyInto(claim)
+	return nil
 }
 
 // Launched returns a claim whose VM was launched.

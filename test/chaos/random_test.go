@@ -213,7 +213,7 @@ func (r *round) deleteOne() bool {
 // storage.
 func (r *round) launching() (claim karpv1.NodeClaim, in instance.Intent, found bool) {
 	claims := slices.DeleteFunc(r.env.Claims(), func(claim karpv1.NodeClaim) bool {
-		return claim.Annotations[v1alpha1.AnnotationLaunchIntent] == "" || claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != ""
+		return claim.Status.ProviderID == "" || claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != ""
 	})
 	if len(claims) == 0 || r.noQuorum {
 		return claim, in, false

@@ -121,6 +121,7 @@ func plannedSample(view inventory.View, class *v1alpha1.ProxmoxNodeClass) *karpv
 			// An exhausted AddressPool does not make the templates invalid.
 			in.Network, _ = layout.Assign(network.Request{Region: zone.Region, Host: zone.Host, Key: string(claim.UID)})
 		}
+		in.ClaimUID, claim.Status.ProviderID = claim.UID, in.ProviderID()
 		claim.Annotations = map[string]string{v1alpha1.AnnotationLaunchIntent: in.Encode()}
 		return claim
 	}

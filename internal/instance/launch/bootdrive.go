@@ -50,7 +50,7 @@ func (a *attempt) ensureBootDrive(ctx context.Context) error {
 
 // recordBootData records what the boot data is made of, if a change of it replaces the Node.
 func (a *attempt) recordBootData(ctx context.Context, hash string) error {
-	if !a.class.Spec.MetadataOptions.ReplacesOnChange() {
+	if !a.class.Spec.MetadataOptions.ReplacesOnChange() || a.claim.Annotations[v1alpha1.AnnotationBootDataHash] == hash {
 		return nil
 	}
 	return instance.Annotate(ctx, a.deps.Kube, a.claim, map[string]string{v1alpha1.AnnotationBootDataHash: hash})

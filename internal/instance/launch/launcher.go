@@ -10,11 +10,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -63,14 +66,14 @@ func (l *Launcher) IsCompleted(claim *karpv1.NodeClaim) bool {
 // instance.ErrHostAsleep that its Host is being woken, instance.ErrHostPowerUnknown that it
 // cannot be read whether it must be; after any other error, call Launch again.
 func (l *Launcher) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) error {
-	in, ok, err := instance.ReadIntent(claim)
-	if errors.Is(err, instance.ErrNewerVersion) {
-		return err
+	if l.IsCompleted(claim) {
+		return nil
 	}
+	in, ok, err := l.plan(claim, class)
 	if err != nil {
 		return &instance.LaunchError{Reason: v1alpha1.EventInvalidLaunchIntent, Err: err}
 	}
-	if !ok || l.IsCompleted(claim) {
+	if !ok {
 		return nil
 	}
 	client, err := l.deps.Clients.Get(in.Region)
@@ -89,10 +92,8 @@ func (l *Launcher) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v
 			return err
 		}
 	}
-	if in.Resources != nil && len(claim.Status.Capacity) == 0 {
-		if err := instance.WriteResources(ctx, l.deps.Kube, claim, *in.Resources); err != nil {
-			return err
-		}
+	if err := l.recordUnparked(ctx, claim, class, in); err != nil {
+		return err
 	}
 	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("region", in.Region, "host", in.Host, "vmid", in.VMID))
 	a := &attempt{
@@ -110,6 +111,53 @@ func (l *Launcher) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v
 		return a.finalOrRetry(err)
 	}
 	return nil
+}
+
+// plan returns the plan of a Claim's VM; false if it has none. The plan that core stored is used only
+// if this process did not plan the VM, and only for a VM that the class and the settings allow.
+func (l *Launcher) plan(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) (instance.Intent, bool, error) {
+	if in, ok := l.deps.Launches.Plan(string(claim.UID)); ok && in.ProviderID() == claim.Status.ProviderID {
+		return in, true, nil
+	}
+	in, ok, err := instance.ReadIntent(claim)
+	if err != nil || !ok {
+		return in, false, err
+	}
+	return in, true, l.verifyPlan(claim, class, in)
+}
+
+func (l *Launcher) verifyPlan(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) error {
+	if !l.deps.Settings.VMIDs.Contains(in.VMID) {
+		return fmt.Errorf("VMID %d of NodeClaim %s is not one of the configured VMIDs, which are %d to %d without the excluded ones",
+			in.VMID, claim.Name, l.deps.Settings.VMIDs.From, l.deps.Settings.VMIDs.To)
+	}
+	if zone := claim.Labels[corev1.LabelTopologyZone]; zone != in.Host && !in.IsUnplaceable() {
+		return fmt.Errorf("NodeClaim %s was planned on host %s, and its label %s is %q", claim.Name, in.Host, corev1.LabelTopologyZone, zone)
+	}
+	if !slices.ContainsFunc(class.Status.SelectedZones, func(entry string) bool {
+		zone, err := v1alpha1.ParseTemplateZone(entry)
+		return err == nil && zone.Region == in.Region && zone.Host == in.Host
+	}) {
+		return fmt.Errorf("NodeClaim %s was planned on host %s of region %s, which is not one of NodeClass %s: %s",
+			claim.Name, in.Host, in.Region, class.Name, strings.Join(class.Status.SelectedZones, ", "))
+	}
+	return nil
+}
+
+// recordUnparked records on the Claim what was planned when there was capacity for it.
+func (l *Launcher) recordUnparked(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) error {
+	if in.Resources == nil {
+		return nil
+	}
+	if in.Encode() != claim.Annotations[v1alpha1.AnnotationLaunchIntent] {
+		if err := instance.Annotate(ctx, l.deps.Kube, claim, in.Annotations(class)); err != nil {
+			return err
+		}
+	}
+	if len(claim.Status.Capacity) > 0 {
+		return nil
+	}
+	return instance.WriteResources(ctx, l.deps.Kube, claim, *in.Resources)
 }
 
 // attempt is one run of a Claim's launch.

@@ -24,7 +24,7 @@ import (
 // reserves a VMID; the rest is decided when there is capacity. Claims of a static
 // NodePool are parked instead of refused: core recreates a refused one without delay.
 func (p *Planner) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, overlay Overlay) (instance.Intent, error) {
-	if err := p.restoreReservations(ctx); err != nil {
+	if err := p.restore(ctx); err != nil {
 		return instance.Intent{}, err
 	}
 	// Hosts that are avoided after a failure are allowed: they become available again. If
@@ -46,7 +46,7 @@ func (p *Planner) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1al
 	if err != nil {
 		return instance.Intent{}, err
 	}
-	return p.record(ctx, claim, class, p.deps.Inventory.Ledger().Reserve, func(view inventory.View) (instance.Intent, error) {
+	return p.reserve(ctx, claim, p.deps.Inventory.Ledger().Reserve, func(view inventory.View) (instance.Intent, error) {
 		if len(option.Zones) == 0 {
 			return p.parkUnplaceable(view, claim, class)
 		}
@@ -133,7 +133,7 @@ func (p *Planner) reserveVMID(view inventory.View, claim *karpv1.NodeClaim, clas
 // *instance.LaunchError after the timeout, or if the Host is not usable and another one has
 // capacity.
 func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) (instance.Intent, error) {
-	if err := p.restoreReservations(ctx); err != nil {
+	if err := p.restore(ctx); err != nil {
 		return in, err
 	}
 	if in.IsUnplaceable() {
@@ -154,17 +154,13 @@ func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1
 		}
 		return in, p.keepParked(in, err)
 	}
-	if claim.Status.ProviderID == "" {
-		// Core has not written the result of Create yet, and would remove the capacity from the status.
-		return in, instance.ErrParked
-	}
 	busy, err := p.readBusyAddresses(ctx, class)
 	if err != nil {
 		return in, err
 	}
 	// The affinity counts only in a View without the Claim's own reservation.
 	request.Affinity = class.Spec.PlacementStrategy.PoolAffinity
-	unparked, err := p.record(ctx, claim, class, p.deps.Inventory.Ledger().Replace, func(view inventory.View) (instance.Intent, error) {
+	unparked, err := p.reserve(ctx, claim, p.deps.Inventory.Ledger().Replace, func(view inventory.View) (instance.Intent, error) {
 		var planned instance.Intent
 		_, err := p.placeMachine(view, class, request, holders, func(chosen placed) (err error) {
 			planned, err = p.newIntent(view, claim, class, chosen, busy)
@@ -179,7 +175,6 @@ func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1
 	if err == nil {
 		return unparked, nil
 	}
-	p.deps.Inventory.Ledger().Restore(in.Reservation(claim)) // a rejected write released it
 	if _, final := errors.AsType[*instance.LaunchError](err); final {
 		return in, err
 	}

@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package plan decides which VM a Claim gets: its size, Host, VMID and addresses. The
-// Planner reserves them in the ledger and writes the decision, the Intent, to the
-// Claim. It sends no requests to Proxmox, except to read addresses the first time that
-// an AddressPool is used.
+// Planner reserves them in the ledger and keeps the decision, the Intent, in memory: core
+// stores it with the result of Create, and nothing is sent to Proxmox before. The Planner
+// sends no requests to Proxmox, except to read addresses the first time that an AddressPool
+// is used.
 package plan
 
 import (
@@ -13,8 +14,7 @@ import (
 	"fmt"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -35,10 +35,11 @@ type Planner struct {
 	reader  client.Reader
 	metrics instance.Metrics
 
-	// restoring has one element while the reservations of all Claims are restored.
+	// restoring has one element while the Claims are listed.
 	restoring chan struct{}
-	// restored: the reservations of all Claims were restored since the start.
-	restored bool
+	// stored are the Claims that had a providerID when this process listed them, without the
+	// initialized ones. nil until then.
+	stored map[types.UID]*karpv1.NodeClaim
 }
 
 // New returns a Planner. The reader must not be cached.
@@ -78,19 +79,14 @@ type Options struct {
 // not send requests or wait.
 type decideUnderLock func(inventory.View) (instance.Intent, error)
 
-// Plan decides which VM a Claim gets and on which Host, reserves it, and writes the
-// intent to the Claim. A Claim that has an intent keeps it. Plan returns an
-// *instance.InsufficientCapacityError if no VM that the Claim allows fits.
+// Plan decides which VM a Claim gets and on which Host, and reserves it. A Claim that this
+// process planned keeps its plan. Plan returns an *instance.InsufficientCapacityError if no VM
+// that the Claim allows fits.
 func (p *Planner) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, opts Options) (instance.Intent, error) {
-	in, ok, err := instance.ReadIntent(claim)
-	if err != nil {
-		return instance.Intent{}, err
-	}
-	if ok {
-		p.deps.Inventory.Ledger().Restore(in.Reservation(claim))
+	if in, ok := p.deps.Launches.Plan(string(claim.UID)); ok {
 		return in, nil
 	}
-	if err := p.restoreReservations(ctx); err != nil {
+	if err := p.restore(ctx); err != nil {
 		return instance.Intent{}, err
 	}
 	// First, because zones with AddressPools are offered only after the addresses were read.
@@ -106,7 +102,7 @@ func (p *Planner) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1al
 	if err != nil {
 		return instance.Intent{}, err
 	}
-	in, err = p.record(ctx, claim, class, p.deps.Inventory.Ledger().Reserve, func(view inventory.View) (instance.Intent, error) {
+	in, err := p.reserve(ctx, claim, p.deps.Inventory.Ledger().Reserve, func(view inventory.View) (instance.Intent, error) {
 		var planned instance.Intent
 		_, err := p.placeMachine(view, class, request, holders, func(chosen placed) (err error) {
 			planned, err = p.newIntent(view, claim, class, chosen, busy)
@@ -140,25 +136,39 @@ func (p *Planner) RestoreReservation(claims ...karpv1.NodeClaim) {
 		if _, ok := known[string(claims[i].UID)]; ok {
 			continue
 		}
-		// Of a newer intent only the VMID is reserved.
-		if in, ok, err := instance.ReadLocation(&claims[i]); err == nil && ok {
+		if in, ok, err := instance.ReadIntent(&claims[i]); err == nil && ok {
 			missing = append(missing, in.Reservation(&claims[i]))
 		}
 	}
 	p.deps.Inventory.Ledger().Restore(missing...)
 }
 
-// restoreReservations restores the reservations of all Claims, once per process and
-// before its first decision: capacity, cores and addresses that an earlier process
-// assigned to a VM that does not exist yet are recorded only in the Claim's intent.
-func (p *Planner) restoreReservations(ctx context.Context) error {
+// Stored returns a Claim as core stored it with its providerID, if that was before this process
+// listed the Claims; nil otherwise. The cache that core reads may show it later.
+func (p *Planner) Stored(ctx context.Context, uid types.UID) (*karpv1.NodeClaim, error) {
+	if err := p.restore(ctx); err != nil {
+		return nil, err
+	}
+	return p.stored[uid], nil
+}
+
+// HasPlan reports whether this process planned a Claim's VM.
+func (p *Planner) HasPlan(uid types.UID) bool {
+	_, ok := p.deps.Launches.Plan(string(uid))
+	return ok
+}
+
+// restore lists all Claims, once per process and before its first decision, and restores their
+// reservations: capacity, cores and addresses that an earlier process assigned to a VM that does
+// not exist yet are recorded only on its Claim.
+func (p *Planner) restore(ctx context.Context) error {
 	select {
 	case p.restoring <- struct{}{}:
 		defer func() { <-p.restoring }()
 	case <-ctx.Done():
 		return fmt.Errorf("waiting for the reservations of other NodeClaims: %w", context.Cause(ctx))
 	}
-	if p.restored {
+	if p.stored != nil {
 		return nil
 	}
 	claims := &karpv1.NodeClaimList{}
@@ -166,7 +176,12 @@ func (p *Planner) restoreReservations(ctx context.Context) error {
 		return fmt.Errorf("listing NodeClaims to restore their reservations: %w", err)
 	}
 	p.RestoreReservation(claims.Items...)
-	p.restored = true
+	p.stored = map[types.UID]*karpv1.NodeClaim{}
+	for i := range claims.Items {
+		if claim := &claims.Items[i]; claim.Status.ProviderID != "" && !claim.StatusConditions().Get(karpv1.ConditionTypeInitialized).IsTrue() {
+			p.stored[claim.UID] = claim
+		}
+	}
 	return nil
 }
 
@@ -180,59 +195,27 @@ func (p *Planner) Release(claimUID string) {
 // reserveFunc is Reserve or Replace of the ledger.
 type reserveFunc func(claimUID string, decide inventory.DecideFunc) (inventory.Reservation, error)
 
-// record reserves what was decided, and writes it to the Claim with the version of the class.
-func (p *Planner) record(
-	ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, reserve reserveFunc, decide decideUnderLock,
-) (instance.Intent, error) {
+// reserve reserves what was decided, and keeps it as the Claim's plan.
+func (p *Planner) reserve(ctx context.Context, claim *karpv1.NodeClaim, reserve reserveFunc, decide decideUnderLock) (instance.Intent, error) {
 	var in instance.Intent
 	_, err := reserve(string(claim.UID), func(view inventory.View) (inventory.Reservation, error) {
 		var err error
 		if in, err = decide(view); err != nil {
 			return inventory.Reservation{}, err
 		}
+		in.ClaimUID = claim.UID
 		return in.Reservation(claim), nil
 	})
 	if err != nil {
 		return instance.Intent{}, &instance.InsufficientCapacityError{Err: err}
 	}
 	if in.VMID == 0 {
-		// The ledger already has a reservation of this Claim: an earlier call decided,
-		// and it is unknown whether its intent was written.
-		return p.confirmRecord(ctx, claim, "", fmt.Errorf("recording the plan of NodeClaim %s: it has a reservation without an intent", claim.Name))
+		// Another call for this Claim decided since this one looked for a plan.
+		return instance.Intent{}, fmt.Errorf("planning the VM of NodeClaim %s: another plan of it is reserved", claim.Name)
 	}
-	// Before the write, which starts the launch in another goroutine.
-	p.deps.Launches.RecordPlanned(string(claim.UID))
-	encoded, annotations := in.Encode(), class.LaunchAnnotations()
-	annotations[v1alpha1.AnnotationLaunchIntent] = encoded
-	annotations[v1alpha1.AnnotationSecurityGroups] = instance.EncodeSecurityGroups(class.Spec.SecurityGroups)
-	if err := instance.Annotate(ctx, p.deps.Kube, claim, annotations); err != nil {
-		switch apierrors.ReasonForError(err) {
-		case metav1.StatusReasonUnknown, metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout, metav1.StatusReasonInternalError:
-			// The API server did not reject it, so it may have been written.
-			return p.confirmRecord(ctx, claim, encoded, err)
-		}
-		p.Release(string(claim.UID))
-		return instance.Intent{}, err
-	}
+	p.deps.Launches.RecordPlanned(string(claim.UID), in)
 	log.FromContext(ctx).V(1).Info("planned VM", "region", in.Region, "host", in.Host, "vmid", in.VMID, "instance-type", in.InstanceType, "parked", in.Parked)
 	return in, nil
-}
-
-// confirmRecord reads whether an intent was written: the given one, or any if it is empty. A
-// parked Claim still has the intent of before. If it is unknown, the reservation stays: its
-// address is recorded nowhere else.
-func (p *Planner) confirmRecord(ctx context.Context, claim *karpv1.NodeClaim, written string, failure error) (instance.Intent, error) {
-	stored := &karpv1.NodeClaim{}
-	err := p.reader.Get(ctx, client.ObjectKeyFromObject(claim), stored)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return instance.Intent{}, failure
-	}
-	in, ok, err := instance.ReadIntent(stored)
-	if err == nil && ok && stored.UID == claim.UID && (written == "" || stored.Annotations[v1alpha1.AnnotationLaunchIntent] == written) {
-		return in, nil
-	}
-	p.Release(string(claim.UID))
-	return instance.Intent{}, failure
 }
 
 // rangeFullBackoff is how long a region without free VMIDs is not offered.

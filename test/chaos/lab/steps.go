@@ -17,6 +17,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 // job is one controller's work on one NodeClaim or ProxmoxTemplate. Controllers work on an
@@ -124,7 +125,7 @@ func (p *Process) startDue(claim *karpv1.NodeClaim) {
 	case completed && claim.Annotations[v1alpha1.AnnotationBootDataStatus] != v1alpha1.BootDataInitialized:
 		start("bootstrapcleanup", p.cleanUp)
 	}
-	if claim.Annotations[v1alpha1.AnnotationLaunchIntent] != "" && !completed {
+	if claim.Status.ProviderID != "" && !completed {
 		start("launch", p.launch.Reconcile)
 	}
 }
@@ -157,6 +158,9 @@ func (p *Process) startJob(controller string, object types.UID, do func(context.
 
 // create does what core does with the result of Create.
 func (p *Process) create(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
+	if stored, err := p.Instances.Planner.Stored(ctx, claim.UID); err != nil || stored != nil {
+		return reconcile.Result{}, err
+	}
 	in, err := p.Instances.Planner.Plan(ctx, claim, p.classOf(ctx, claim), plan.Options{})
 	if _, insufficient := errors.AsType[*instance.InsufficientCapacityError](err); insufficient {
 		return reconcile.Result{}, client.IgnoreNotFound(p.kube.Delete(ctx, claim))
@@ -164,12 +168,7 @@ func (p *Process) create(ctx context.Context, claim *karpv1.NodeClaim) (reconcil
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	current := &karpv1.NodeClaim{}
-	if err := p.kube.Get(ctx, client.ObjectKeyFromObject(claim), current); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
-	}
-	current.Status.ProviderID = in.ProviderID()
-	return reconcile.Result{}, p.kube.Status().Update(ctx, current)
+	return reconcile.Result{}, client.IgnoreNotFound(testenv.StorePlan(ctx, p.kube, claim, p.classOf(ctx, claim), in))
 }
 
 func (p *Process) classOf(ctx context.Context, claim *karpv1.NodeClaim) *v1alpha1.ProxmoxNodeClass {

@@ -91,10 +91,11 @@ func NewController(deps Deps) *Controller {
 	return &Controller{deps: deps, backoff: newFailureBackoff(deps.Clock, deps.FailureBackoff)}
 }
 
-// isPending reports whether a Claim has an unfinished launch.
+// isPending reports whether core stored the plan of a Claim's VM, and its launch is not finished.
 func isPending(o client.Object) bool {
-	a := o.GetAnnotations()
-	return a[v1alpha1.AnnotationLaunchIntent] != "" && a[v1alpha1.AnnotationLaunchCompleted] == "" && o.GetDeletionTimestamp().IsZero()
+	claim, ok := o.(*karpv1.NodeClaim)
+	return ok && claim.Status.ProviderID != "" && claim.Annotations[v1alpha1.AnnotationLaunchedBy] != "" &&
+		claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "" && claim.DeletionTimestamp.IsZero()
 }
 
 // Register registers the Controller.
