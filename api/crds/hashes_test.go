@@ -86,7 +86,7 @@ func hashesOf(t *testing.T, o *unstructured.Unstructured) (version string, hashe
 		decode(class)
 
 		return v1alpha1.AnnotationNodeClassHashVersion, map[string]string{
-			v1alpha1.AnnotationNodeClassHash: class.Hash(), v1alpha1.AnnotationInPlaceUpdateHash: class.InPlaceHash(),
+			v1alpha1.AnnotationNodeClassHash: class.Hash(), v1alpha1.Group + "/proxmoxnodeinplaceupdate-hash": class.InPlaceHash(),
 		}
 	case v1alpha1.ProxmoxTemplateKind:
 		template := &v1alpha1.ProxmoxTemplate{}

@@ -75,7 +75,6 @@ func (in *ProxmoxNodeClass) LaunchAnnotations() map[string]string {
 		AnnotationNodeClassHash:        in.Hash(),
 		AnnotationNodeClassHashVersion: HashVersion,
 		AnnotationNodeClassFields:      in.EncodeHashedFields(),
-		AnnotationInPlaceUpdateHash:    in.InPlaceHash(),
 	}
 }
 

@@ -36,8 +36,6 @@ const (
 	// AnnotationNodeClassFields contains the fields in AnnotationNodeClassHash with their values, as JSON. With it, the event
 	// DriftDetected names the fields that changed.
 	AnnotationNodeClassFields = Group + "/proxmoxnodeclass-fields"
-	// AnnotationInPlaceUpdateHash is the hash of the fields that were last written to the running VM.
-	AnnotationInPlaceUpdateHash = Group + "/proxmoxnodeinplaceupdate-hash"
 	// AnnotationBootDataHash is the hash of what the boot data was made of. It is set only if the class replaces
 	// Nodes when that changes.
 	AnnotationBootDataHash = Group + "/proxmoxnodeclass-bootdata-hash"
@@ -51,14 +49,6 @@ const (
 
 // Annotations of a Claim that record the state of its VM.
 const (
-	// AnnotationResourcePool is the Proxmox resource pool that the VM was added to.
-	AnnotationResourcePool = Group + "/proxmoxnodeclass-pool"
-	// AnnotationHighAvailability is the spec.highAvailability that was last written to the running VM. Without it, the VM has
-	// that of the intent.
-	AnnotationHighAvailability = Group + "/proxmoxnodeclass-ha"
-	// AnnotationSecurityGroups is the spec.securityGroups that were last written to the VM, as JSON, or "updating" while they are
-	// written.
-	AnnotationSecurityGroups = Group + "/proxmoxnodeclass-securitygroups"
 	// AnnotationBootDataStatus is BootDataInitialized once the guest has read its boot data and the ISO is deleted.
 	AnnotationBootDataStatus = Group + "/proxmoxcloudinit-status"
 	// AnnotationBootDataToken is the ID (never the secret) of the join token in the boot data.

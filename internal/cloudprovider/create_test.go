@@ -60,7 +60,6 @@ func TestCreate(t *testing.T) {
 			HaveKeyWithValue(v1alpha1.AnnotationLaunchedBy, v1alpha1.LaunchedByVersion),
 			HaveKeyWithValue(v1alpha1.AnnotationNodeClassHash, class.Hash()),
 			HaveKeyWithValue(v1alpha1.AnnotationNodeClassHashVersion, v1alpha1.HashVersion),
-			HaveKeyWithValue(v1alpha1.AnnotationInPlaceUpdateHash, class.InPlaceHash()),
 		))
 		w.Expect(filled.Status.Capacity.Cpu().Value()).To(BeEquivalentTo(2))
 		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods} {

@@ -55,7 +55,7 @@ func inherit(t *testing.T, resourcePool string, options ...testenv.Option) *inhe
 		c.Labels[corev1.LabelInstanceTypeStable], c.Labels[karpv1.CapacityTypeLabelKey] = testenv.InstanceType, karpv1.CapacityTypeOnDemand
 		c.Annotations = map[string]string{
 			v1alpha1.AnnotationNodeClassHash: "1", v1alpha1.AnnotationNodeClassHashVersion: "v1",
-			v1alpha1.AnnotationInPlaceUpdateHash: "2", v1alpha1.AnnotationBootDataStatus: v1alpha1.BootDataInitialized,
+			v1alpha1.Group + "/proxmoxnodeinplaceupdate-hash": "2", v1alpha1.AnnotationBootDataStatus: v1alpha1.BootDataInitialized,
 		}
 	})
 	i.claim.Status.ProviderID, i.claim.Status.ImageID = fmt.Sprintf("proxmox://region-1/%d", vmid), "1000-1a2b3c"
@@ -205,8 +205,11 @@ func TestAdopt(t *testing.T) {
 		i.Expect(i.get()).To(HaveField("ClaimUID", string(i.claim.UID)))
 		_, known := i.Instances.VMs.CurrentImage(i.claim, i.class)
 		i.Expect(known).To(BeFalse(), "its image is unknown, so it does not drift")
-		i.Expect(i.Instances.Updater.UpdateInPlace(t.Context(), i.claim, i.class)).To(Succeed(), "it is updated with its class")
-		i.Expect(i.config().Tags()).To(Equal([]string{"karpenter"}))
+		i.Expect(i.Instances.Updater.UpdateInPlace(t.Context(), i.claim, i.class)).To(Succeed())
+		i.Expect(i.config().Tags()).To(BeEmpty(), "it is not updated with its class")
+		i.set("description", strings.Replace(i.config().Description(), "} -->", `,"applied":{}} -->`, 1))
+		i.Expect(i.Instances.Updater.UpdateInPlace(t.Context(), i.claim, i.class)).To(Succeed())
+		i.Expect(i.config().Tags()).To(Equal([]string{"karpenter"}), "after an administrator allowed it")
 
 		// A controller that was killed after it wrote the mark resumes.
 		i.Annotate(i.claim, map[string]string{v1alpha1.AnnotationLaunchIntent: "", v1alpha1.AnnotationLaunchCompleted: ""})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/inplace"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -37,9 +38,7 @@ func launchVM(w *testenv.Env, changes ...func(*spec)) *updatedVM {
 			change(&c.Spec)
 		}
 	})
-	claim := w.Launched("a", class, func(c *karpv1.NodeClaim) {
-		c.Annotations = map[string]string{v1alpha1.AnnotationInPlaceUpdateHash: class.InPlaceHash()}
-	})
+	claim := w.Launched("a", class)
 	return &updatedVM{w, class, claim, w.Intent(claim).VMID, inplace.NewController(w.Kube, w.Instances.Updater, w.Events)}
 }
 
@@ -58,6 +57,7 @@ func (v *updatedVM) tryUpdate(change func(*spec)) error {
 
 func (v *updatedVM) reconcile() error {
 	v.T.Helper()
+	v.Refresh() // until then, it is unknown what an earlier update wrote
 	result, err := v.controller.Reconcile(v.T.Context(), testenv.Reload(v.Env, v.claim))
 	v.Expect(result).To(BeZero())
 	return err
@@ -71,7 +71,29 @@ func (v *updatedVM) update(change func(*spec)) {
 
 // updated reports whether the claim shows that its VM is like the class.
 func (v *updatedVM) updated() bool {
-	return testenv.Reload(v.Env, v.claim).Annotations[v1alpha1.AnnotationInPlaceUpdateHash] == v.class.InPlaceHash()
+	applied := v.applied()
+	return applied.Hash == v.class.InPlaceHash() && len(applied.Pending) == 0
+}
+
+// applied returns what the mark of the VM records as written.
+func (v *updatedVM) applied() ownership.Applied {
+	v.T.Helper()
+	mark, ok := ownership.Read(v.config().Description())
+	v.Expect(ok).To(BeTrue())
+	v.Expect(mark.Applied).NotTo(BeNil())
+	return *mark.Applied
+}
+
+// setApplied changes what the mark of the VM records as written.
+func (v *updatedVM) setApplied(change func(*ownership.Mark)) {
+	v.T.Helper()
+	in, notes := v.Intent(v.claim), v.config().Description()
+	mark, ok := ownership.Read(notes)
+	v.Expect(ok).To(BeTrue())
+	change(&mark)
+	v.Expect(v.Client.UpdateVM(v.T.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{"description": mark.Notes(notes)}})).To(Succeed())
+	v.Inventory.InvalidateConfig(in.Region, in.VMID)
+	v.Refresh()
 }
 
 func (v *updatedVM) config() proxmox.VMConfig { return v.VMConfig(v.Intent(v.claim)) }
@@ -164,20 +186,21 @@ func TestUpdateFailed(t *testing.T) {
 
 func TestUpdateNotNeeded(t *testing.T) {
 	t.Parallel()
-	outdated := map[string]string{v1alpha1.AnnotationInPlaceUpdateHash: "another"}
+	outdated := func(mark *ownership.Mark) { mark.Applied.Hash = "another" }
 	for name, change := range map[string]func(*updatedVM){
 		"unchanged":      func(*updatedVM) {},
-		"other_provider": func(v *updatedVM) { v.Annotate(v.claim, map[string]string{v1alpha1.AnnotationInPlaceUpdateHash: ""}) },
+		"other_provider": func(v *updatedVM) { v.setApplied(func(mark *ownership.Mark) { mark.Applied = nil }) },
+		"other_VM":       func(v *updatedVM) { v.setApplied(func(mark *ownership.Mark) { outdated(mark); mark.VMID++ }) },
 		"during_launch": func(v *updatedVM) {
-			v.Annotate(v.claim, outdated)
+			v.setApplied(outdated)
 			v.Annotate(v.claim, map[string]string{v1alpha1.AnnotationLaunchCompleted: ""})
 		},
 		"deleting": func(v *updatedVM) {
-			v.Annotate(v.claim, outdated)
+			v.setApplied(outdated)
 			v.claim.DeletionTimestamp = new(metav1.Now())
 		},
 		"missing_class": func(v *updatedVM) {
-			v.Annotate(v.claim, outdated)
+			v.setApplied(outdated)
 			v.Expect(v.Kube.Delete(v.T.Context(), v.class)).To(Succeed())
 		},
 	} {
@@ -191,18 +214,34 @@ func TestUpdateNotNeeded(t *testing.T) {
 	}
 }
 
-// An older release launched the VM and did not record its security groups.
-func TestUpdateSecurityGroupsUpgrade(t *testing.T) {
+// A controller was killed during an update, and the class was changed back.
+func TestUpdateInterrupted(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
 		v := launchVM(testenv.New(t), setGroups(group))
-		// The second one is that of a launch whose class was changed and changed back.
-		for _, recorded := range []string{"", "updating"} {
-			v.Annotate(v.claim, map[string]string{v1alpha1.AnnotationSecurityGroups: recorded})
-			v.Expect(v.reconcile()).To(Succeed())
-			v.Expect(v.Stored(v.claim).Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationSecurityGroups, `[{"name":"kubernetes","interface":"net0"}]`))
-		}
+		v.setApplied(func(mark *ownership.Mark) { mark.Applied.Pending = []ownership.Part{ownership.PartGroups} })
+		v.Expect(v.Client.SetFirewall(t.Context(), "pve1", v.vmid, nil)).To(Succeed())
+		v.Expect(v.reconcile()).To(Succeed())
+		v.Expect(v.updated()).To(BeTrue())
+		v.Expect(v.Sim.FirewallGroups()[v.vmid]).To(ConsistOf(testenv.SecurityGroup))
 		v.update(setGroups())
 		v.Expect(v.Sim.FirewallGroups()[v.vmid]).To(BeEmpty())
 		v.Expect(v.config().Network().NICs()[0].Firewall).To(BeFalse())
+	})
+}
+
+// The disk of a VM was still growing when the controller was killed, and its Node has joined meanwhile.
+func TestUpdateGrowsBootDisk(t *testing.T) {
+	testenv.Simulated(t, func(t *testing.T) {
+		v := launchVM(testenv.New(t))
+		disk := func() int64 { d, _ := v.config().Drives().Boot(); return d.SizeBytes }
+		want := disk() + 4<<30
+		v.setApplied(func(mark *ownership.Mark) { mark.Applied.DiskBytes = want })
+		v.Expect(v.reconcile()).To(Succeed())
+		v.Expect(disk()).To(Equal(want))
+		v.Expect(v.controller.Reconcile(t.Context(), v.claim)).To(HaveField("RequeueAfter", Not(BeZero())), "its size is unknown")
+		v.Refresh()
+		v.Sim.ResetRequests()
+		v.Expect(v.controller.Reconcile(t.Context(), v.claim)).To(BeZero())
+		v.Expect(v.Sim.Requests()).To(BeEmpty())
 	})
 }

@@ -6,7 +6,6 @@ package instance
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -43,29 +42,6 @@ type HAMember struct {
 // NewHAMember returns the VM of a Claim.
 func NewHAMember(claim *karpv1.NodeClaim, region string, vmid int) HAMember {
 	return HAMember{Region: region, VMID: vmid, NodePool: claim.Labels[karpv1.NodePoolLabelKey]}
-}
-
-// AppliedHA returns the options of a Claim's VM in HA; nil if the VM was not added to HA.
-func AppliedHA(claim *karpv1.NodeClaim) *v1alpha1.HighAvailability {
-	if raw, ok := claim.Annotations[v1alpha1.AnnotationHighAvailability]; ok {
-		var ha *v1alpha1.HighAvailability
-		if json.Unmarshal([]byte(raw), &ha) == nil {
-			return ha
-		}
-	}
-	in, _, err := ReadIntent(claim)
-	if err != nil {
-		return nil
-	}
-	return in.HA
-}
-
-func encodeHA(ha *v1alpha1.HighAvailability) string {
-	raw, err := json.Marshal(ha)
-	if err != nil {
-		panic(err) // strings, numbers and booleans always marshal
-	}
-	return string(raw)
 }
 
 func (m HAMember) id() string { return proxmox.HAResourceID(m.VMID) }

@@ -22,6 +22,7 @@ import (
 func separate(w *testenv.Env) {
 	w.NodeClass.Spec.PlacementStrategy.PoolAffinity = v1alpha1.PoolAffinitySeparateHosts
 	w.NodeClass.Spec.HighAvailability = &v1alpha1.HighAvailability{SeparateHosts: true}
+	w.Create(w.NodeClass.DeepCopy())
 }
 
 // haveRule matches the only HA rule, that of a NodePool, with the VMs of claims.

@@ -129,7 +129,6 @@ func (in Intent) Annotations(class *v1alpha1.ProxmoxNodeClass) map[string]string
 	maps.Copy(out, map[string]string{
 		v1alpha1.AnnotationLaunchedBy:     v1alpha1.LaunchedByVersion,
 		v1alpha1.AnnotationLaunchIntent:   in.Encode(),
-		v1alpha1.AnnotationSecurityGroups: EncodeSecurityGroups(class.Spec.SecurityGroups),
 	})
 	if class.Spec.MetadataOptions.ReplacesOnChange() && class.Status.BootDataHash != "" {
 		out[v1alpha1.AnnotationBootDataHash] = class.Status.BootDataHash

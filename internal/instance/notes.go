@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 )
 
 // Notes are the part of a VM's notes for users, above the ownership mark. Proxmox renders it
@@ -41,10 +43,11 @@ func NewNotes(claim, nodePool, nodeClass string, in Intent) Notes {
 
 // Description returns the VM's notes: those for users, and the ownership mark. The first
 // line is also that of the upstream provider.
-func Description(id Identity, n Notes, b *Binding, hookScripts []string) string {
+func Description(id Identity, n Notes, in Intent, hookScripts []string) string {
 	mark := id.newMark(n.Claim)
 	mark.Hooks, mark.Machine, mark.Retained = hookScripts, n.Machine, n.Retained
-	if b != nil {
+	mark.Source = &ownership.Source{Host: in.TemplateHost, VMID: in.TemplateID, Image: in.ImageID, Full: in.FullClone}
+	if b := in.Binding; b != nil {
 		mark.CPUs, mark.Pin = b.CPUs, b.Pin
 		if len(b.Pin) > 0 {
 			mark.Host = n.Host

@@ -58,7 +58,6 @@ func TestUnparkWithCapacity(t *testing.T) {
 		w.NodeClass.Spec.Tags = []string{"changed"}
 		w.Expect(next.Launch(waiting, w.NodeClass)).To(Succeed())
 		launched := w.Stored(waiting)
-		w.Expect(launched.Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationInPlaceUpdateHash, w.NodeClass.InPlaceHash()))
 		w.Expect(launched.Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationNodeClassHash, w.NodeClass.Hash()))
 		w.Expect(w.Intent(launched)).To(And(HaveField("Parked", false), HaveField("VMID", in.VMID)))
 		next.Delete(launched)

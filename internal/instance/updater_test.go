@@ -12,6 +12,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -29,7 +30,8 @@ func TestUpdateInPlace(t *testing.T) {
 		cfg := w.VMConfig(in)
 		w.Expect(cfg.Tags()).To(ConsistOf("k8s", "web", fmt.Sprintf("vm-%d", in.VMID)))
 		w.Expect(cfg.Network().NICs()[0].Firewall).To(BeTrue())
-		w.Expect(w.Stored(claim).Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationInPlaceUpdateHash, w.NodeClass.InPlaceHash()))
+		mark, _ := ownership.Read(cfg.Description())
+		w.Expect(mark.Applied).To(And(HaveField("Hash", w.NodeClass.InPlaceHash()), HaveField("Pending", BeEmpty())))
 		w.Expect(p.Instances.VMs.Get(w.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})).To(
 			HaveField("ClaimUID", string(claim.UID)), "it is still ours")
 	})
@@ -204,7 +206,7 @@ func TestUpdateInPlaceGroupsChangedDuringLaunch(t *testing.T) {
 		w.NodeClass.Spec.SecurityGroups = []v1alpha1.SecurityGroup{webGroup}
 		w.process.MustLaunch(w.claim, w.NodeClass)
 		w.Expect(w.rules()).To(ConsistOf(webRule))
-		w.Expect(w.update(webGroup)).To(Equal(1), "the interfaces may have those of the plan")
+		w.Expect(w.update(webGroup)).To(BeZero(), "the VM was configured with them")
 		w.Expect(w.update()).To(Equal(1))
 		w.Expect(w.rules()).To(BeEmpty())
 	})(t)

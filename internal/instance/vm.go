@@ -24,6 +24,7 @@ type VM struct {
 	// HAState is the state of its HA resource; empty if it has none.
 	HAState string
 	Config  proxmox.VMConfig
+	mark    ownership.Mark
 	// hasNewerMark: a newer controller wrote its mark, so it is listed and not changed.
 	hasNewerMark bool
 }
@@ -43,7 +44,7 @@ func newVM(kubeCluster string, snapshot *inventory.Snapshot, guest inventory.Gue
 		return VM{}, false
 	}
 	return VM{
-		Identity: id, Host: guest.Host, Claim: cmp.Or(mark.Name, guest.Name), Name: guest.Name, hasNewerMark: newer,
+		Identity: id, Host: guest.Host, mark: mark, Claim: cmp.Or(mark.Name, guest.Name), Name: guest.Name, hasNewerMark: newer,
 		Status:  guest.Status,
 		HAState: guest.HAState,
 		Config:  *guest.Config,

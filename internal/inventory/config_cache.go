@@ -6,6 +6,7 @@ package inventory
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -103,6 +104,50 @@ func (d *configCache) update(rows []proxmox.GuestRow, own VMIDRange) {
 	for vmid := range d.entries {
 		if !seen[vmid] {
 			delete(d.entries, vmid)
+		}
+	}
+}
+
+// InvalidateConfig records that this process changed the configuration of a VM, which the list of
+// VMs may not show. It is read again with the next poll.
+func (i *Inventory) InvalidateConfig(region string, vmid int) {
+	if c, ok := i.clusters[region]; ok {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.written[vmid]++
+	}
+}
+
+// HasCurrentConfig reports whether the View has the configuration of a VM, with all changes of this
+// process.
+func (i *Inventory) HasCurrentConfig(region string, vmid int) bool {
+	c, ok := i.clusters[region]
+	if guest, listed := i.View().Guest(region, vmid); !ok || !listed || guest.Config == nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.written[vmid] == 0
+}
+
+// readWritten makes the configurations that this process changed due. The function that it returns
+// ends that for those that were read.
+func (c *cluster) readWritten() (end func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	written := maps.Clone(c.written)
+	for vmid := range written {
+		if entry := c.configs.entries[vmid]; entry != nil {
+			entry.due, entry.failures, entry.retryAt = true, 0, time.Time{}
+		}
+	}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for vmid, count := range written {
+			if entry := c.configs.entries[vmid]; c.written[vmid] == count && (entry == nil || !entry.due) {
+				delete(c.written, vmid)
+			}
 		}
 	}
 }

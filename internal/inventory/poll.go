@@ -27,6 +27,8 @@ type cluster struct {
 	current     *pollCall // in progress
 	next        *pollCall // requested during the current one
 	invalidated map[Fact]bool
+	// written counts the changes that this process made to the configuration of a VM since it was read.
+	written map[int]int
 	budget      *callBudget
 
 	// Only the poll in progress uses the rest.
@@ -51,6 +53,7 @@ func newCluster(i *Inventory, client proxmox.Client) *cluster {
 		region:      client.Region(),
 		wake:        make(chan struct{}, 1),
 		invalidated: map[Fact]bool{},
+		written:     map[int]int{},
 		budget:      newCallBudget(i.options.PollInterval),
 		configs:     configCache{entries: map[int]*configEntry{}},
 		hardware:    hardwareCache{},
@@ -142,6 +145,7 @@ func (c *cluster) poll(ctx context.Context) error {
 	c.readMappings(ctx)
 	c.readMaintenance(ctx, resources.Hosts)
 	c.configs.update(resources.Guests, c.inventory.options.DetailRange)
+	defer c.readWritten()()
 	if c.inventory.View().Snapshots[c.region] == nil {
 		c.readFacts(ctx, resources, c.inventory.options.ReadTimeout)
 		c.readConfigs(ctx, resources, max(firstReadTimeout, c.inventory.options.ReadTimeout))

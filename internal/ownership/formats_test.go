@@ -24,7 +24,7 @@ func TestReadFormats(t *testing.T) {
 		},
 		"vm-v1-notes.txt": {
 			Version: 1, VMID: 20123, KubeCluster: "7c0e0a53-0000-4000-8000-000000000001", Name: "default-abc",
-			ClaimUID: "5f1d4d7a-3f0a-4e0c-9d83-9f0c1f7a0b11",
+			ClaimUID: "5f1d4d7a-3f0a-4e0c-9d83-9f0c1f7a0b11", Source: &ownership.Source{Host: "pve1", VMID: 9000, Image: "4711"},
 		},
 		"template-v1.txt": {
 			Version: 1, VMID: 1000, KubeCluster: "7c0e0a53-0000-4000-8000-000000000001", Name: "ubuntu",

@@ -9,7 +9,10 @@ package ownership
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -48,6 +51,12 @@ type Mark struct {
 	// Hooks are the file names of the scripts that the hookscript runs on the Host.
 	Hooks []string `json:"hooks,omitempty"`
 
+	// Source is the Template that the VM was cloned from; nil if the VM was adopted.
+	Source *Source `json:"source,omitempty"`
+	// Applied is what was last written to the VM from its NodeClass. A VM without it is never updated
+	// in place.
+	Applied *Applied `json:"applied,omitempty"`
+
 	TemplateUID string `json:"template,omitempty"`
 	// Generation identifies the content of a Template: VMs of the same generation are
 	// equal, regardless of the VMID of their Template.
@@ -61,6 +70,58 @@ type Mark struct {
 	Pool string `json:"pool,omitempty"`
 	// Builder is the progress of a builder VM; nil if the VM is not prepared, or was.
 	Builder *Builder `json:"builder,omitempty"`
+
+	// unknown are the fields of later releases. They are kept.
+	unknown map[string]json.RawMessage
+}
+
+// Source is the Template that a VM was cloned from. The names of volumes do not show it on all
+// storages.
+type Source struct {
+	Host  string `json:"host"`
+	VMID  int    `json:"vmid"`
+	Image string `json:"image"`
+	// Full clones do not need the Template any more.
+	Full bool `json:"full,omitempty"`
+}
+
+// Applied is what was last written to a VM from its NodeClass.
+type Applied struct {
+	// Hash of the fields that are written to running VMs.
+	Hash string `json:"hash,omitempty"`
+	// Pool is the resource pool.
+	Pool string `json:"pool,omitempty"`
+	// HA are the options of the VM in HA, as in the NodeClass; empty if it was not added to HA.
+	HA json.RawMessage `json:"ha,omitempty"`
+	// Groups is the hash of the security groups.
+	Groups string `json:"groups,omitempty"`
+	// DiskBytes is the size that the boot disk grows to.
+	DiskBytes int64 `json:"disk,omitempty"`
+	// Pending are the parts whose write may have been interrupted.
+	Pending []Part `json:"pending,omitempty"`
+}
+
+// Part is a part of Applied that is written separately.
+type Part string
+
+// The parts of Applied.
+const (
+	PartHA     Part = "ha"
+	PartGroups Part = "groups"
+)
+
+// IsPending reports whether the write of a part may have been interrupted.
+func (a Applied) IsPending(p Part) bool { return slices.Contains(a.Pending, p) }
+
+// Done records that the write of a part ended.
+func (a *Applied) Done(p Part) {
+	a.Pending = slices.DeleteFunc(slices.Clone(a.Pending), func(pending Part) bool { return pending == p })
+}
+
+// WithPending returns a copy in which parts are pending.
+func (a Applied) WithPending(parts ...Part) Applied {
+	a.Pending = slices.Compact(slices.Sorted(slices.Values(slices.Concat(a.Pending, parts))))
+	return a
 }
 
 // Builder is the progress of a builder VM, which becomes a Template when it has powered
@@ -110,17 +171,33 @@ var pattern = regexp.MustCompile(regexp.QuoteMeta(opening) + `(\{[^\n]*\})` + cl
 func (m Mark) Comment() string {
 	m.Version = version
 	raw, err := json.Marshal(m)
+	if err == nil && len(m.unknown) > 0 {
+		fields := maps.Clone(m.unknown)
+		if err = json.Unmarshal(raw, &fields); err == nil {
+			raw, err = json.Marshal(fields)
+		}
+	}
 	if err != nil {
-		// Strings and integers always marshal.
+		// Strings, integers and what was read always marshal.
 		panic(err)
 	}
 	return opening + string(raw) + closing
 }
 
+// maxNotes is how long the notes of a guest may be in Proxmox.
+const maxNotes = 8192
+
+// generated matches the generated text of a VM's notes.
+var generated = regexp.MustCompile(`(?m)^Karpenter managed instance, class=.*\n(\n|This VM is managed by Karpenter\..*\n|- .*\n)*`)
+
 // Notes returns a text with the mark below it. A mark in the text is removed.
 func (m Mark) Notes(text string) string {
-	text = pattern.ReplaceAllString(text, "")
-	return fmt.Sprintf("%s\n\n%s\n", strings.TrimRight(text, "\n "), m.Comment())
+	text = strings.TrimRight(pattern.ReplaceAllString(text, ""), "\n ") + "\n"
+	comment := m.Comment()
+	if len(text)+len(comment)+2 > maxNotes {
+		text = generated.ReplaceAllString(text, "") // what an administrator wrote stays
+	}
+	return fmt.Sprintf("%s\n%s\n", text, comment)
 }
 
 // Newer reports whether a later release wrote the mark. Then only the header was read,
@@ -143,9 +220,24 @@ func Read(notes string) (Mark, bool) {
 	if h.Version > version {
 		return Mark{Version: h.Version, VMID: h.VMID, KubeCluster: h.KubeCluster, ClaimUID: h.ClaimUID, TemplateUID: h.TemplateUID, CPUs: h.CPUs}, true
 	}
-	var m Mark
-	if err := json.Unmarshal(raw, &m); err != nil {
+	m := Mark{}
+	if err := json.Unmarshal(raw, &m); err != nil || json.Unmarshal(raw, &m.unknown) != nil {
 		return Mark{}, false
+	}
+	for _, field := range fields {
+		delete(m.unknown, field)
+	}
+	if len(m.unknown) == 0 {
+		m.unknown = nil
 	}
 	return m, true
 }
+
+// fields are the names of the fields of a Mark.
+var fields = func() (out []string) {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Mark]()) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		out = append(out, name)
+	}
+	return out
+}()

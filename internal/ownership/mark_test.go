@@ -4,6 +4,7 @@
 package ownership_test
 
 import (
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -58,4 +59,25 @@ func TestImageID(t *testing.T) {
 	g.Expect(ownership.ImageLabel(1001, marked)).To(Equal("1001"))
 	marked.Options["meta"] = "ctime=2"
 	g.Expect(ownership.ImageID(1001, marked)).NotTo(Equal(copied), "recreated with the same VMID")
+}
+
+func TestNotesKeepUnknownFields(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	mark, ok := ownership.Read(`<!-- karpenter.proxmox.sinextra.dev {"v":1,"vmid":20123,"cluster":"c","claim":"u","later":{"a":1}} -->`)
+	g.Expect(ok).To(BeTrue())
+	mark.Machine = "db-1"
+	g.Expect(mark.Comment()).To(And(ContainSubstring(`"later":{"a":1}`), ContainSubstring(`"machine":"db-1"`), ContainSubstring(`"vmid":20123`)))
+}
+
+// Notes that would be too long for Proxmox lose the generated text, not that of an administrator.
+func TestNotesTooLong(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	const ours = "Karpenter managed instance, class=default, capacity-type=on-demand\n\nThis VM is managed by Karpenter. Do not change it.\n\n- NodePool: a\n- NodeClaim: b\n"
+	own := strings.Repeat("call the platform team ", 344)
+	notes := template.Notes(ours + "\n" + own)
+	g.Expect(len(notes)).To(BeNumerically("<=", 8192))
+	g.Expect(notes).To(Equal(template.Notes(own)), "only the text of the administrator stays")
+	g.Expect(template.Notes(ours + "\nshort")).To(And(ContainSubstring(ours), ContainSubstring("short")))
 }

@@ -82,6 +82,7 @@ func (d *Deleter) detachAndDeleteBootDrive(ctx context.Context, claim *karpv1.No
 	if owns, why := id.Owns(cfg); !owns {
 		return fmt.Errorf("VM %d on host %s does not belong to this NodeClaim: %s", in.VMID, host, why)
 	}
+	defer d.deps.Inventory.InvalidateConfig(id.Region, id.VMID)
 	if in.Firmware {
 		if err := d.removeIgnitionFile(ctx, in, host, cfg); err != nil {
 			return err

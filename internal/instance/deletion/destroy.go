@@ -16,6 +16,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -39,9 +40,8 @@ const (
 type powerOffOptions struct {
 	// shutdown is how long the guest may take to shut down; if it is 0, the VM is stopped.
 	shutdown time.Duration
-	// inHA is set if the VM may be in HA, with the options in ha if they are known.
+	// inHA is set if the last Snapshot shows the VM in HA.
 	inHA     bool
-	ha       *v1alpha1.HighAvailability
 	nodePool string
 }
 
@@ -86,7 +86,8 @@ func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Id
 	if err := d.checkStorages(id, host, cfg); err != nil {
 		return cfg, vmRemaining, err
 	}
-	if err := d.removeFromHA(ctx, id, options); err != nil {
+	mark, _ := ownership.Read(cfg.Description())
+	if err := d.removeFromHA(ctx, id, options, instance.AppliedHA(mark)); err != nil {
 		return cfg, vmRemaining, blocked(err, unreachable(host))
 	}
 	disk, _ := cfg.Drives().Boot()

@@ -13,6 +13,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
@@ -39,7 +40,7 @@ func (a *attempt) ensureConfigured(ctx context.Context, cfg proxmox.VMConfig) (r
 	// parallel. An error does not cancel the other: a rule in flight would still be added,
 	// and the next attempt would add it twice.
 	var group errgroup.Group
-	group.Go(func() error { return a.ensureFirewall(ctx) })
+	group.Go(func() error { return a.ensureFirewall(ctx, cfg) })
 	group.Go(func() (err error) {
 		if !vmconfig.IsConfigured(cfg, a.intent.VMID) {
 			if cfg, err = a.configure(ctx); err != nil {
@@ -110,6 +111,9 @@ func (a *attempt) configure(ctx context.Context) (proxmox.VMConfig, error) {
 	if err := a.checkRetainedDisks(ctx); err != nil {
 		return cfg, err
 	}
+	mark, _ := ownership.Read(cfg.Description())
+	mark.Applied = new(instance.NewApplied(a.class, a.intent))
+	change.Set["description"] = mark.Notes(cfg.Description())
 	return cfg, a.client.UpdateVM(ctx, a.intent.Host, a.intent.VMID, change)
 }
 
@@ -144,14 +148,12 @@ func (a *attempt) resizeError(r resize, err error) error {
 	return fmt.Errorf("growing disk %s of VM %d on host %s: %w", r.slot, a.intent.VMID, a.intent.Host, err)
 }
 
-func (a *attempt) ensureFirewall(ctx context.Context) error {
+// ensureFirewall writes the security groups of the class. If the VM was configured with other ones
+// before the class changed, it gets those of the class with its first update in place.
+func (a *attempt) ensureFirewall(ctx context.Context, cfg proxmox.VMConfig) error {
 	groups := a.class.Spec.SecurityGroups
-	if len(groups) == 0 {
+	if mark, _ := ownership.Read(cfg.Description()); len(groups) == 0 || mark.Applied != nil && !instance.HasGroups(*mark.Applied, groups) {
 		return nil
-	}
-	// The class may have changed since the plan, and the interfaces may be configured already.
-	if err := instance.RecordGroupsUpdate(ctx, a.deps.Kube, a.claim, groups); err != nil {
-		return err
 	}
 	return a.client.SetFirewall(ctx, a.intent.Host, a.intent.VMID, vmconfig.FirewallRules(groups))
 }

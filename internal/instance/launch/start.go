@@ -11,6 +11,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -47,7 +48,15 @@ func (a *attempt) ensureHA(ctx context.Context) error {
 	if a.intent.HA == nil {
 		return nil
 	}
-	return a.deps.HA.Add(ctx, instance.NewHAMember(a.claim, a.intent.Region, a.intent.VMID), *a.intent.HA)
+	if err := a.deps.HA.Add(ctx, instance.NewHAMember(a.claim, a.intent.Region, a.intent.VMID), *a.intent.HA); err != nil {
+		return err
+	}
+	return a.deps.ChangeVM(ctx, a.id, a.intent.Host, func(_ proxmox.VMConfig, mark *ownership.Mark) map[string]string {
+		if mark.Applied != nil {
+			mark.Applied.Done(ownership.PartHA)
+		}
+		return nil
+	})
 }
 
 // checkAddressConflict returns an error if another guest has one of the VM's addresses

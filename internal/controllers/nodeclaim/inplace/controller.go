@@ -30,8 +30,12 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
-// busyRetryInterval is the delay after another operation on the Claim.
-const busyRetryInterval = time.Second
+const (
+	// busyRetryInterval is the delay after another operation on the Claim.
+	busyRetryInterval = time.Second
+	// unknownRetryInterval is the delay while the configuration of the VM was not read.
+	unknownRetryInterval = 10 * time.Second
+)
 
 // Controller updates VMs in place.
 type Controller struct {
@@ -82,12 +86,11 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if err := c.kube.Get(ctx, types.NamespacedName{Name: claim.Spec.NodeClassRef.Name}, class); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	applied, ok := claim.Annotations[v1alpha1.AnnotationInPlaceUpdateHash]
-	if !ok {
+	switch needs, known := c.updater.NeedsUpdate(claim, class); {
+	case !known:
+		return reconcile.Result{RequeueAfter: unknownRetryInterval}, nil
+	case !needs:
 		return reconcile.Result{}, nil
-	}
-	if applied == class.InPlaceHash() && !instance.AreGroupsUpdating(claim) {
-		return reconcile.Result{}, client.IgnoreNotFound(c.updater.RecordLaunchedGroups(ctx, claim, class))
 	}
 	err := c.updater.UpdateInPlace(ctx, claim, class)
 	if errors.Is(err, instance.ErrClaimBusy) {
