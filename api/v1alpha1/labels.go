@@ -81,12 +81,13 @@ const (
 	// AnnotationLaunchedBy is on the Claims whose VM this controller launches, with the value LaunchedByVersion. It grants
 	// nothing: it distinguishes them from Claims of another controller for Proxmox.
 	AnnotationLaunchedBy = Group + "/launched-by"
-	// LaunchedByVersion is the value of AnnotationLaunchedBy.
+	// LaunchedByVersion is the value of AnnotationLaunchedBy, and LaunchedByAdopted that of Claims whose VM another
+	// controller launched, and that was adopted.
 	LaunchedByVersion = "v1"
-	// AnnotationLaunchIntent is the launch plan as JSON: Cluster, Host and VMID of the VM and the Template that it is cloned
-	// from. Core stores it before the providerID, and the launch begins after that. A controller that finds both resumes
-	// the launch with that VMID or fails it, and never tries another one.
-	AnnotationLaunchIntent = Group + "/launch-intent"
+	LaunchedByAdopted = "adopted"
+	// AnnotationHolds are the addresses, the machine, the devices and the storage of the VM as JSON. It grants nothing: others do
+	// not get them, and the VM gets them again if it is planned again after a restart.
+	AnnotationHolds = Group + "/holds"
 	// AnnotationLaunchTask is the UPID of the clone task, written if the clone takes longer than two seconds.
 	AnnotationLaunchTask = Group + "/launch-task"
 	// AnnotationLaunchProgress is the last launch step that ended, and the seconds from the plan to the end of each step, as JSON. The

@@ -61,7 +61,7 @@ func (e *explain) nodeOf(ctx context.Context, claim *karpv1.NodeClaim) (*corev1.
 // describeClaim adds a NodeClaim and returns its state.
 func (e *explain) describeClaim(ctx context.Context, claim *karpv1.NodeClaim) (string, error) {
 	object := "nodeclaim " + claim.Name
-	if intent, ok, err := instance.ReadIntent(claim); err == nil && ok {
+	if intent, ok := instance.ReadIntent(claim); ok {
 		object += fmt.Sprintf(", VM %d on host %s of region %s", intent.VMID, instance.RecordedHost(claim), intent.Region)
 	}
 	history, err := e.eventsOf(ctx, claim)

@@ -47,8 +47,8 @@ type launchWait struct {
 // newLaunchTimeline returns the timeline of a NodeClaim; nil if it was not planned, or if
 // another controller launched its VM.
 func newLaunchTimeline(claim *karpv1.NodeClaim, node *corev1.Node, now time.Time) *launchTimeline {
-	in, ok, err := instance.ReadIntent(claim)
-	if err != nil || !ok {
+	in, ok := instance.ReadIntent(claim)
+	if !ok {
 		return nil
 	}
 	progress := instance.ReadProgress(claim)

@@ -5,6 +5,7 @@ package main
 
 import (
 	"bytes"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -48,8 +49,9 @@ func claimInLaunch(progress string, changes ...func(*karpv1.NodeClaim, *instance
 	for _, change := range changes {
 		change(claim, &in)
 	}
-	claim.Annotations[v1alpha1.AnnotationLaunchIntent] = in.Encode()
-	claim.Status.ProviderID = in.ProviderID()
+	before := claim.Annotations
+	testenv.SetStored(claim, &v1alpha1.ProxmoxNodeClass{}, in)
+	maps.Copy(claim.Annotations, before)
 	return claim
 }
 

@@ -79,7 +79,12 @@ func readHosts(ctx context.Context, from *clusters, v *view) ([]inventory.HostSt
 	if err := kube.List(ctx, claims); err != nil {
 		return nil, fmt.Errorf("listing NodeClaims: %w", err)
 	}
-	return v.inventory.View().WithReservations(fleet.Reservations(claims.Items)...).Hosts(), nil
+	id, err := clusterID(ctx, kube)
+	if err != nil {
+		return nil, err
+	}
+	view := v.inventory.View()
+	return view.WithReservations(fleet.Reservations(view, id, claims.Items)...).Hosts(), nil
 }
 
 func newInstanceTypes(cluster *kubeCluster) *cobra.Command {

@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
 	"sigs.k8s.io/yaml"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -59,7 +58,7 @@ func newPlanEnv(env *testenv.Env, args ...string) *planEnv {
 	createController(env, "karpenter", append(args, "--node-setting-file=")...)
 	w.provider = cloudprovider.New(cloudprovider.Deps{
 		Kube: w.Kube, VMs: w.Instances.VMs, Planner: w.Instances.Planner, Deleter: w.Instances.Deleter,
-		Types: w.Types, Recorder: w.Events, Clock: w.Clock, Overlays: nodeoverlay.NewInstanceTypeStore(),
+		Types: w.Types, Recorder: w.Events, Clock: w.Clock,
 	})
 	return w
 }
@@ -116,6 +115,13 @@ func (w *planEnv) addNode(name, pool, host, cpu string) {
 			Name: "debug", Image: "i", Command: []string{"confidential"},
 		}}}},
 	})
+}
+
+// launch launches the VM of a NodeClaim, which shows its template.
+func (w *planEnv) launch(name string) {
+	w.T.Helper()
+	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	w.MustLaunch(testenv.Reload(w.Env, claim), w.class)
 }
 
 // createNode creates a Node that is ready.

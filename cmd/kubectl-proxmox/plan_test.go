@@ -149,6 +149,7 @@ func TestPlanSingle(t *testing.T) {
 			planSetup{scenario: withSharedTemplate, objects: func(w *planEnv) {
 				w.useUnmanaged("other", v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 9000})
 				w.addNode("a", "default", "pve1", "500m")
+				w.launch("a")
 			}}, "-f template.yaml",
 			And(
 				HaveField("Delete", ConsistOf(And(HaveField("NodeClaim", "a"), HaveField("Reason", string(v1alpha1.DriftImage))))),

@@ -95,7 +95,8 @@ func (v *view) readPower(ctx context.Context, kube client.Client) ([]hostPower, 
 		return nil, err
 	}
 	rows, now := []hostPower{}, time.Now()
-	current := v.inventory.View().WithReservations(fleet.Reservations(claims.Items)...)
+	view := v.inventory.View()
+	current := view.WithReservations(fleet.Reservations(view, id, claims.Items)...)
 	for _, c := range v.clients {
 		hosts := power.EnrolledHosts(current, c.Region())
 		if len(hosts) == 0 && !slices.ContainsFunc(current.Hosts(), func(host inventory.HostState) bool { return host.Region == c.Region() && host.Sleep != "" }) {

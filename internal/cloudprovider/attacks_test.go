@@ -21,16 +21,9 @@ import (
 // foreignVM is another user's guest.
 const foreignVM = 101
 
-// forged is a plan that clones another user's guest.
-func forged(claim *karpv1.NodeClaim, changes ...func(*instance.Intent)) map[string]string {
-	in := instance.Intent{
-		ClaimUID: claim.UID, Region: testenv.Region, Host: "pve1", VMID: 20777, TemplateHost: "pve1", TemplateID: foreignVM, FullClone: true,
-		InstanceType: testenv.InstanceType, CapacityType: karpv1.CapacityTypeOnDemand, Cores: 1, MemoryMiB: 512, Storage: "local-lvm",
-	}
-	for _, change := range changes {
-		change(&in)
-	}
-	return map[string]string{v1alpha1.AnnotationLaunchIntent: in.Encode(), v1alpha1.AnnotationLaunchedBy: v1alpha1.LaunchedByVersion}
+// forged are annotations that name what others have.
+var forged = map[string]string{
+	v1alpha1.AnnotationHolds: `{"addresses":["10.0.0.1"],"machine":"db-1","devices":["gpu"],"storage":"local"}`, v1alpha1.AnnotationLaunchedBy: v1alpha1.LaunchedByVersion,
 }
 
 // attack runs a test with a class, and checks that the guests of others are as before.
@@ -49,69 +42,65 @@ func TestForgedAnnotations(t *testing.T) {
 	t.Parallel()
 	attack(t, "before_create", func(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) {
 		claim := w.Claim("a", class)
-		w.Annotate(claim, forged(claim))
+		w.Annotate(claim, forged)
 		w.Store(claim, create(w, claim))
-		in := w.Intent(claim)
-		w.Expect(in.VMID).NotTo(Equal(20777))
-		w.Expect(in.TemplateID).NotTo(Equal(foreignVM))
+		w.Expect(claim.Annotations[v1alpha1.AnnotationHolds]).NotTo(ContainSubstring("gpu"), "those of Create win")
 		w.MustLaunch(claim, class)
-		w.Expect(w.VMs()).To(ConsistOf(HaveField("VMID", in.VMID)))
+		w.Expect(w.VMConfig(w.Intent(claim)).HostDevices().PCI()).To(BeEmpty())
 	})
 	attack(t, "without_create", func(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) {
 		claim := w.Claim("a", class)
-		w.Annotate(claim, forged(claim))
+		w.Annotate(claim, forged)
 		w.Expect(w.Launch(w.Stored(claim), class)).To(Succeed())
 		w.Expect(w.VMs()).To(BeEmpty())
 		w.Expect(w.Instances.Deleter.CleanupBootDrive(w.Context(), claim)).To(Succeed())
 	})
-	attack(t, "after_create", func(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) {
-		claim := w.Created("a", class)
-		in := w.Intent(claim)
-		w.Annotate(claim, forged(claim, func(f *instance.Intent) { f.VMID = in.VMID }))
-		w.MustLaunch(claim, class)
-		w.Expect(w.VMConfig(in).Compute().MemoryMiB()).To(Equal(in.MemoryMiB), "the plan in memory counts")
-	})
-	for name, c := range map[string]struct {
-		forge func(*instance.Intent)
-		want  string
-	}{
-		"other_vm":          {func(in *instance.Intent) { in.VMID = 20777 }, "it is the plan of VM proxmox://region-1/20777"},
-		"other_claim":       {func(in *instance.Intent) { in.ClaimUID = "another" }, `it is the plan of the NodeClaim with the UID "another"`},
-		"not_selected_host": {func(in *instance.Intent) { in.Host = "pve2" }, "was planned on host pve2, and its label topology.kubernetes.io/zone is"},
-	} {
-		attack(t, "after_restart_"+name, func(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) {
-			claim := w.Created("a", class, testenv.OnHost("pve1"))
+	for name, restart := range map[string]bool{"after_create": false, "after_restart": true} {
+		attack(t, name, func(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) {
+			claim := w.Created("a", class)
+			planned := w.Intent(claim)
+			w.Annotate(claim, forged)
+			if restart {
+				w.Restart(true)
+			}
+			w.MustLaunch(claim, class)
 			in := w.Intent(claim)
-			c.forge(&in)
-			w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchIntent: in.Encode()})
-			w.Restart(true)
-			w.Expect(w.Launch(w.Stored(claim), class)).To(And(testenv.HaveReason(v1alpha1.EventInvalidLaunchIntent), MatchError(ContainSubstring(c.want))))
-			w.Expect(w.VMs()).To(BeEmpty())
+			w.Expect(in).To(And(HaveField("VMID", planned.VMID), HaveField("TemplateID", planned.TemplateID), HaveField("Storage", planned.Storage),
+				HaveField("Machine", BeEmpty()), HaveField("Devices", BeEmpty()), HaveField("Cores", planned.Cores)))
+			w.Expect(in.Network.Addresses()).To(Equal(planned.Network.Addresses()))
 		})
 	}
 }
 
-// Whoever may write the status of NodeClaims chooses neither VMID nor Host.
+// Whoever may write the status and labels of NodeClaims chooses neither VMID, Host, size nor template.
 func TestForgedStatus(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		forge func(*karpv1.NodeClaim, *instance.Intent)
-		want  string
+		labels map[string]string
+		status func(*karpv1.NodeClaimStatus)
+		want   string
 	}{
-		"vmid_out_of_range": {func(_ *karpv1.NodeClaim, in *instance.Intent) { in.VMID = foreignVM }, "VMID 101 of NodeClaim a is not one of the configured VMIDs"},
-		"host_not_of_class": {func(claim *karpv1.NodeClaim, in *instance.Intent) {
-			in.Host, claim.Labels[corev1.LabelTopologyZone] = "pve7", "pve7"
-		}, "was planned on host pve7 of region region-1, which is not one of NodeClass"},
+		"vmid_out_of_range": {nil, func(s *karpv1.NodeClaimStatus) { s.ProviderID = "proxmox://region-1/101" }, "VMID 101 of NodeClaim a is not one of the configured VMIDs"},
+		"host_not_of_class": {map[string]string{corev1.LabelTopologyZone: "pve7"}, nil, "host pve7 of region region-1 in the labels of NodeClaim a is not one of NodeClass"},
+		"larger_type":       {map[string]string{corev1.LabelInstanceTypeStable: "t1.4VCPU-12GB"}, nil, "NodeClaim a has the capacity of 2 CPUs, and its instance type t1.4VCPU-12GB has 4"},
+		"unknown_type":      {map[string]string{corev1.LabelInstanceTypeStable: "t9.huge"}, nil, `instance type "t9.huge" of NodeClaim a is not in the catalog any more`},
+		"image":             {nil, func(s *karpv1.NodeClaimStatus) { s.ImageID = "101-0" }, ""},
 	} {
 		attack(t, name, func(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) {
 			claim := w.Created("a", class)
-			in := w.Intent(claim)
-			testenv.Modify(w, claim, func(claim *karpv1.NodeClaim) {
-				c.forge(claim, &in)
-				claim.Annotations[v1alpha1.AnnotationLaunchIntent] = in.Encode()
+			planned := w.Intent(claim)
+			testenv.Modify(w, claim, func(claim *karpv1.NodeClaim) { maps.Copy(claim.Labels, c.labels) })
+			testenv.ModifyStatus(w, claim, func(claim *karpv1.NodeClaim) {
+				if c.status != nil {
+					c.status(&claim.Status)
+				}
 			})
-			testenv.ModifyStatus(w, claim, func(claim *karpv1.NodeClaim) { claim.Status.ProviderID = in.ProviderID() })
 			w.Restart(true)
+			if c.want == "" {
+				w.MustLaunch(w.Stored(claim), class)
+				w.Expect(w.Intent(claim).TemplateID).To(Equal(planned.TemplateID))
+				return
+			}
 			w.Expect(w.Launch(w.Stored(claim), class)).To(And(testenv.HaveReason(v1alpha1.EventInvalidLaunchIntent), MatchError(ContainSubstring(c.want))))
 			w.Expect(w.VMs()).To(BeEmpty())
 		})

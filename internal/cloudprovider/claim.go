@@ -11,12 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
@@ -47,11 +45,16 @@ func (c *CloudProvider) setNodeProperties(out, claim *karpv1.NodeClaim, class *v
 	if in.Parked {
 		return nil
 	}
-	resources, err := c.overlay(claim).NodeResources(c.deps.Types, class, in.InstanceType)
-	if err == nil && resources != nil {
-		out.Status.Capacity, out.Status.Allocatable = resources.Capacity, resources.Allocatable
+	resources, err := c.deps.Planner.Overlay(claim).NodeResources(c.deps.Types, class, in.InstanceType)
+	if err != nil {
+		return err
 	}
-	return err
+	if resources == nil { // without capacity, the Claim would wait for it
+		c.deps.Planner.Release(string(claim.UID))
+		return fmt.Errorf("instance type %s, which was planned for NodeClaim %s, is not in the catalog any more", in.InstanceType, claim.Name)
+	}
+	out.Status.Capacity, out.Status.Allocatable = resources.Capacity, resources.Allocatable
+	return nil
 }
 
 // withoutAssumedSpot removes a requirement that core adds. When core replaces a Node by a
@@ -74,25 +77,6 @@ func (c *CloudProvider) withoutAssumedSpot(claim *karpv1.NodeClaim, pool *karpv1
 		return r.Key == karpv1.CapacityTypeLabelKey
 	})
 	return out
-}
-
-// overlay returns a function that applies the NodeOverlays of the Claim's NodePool, so
-// the planned VM is the one that core scheduled for.
-func (c *CloudProvider) overlay(claim *karpv1.NodeClaim) plan.Overlay {
-	pool, ok := claim.Labels[karpv1.NodePoolLabelKey]
-	if !ok {
-		return nil
-	}
-	return func(its []*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error) {
-		overlaid, err := c.deps.Overlays.ApplyAll(pool, its)
-		if cloudprovider.IsUnevaluatedNodePoolError(err) {
-			return its, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("applying node overlays: %w", err)
-		}
-		return overlaid, nil
-	}
 }
 
 // vmClaim returns a VM as a NodeClaim.

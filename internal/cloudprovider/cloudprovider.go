@@ -21,7 +21,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
-	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
 	"sigs.k8s.io/karpenter/pkg/events"
 	nodeclaimutils "sigs.k8s.io/karpenter/pkg/utils/nodeclaim"
 	nodepoolutils "sigs.k8s.io/karpenter/pkg/utils/nodepool"
@@ -48,7 +47,6 @@ type Deps struct {
 	Power    *instance.Power
 	Types    *instancetype.Provider
 	Recorder events.Recorder
-	Overlays *nodeoverlay.InstanceTypeStore
 	Clock    clock.PassiveClock
 	// BootDataHash reads the Secrets of a class and returns the hash of its boot data.
 	BootDataHash func(context.Context, *v1alpha1.ProxmoxNodeClass) (string, error)
@@ -101,7 +99,7 @@ func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (*k
 		return nil, err
 	}
 	pool := c.nodePool(ctx, claim)
-	overlay := c.overlay(claim)
+	overlay := c.deps.Planner.Overlay(claim)
 	requested := c.withoutAssumedSpot(claim, pool)
 	fixedSize, err := c.needsFixedSize(ctx, claim, class, pool)
 	if err != nil {

@@ -56,7 +56,7 @@ func TestCreate(t *testing.T) {
 			HaveKeyWithValue(v1alpha1.LabelInstanceFamily, "t1"),
 		))
 		w.Expect(filled.Annotations).To(And(
-			HaveKey(v1alpha1.AnnotationLaunchIntent),
+			HaveKey(v1alpha1.AnnotationHolds),
 			HaveKeyWithValue(v1alpha1.AnnotationLaunchedBy, v1alpha1.LaunchedByVersion),
 			HaveKeyWithValue(v1alpha1.AnnotationNodeClassHash, class.Hash()),
 			HaveKeyWithValue(v1alpha1.AnnotationNodeClassHashVersion, v1alpha1.HashVersion),
@@ -107,7 +107,7 @@ func TestCreateNodeClassNotReady(t *testing.T) {
 			_, err := cp.Create(w.Context(), claim)
 			w.Expect(corecloudprovider.IsNodeClassNotReadyError(err)).To(BeTrue(), "%v", err)
 			w.Expect(err).To(MatchError(ContainSubstring(part)))
-			w.Expect(testenv.Reload(w, claim).Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchIntent))
+			w.Expect(testenv.Reload(w, claim).Annotations).To(BeEmpty())
 		}
 		w.Clock.Advance(2 * time.Minute)
 		refused("was not checked yet") // a class that cannot be checked must not block all NodePools

@@ -4,7 +4,6 @@
 package cloudprovider
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -39,11 +38,10 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 	if c.hasNodeClassChanged(claim, class) {
 		return v1alpha1.DriftNodeClass, nil
 	}
-	if machineDrift(claim, class) != "" {
+	if c.deps.VMs.MachineDrift(claim, class) != "" {
 		return v1alpha1.DriftMachine, nil
 	}
-	image, known := c.deps.VMs.CurrentImage(claim, class)
-	if launched := launchedImage(claim); known && launched != "" && launched != image {
+	if c.deps.VMs.ImageDrift(claim, class) != "" {
 		return v1alpha1.DriftImage, nil
 	}
 	if c.hasBootDataChanged(ctx, claim, class) {
@@ -67,25 +65,6 @@ func (c *CloudProvider) hasNodeClassChanged(claim *karpv1.NodeClaim, class *v1al
 	}
 	// The condition may be that of the last generation.
 	return c.deps.Types.CheckKubelet(class) == nil && !class.StatusConditions().Get(v1alpha1.ConditionKubeletConfigurationValid).IsFalse()
-}
-
-// launchedImage returns the image that the VM of a Claim was cloned from. The status of a Claim
-// that was parked has the image of that time.
-func launchedImage(claim *karpv1.NodeClaim) string {
-	in, ok, err := instance.ReadIntent(claim)
-	if err != nil || !ok {
-		return claim.Status.ImageID
-	}
-	return cmp.Or(in.ImageID, claim.Status.ImageID)
-}
-
-// machineDrift describes how the VM of a Claim differs from its machine; empty if it does not.
-func machineDrift(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) string {
-	in, ok, err := instance.ReadIntent(claim)
-	if err != nil || !ok {
-		return ""
-	}
-	return instance.MachineDrift(in, class)
 }
 
 // hasBootDataChanged reports whether the boot data of a Claim's class changed since its

@@ -31,11 +31,9 @@ func (c *CloudProvider) DescribeDrift(ctx context.Context, claim *karpv1.NodeCla
 	case v1alpha1.DriftNodeClass:
 		return describeFields(claim, class)
 	case v1alpha1.DriftMachine:
-		return machineDrift(claim, class)
+		return c.deps.VMs.MachineDrift(claim, class)
 	case v1alpha1.DriftImage:
-		if image, known := c.deps.VMs.CurrentImage(claim, class); known {
-			return fmt.Sprintf("the image of the template on its host changed from %q to %q", launchedImage(claim), image)
-		}
+		return c.deps.VMs.ImageDrift(claim, class)
 	case v1alpha1.DriftBootData:
 		return fmt.Sprintf("the content of the boot data Secrets of ProxmoxNodeClass %s changed, its hash from %q to %q",
 			class.Name, claim.Annotations[v1alpha1.AnnotationBootDataHash], class.Status.BootDataHash)

@@ -18,7 +18,6 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -190,7 +189,7 @@ func TestIsDriftedClaimOfOtherController(t *testing.T) {
 		testenv.ModifyStatus(w, claim, func(c *karpv1.NodeClaim) { c.Status.ProviderID = "proxmox://region-1/20000" })
 		w.Expect(drift(w, w.CloudProvider(), claim)).To(BeEmpty())
 		w.Annotate(claim, map[string]string{
-			v1alpha1.AnnotationLaunchIntent: instance.Intent{ClaimUID: claim.UID, Region: testenv.Region, Host: "pve1", VMID: 20000}.Encode(),
+			v1alpha1.AnnotationLaunchedBy: v1alpha1.LaunchedByAdopted,
 		})
 		w.Expect(drift(w, w.CloudProvider(), claim)).To(Equal(v1alpha1.DriftNodeClass), "after its adoption")
 	})

@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -164,8 +163,7 @@ func TestCreateWithNodeOverlays(t *testing.T) {
 	class := k.readyPool()
 	types := k.Types.List(class, "")
 	bigger := types[slices.IndexFunc(types, func(it *corecloudprovider.InstanceType) bool { return it.Capacity.Cpu().Value() == 4 })].Name
-	store := nodeoverlay.NewInstanceTypeStore()
-	cp := k.CloudProvider(func(d *cloudprovider.Deps) { d.Overlays = store })
+	store, cp := k.Instances.Overlays, k.CloudProvider()
 	either := func(c *karpv1.NodeClaim) { c.Spec.Requirements[0].Values = []string{testenv.InstanceType, bigger} }
 	plain, err := cp.Create(t.Context(), k.Claim("plain", class, either))
 	k.Expect(err).NotTo(HaveOccurred(), "NodeOverlays that were not evaluated yet are ignored")

@@ -19,7 +19,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/node/capacity"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -42,7 +42,7 @@ func setMemory(w *testenv.Env, node *corev1.Node, memory int64) {
 
 func capacityReconcile(w *testenv.Env, node *corev1.Node) time.Duration {
 	w.T.Helper()
-	result, err := capacity.NewController(w.Kube, w.Types, w.Inventory, w.Events).Reconcile(w.T.Context(), node)
+	result, err := capacity.NewController(w.Kube, w.Types, w.Instances.VMs, w.Inventory, w.Events).Reconcile(w.T.Context(), node)
 	w.Expect(err).NotTo(HaveOccurred())
 	return result.RequeueAfter
 }
@@ -92,7 +92,7 @@ func TestReconcileIgnored(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(*corev1.Node)
-		intent func(*instance.Intent)
+		mark   func(*ownership.Mark)
 		event  string
 	}{
 		"not_initialized": {change: func(n *corev1.Node) { delete(n.Labels, karpv1.NodeInitializedLabelKey) }},
@@ -103,8 +103,8 @@ func TestReconcileIgnored(t *testing.T) {
 			change: func(n *corev1.Node) { n.Status.Capacity[corev1.ResourceMemory] = resource.MustParse("1Ti") },
 			event:  "reports 1048576 MiB of memory, want less than",
 		},
-		"adopted":     {intent: func(in *instance.Intent) { in.TemplateID = 0 }},
-		"older_image": {intent: func(in *instance.Intent) { in.ImageID = "older" }},
+		"adopted":     {mark: func(m *ownership.Mark) { m.Source = nil }},
+		"older_image": {mark: func(m *ownership.Mark) { m.Source.Image = "older" }},
 	} {
 		testenv.With(testenv.NoPolling()).Subtest(t, name, func(w *testenv.Env, _ *testenv.Process) {
 			class := w.Class()
@@ -113,10 +113,8 @@ func TestReconcileIgnored(t *testing.T) {
 			if c.change != nil {
 				c.change(node)
 			}
-			if c.intent != nil {
-				in := w.Intent(claim)
-				c.intent(&in)
-				w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchIntent: in.Encode()})
+			if c.mark != nil {
+				setMark(w, claim, c.mark)
 			}
 			w.Expect(capacityReconcile(w, node)).To(BeZero())
 			w.Expect(testenv.Reload(w, class).Status.MemoryOverhead).To(BeEmpty())
@@ -136,7 +134,7 @@ func TestRegister(t *testing.T) {
 	first, second := w.Launched("a", class), w.Launched("b", class)
 	launched := w.Intent(first).MemoryMiB
 	w.StartManager(func(kube client.Client) testenv.Registrar {
-		return capacity.NewController(kube, w.Types, w.Inventory, w.Events)
+		return capacity.NewController(kube, w.Types, w.Instances.VMs, w.Inventory, w.Events)
 	})
 	overhead := func(ctx context.Context) (string, error) {
 		current := &v1alpha1.ProxmoxNodeClass{}

@@ -29,7 +29,7 @@ func (i *inherited) expectRefused(annotation, message string) {
 	i.annotate(annotation)
 	i.Expect(i.reconcile()).To(Equal(retried))
 	i.Expect(i.Events.Messages(v1alpha1.EventAdoptionRefused)).To(ConsistOf(ContainSubstring(message)))
-	i.Expect(i.claim.Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchIntent))
+	i.Expect(i.claim.Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchedBy))
 }
 
 func TestAdoptRefused(t *testing.T) {
@@ -94,7 +94,7 @@ func TestAdoptFailing(t *testing.T) {
 			if test.recover != nil {
 				test.recover(i)
 				i.Expect(i.reconcile()).To(BeZero())
-				i.Expect(i.claim.Annotations).To(HaveKey(v1alpha1.AnnotationLaunchIntent))
+				i.Expect(i.claim.Annotations).To(HaveKey(v1alpha1.AnnotationLaunchedBy))
 			}
 		})
 	}

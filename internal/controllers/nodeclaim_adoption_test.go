@@ -203,8 +203,7 @@ func TestAdopt(t *testing.T) {
 		i.Expect(i.claim.Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
 		i.Expect(i.kept()).To(BeTrue())
 		i.Expect(i.get()).To(HaveField("ClaimUID", string(i.claim.UID)))
-		_, known := i.Instances.VMs.CurrentImage(i.claim, i.class)
-		i.Expect(known).To(BeFalse(), "its image is unknown, so it does not drift")
+		i.Expect(i.Instances.VMs.ImageDrift(i.claim, i.class)).To(BeEmpty(), "its image is unknown")
 		i.Expect(i.Instances.Updater.UpdateInPlace(t.Context(), i.claim, i.class)).To(Succeed())
 		i.Expect(i.config().Tags()).To(BeEmpty(), "it is not updated with its class")
 		i.set("description", strings.Replace(i.config().Description(), "} -->", `,"applied":{}} -->`, 1))
@@ -212,7 +211,7 @@ func TestAdopt(t *testing.T) {
 		i.Expect(i.config().Tags()).To(Equal([]string{"karpenter"}), "after an administrator allowed it")
 
 		// A controller that was killed after it wrote the mark resumes.
-		i.Annotate(i.claim, map[string]string{v1alpha1.AnnotationLaunchIntent: "", v1alpha1.AnnotationLaunchCompleted: ""})
+		i.Annotate(i.claim, map[string]string{v1alpha1.AnnotationLaunchedBy: "", v1alpha1.AnnotationLaunchCompleted: ""})
 		i.reconcile()
 		i.Expect(i.Intent(i.claim)).To(Equal(in))
 		i.Expect(strings.Count(i.config().Description(), `"claim"`)).To(Equal(1))

@@ -85,15 +85,19 @@ func (v *updatedVM) applied() ownership.Applied {
 }
 
 // setApplied changes what the mark of the VM records as written.
-func (v *updatedVM) setApplied(change func(*ownership.Mark)) {
-	v.T.Helper()
-	in, notes := v.Intent(v.claim), v.config().Description()
+func (v *updatedVM) setApplied(change func(*ownership.Mark)) { setMark(v.Env, v.claim, change) }
+
+// setMark changes the ownership mark of a claim's VM, which the controller then reads.
+func setMark(w *testenv.Env, claim *karpv1.NodeClaim, change func(*ownership.Mark)) {
+	w.T.Helper()
+	in := w.Intent(claim)
+	notes := w.VMConfig(in).Description()
 	mark, ok := ownership.Read(notes)
-	v.Expect(ok).To(BeTrue())
+	w.Expect(ok).To(BeTrue())
 	change(&mark)
-	v.Expect(v.Client.UpdateVM(v.T.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{"description": mark.Notes(notes)}})).To(Succeed())
-	v.Inventory.InvalidateConfig(in.Region, in.VMID)
-	v.Refresh()
+	w.Expect(w.Client.UpdateVM(w.T.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{"description": mark.Notes(notes)}})).To(Succeed())
+	w.Inventory.InvalidateConfig(in.Region, in.VMID)
+	w.Refresh()
 }
 
 func (v *updatedVM) config() proxmox.VMConfig { return v.VMConfig(v.Intent(v.claim)) }

@@ -54,12 +54,12 @@ func withSecondTemplate(s *pvesim.Scenario) {
 
 func newOverlaid(w *testenv.Env) *overlaid {
 	w.T.Helper()
-	o := &overlaid{Env: w, class: w.NewClass(), store: nodeoverlay.NewInstanceTypeStore()}
+	o := &overlaid{Env: w, class: w.NewClass(), store: w.Instances.Overlays}
 	o.ctx = coreoptions.ToContext(w.T.Context(), &coreoptions.Options{FeatureGates: coreoptions.FeatureGates{NodeOverlay: true}})
 	o.pool = w.Pool(o.class)
 	o.provider = cloudprovider.New(cloudprovider.Deps{
 		Kube: w.Kube, VMs: w.Instances.VMs, Planner: w.Instances.Planner, Deleter: w.Instances.Deleter,
-		Types: w.Types, Recorder: w.Events, Clock: w.Clock, Overlays: o.store,
+		Types: w.Types, Recorder: w.Events, Clock: w.Clock,
 	})
 	o.core = nodeoverlay.NewController(w.Clock, w.Kube, o.provider, o.store, state.NewCluster(w.Clock, w.Kube, o.provider))
 	w.Create(&corev1alpha1.NodeOverlay{

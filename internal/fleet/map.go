@@ -150,7 +150,7 @@ type Template struct {
 // Build returns the Map of its input. The Reservations are those of the NodeClaims: only one
 // process makes Reservations, and others show the Map too.
 func Build(in Input) Map {
-	in.View = in.View.WithReservations(Reservations(in.Objects.Claims)...)
+	in.View = in.View.WithReservations(Reservations(in.View, in.KubeCluster, in.Objects.Claims)...)
 	m := Map{Taken: in.Now, Regions: regions(in.View), Templates: templates(in.Objects), Events: recentEvents(in.Objects.Events)}
 	m.VMs = newVMs(in)
 	m.Hosts = newHosts(in, m.VMs)

@@ -6,6 +6,7 @@ package fleet_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -24,7 +25,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
 const (
@@ -66,14 +66,14 @@ func (w *world) claim(name string, vmid int, host string, change ...func(*karpv1
 		ClaimUID: claim.UID, Region: "home", Host: host, VMID: vmid, InstanceType: "s1.4VCPU-16GB", Cores: 4, MemoryMiB: 16 << 10, DiskBytes: 30 * gib, Storage: "local-lvm",
 		Time: now.Add(-time.Minute),
 	}
-	claim.Status.ProviderID = in.ProviderID()
 	claim.Annotations = map[string]string{}
 	for _, c := range change {
 		c(claim, &in)
 	}
 	if in.VMID != 0 {
-		claim.Status.ProviderID = in.ProviderID()
-		claim.Annotations[v1alpha1.AnnotationLaunchIntent] = in.Encode()
+		before := claim.Annotations
+		testenv.SetStored(claim, &v1alpha1.ProxmoxNodeClass{}, in)
+		maps.Copy(claim.Annotations, before)
 	}
 	w.in.Objects.Claims = append(w.in.Objects.Claims, *claim)
 }
@@ -213,13 +213,8 @@ func TestBuildEnergy(t *testing.T) {
 func TestBuildReservations(t *testing.T) {
 	t.Parallel()
 	g, w := NewWithT(t), newWorld()
-	w.claim("new", 20002, "pve1", func(_ *karpv1.NodeClaim, in *instance.Intent) {
-		in.Binding = &instance.Binding{Cells: []vmconfig.Cell{{HostCell: 1, VCPUs: 4, MemoryMiB: 16 << 10}}}
-	})
+	w.claim("new", 20002, "pve1")
 	m := w.build(t)
-	g.Expect(m.Hosts[0].Cells[0].CPUs).To(Equal(fleet.Usage{Total: 8}))
-	g.Expect(m.Hosts[0].Cells[1].CPUs).To(Equal(fleet.Usage{Total: 8, VMs: 4}))
-	g.Expect(m.Hosts[0].Cells[1].Memory).To(Equal(fleet.Usage{Total: 32 * gib, VMs: 16 * gib}))
 	g.Expect(m.Hosts[0].CPUs).To(Equal(fleet.Usage{Total: 16, Reserved: 4}))
 	g.Expect(m.Hosts[0].Storages[0].ReservedBytes).To(BeNumerically(">", 0))
 	g.Expect(m.Activity).To(ConsistOf("launching nodeclaim new for nodepool default on home/pve1: planned, for 1m0s"))

@@ -53,10 +53,10 @@ func ReadObjects(ctx context.Context, reader, events client.Reader) (Objects, er
 }
 
 // Reservations returns what NodeClaims reserve.
-func Reservations(claims []karpv1.NodeClaim) []inventory.Reservation {
+func Reservations(view inventory.View, kubeCluster string, claims []karpv1.NodeClaim) []inventory.Reservation {
 	var out []inventory.Reservation
 	for i := range claims {
-		if in, ok, err := instance.ReadIntent(&claims[i]); ok && err == nil {
+		if in, ok := instance.IntentIn(view, kubeCluster, &claims[i]); ok {
 			out = append(out, in.Reservation(&claims[i]))
 		}
 	}

@@ -174,18 +174,14 @@ func newVM(in Input, claim *karpv1.NodeClaim, node *corev1.Node) VM {
 	} else {
 		node = nil
 	}
-	intent, _, err := instance.ReadIntent(claim)
-	if err == nil && intent.VMID != 0 {
+	intent, planned := instance.IntentIn(in.View, in.KubeCluster, claim)
+	if planned {
+		vm.Region, vm.VMID = intent.Region, intent.VMID
 		vm.Type, vm.CPUs, vm.MemoryBytes = intent.InstanceType, intent.Cores, int64(intent.MemoryMiB)<<20
 		vm.diskBytes = map[string]int64{intent.Storage: intent.DiskBytes}
 		for _, disk := range intent.Disks {
 			vm.diskBytes[disk.Storage] += disk.GiB() << 30
 		}
-	}
-	if intent.VMID != 0 { // also of a newer version
-		vm.Region, vm.Host, vm.VMID = intent.Region, intent.Host, intent.VMID
-	} else if id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID); err == nil {
-		vm.Region, vm.VMID = id.Region, id.VMID
 	}
 	guest, listed := in.View.Guest(vm.Region, vm.VMID)
 	if listed {
@@ -234,7 +230,7 @@ func phase(in phaseInput) (Phase, string) {
 
 // launchPhase returns the phase of a VM that was not seen running yet.
 func launchPhase(in phaseInput) (Phase, string) {
-	_, planned := in.claim.Annotations[v1alpha1.AnnotationLaunchIntent]
+	planned := in.claim.Status.ProviderID != ""
 	switch progress := instance.ReadProgress(in.claim).Phase; {
 	case in.parked:
 		return Waiting, "insufficient capacity on the host"

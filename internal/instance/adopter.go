@@ -28,10 +28,9 @@ func IsOurs(o client.Object) bool {
 	return ok && claim.Spec.NodeClassRef != nil && claim.Spec.NodeClassRef.Group == v1alpha1.Group
 }
 
-// LaunchedByOther reports whether another controller launched a Claim: core stores the intent
-// of this one before the providerID.
+// LaunchedByOther reports whether another controller launched a Claim, and it was not adopted.
 func LaunchedByOther(claim *karpv1.NodeClaim) bool {
-	return claim.Status.ProviderID != "" && claim.Annotations[v1alpha1.AnnotationLaunchIntent] == ""
+	return claim.Status.ProviderID != "" && claim.Annotations[v1alpha1.AnnotationLaunchedBy] == ""
 }
 
 // isAdopted reports whether a Claim's VM was adopted, or is to be. On a Claim that this
@@ -40,8 +39,7 @@ func isAdopted(claim *karpv1.NodeClaim) bool {
 	if claim.Annotations[v1alpha1.AnnotationAdopt] == "" {
 		return false
 	}
-	in, _, err := ReadIntent(claim)
-	return LaunchedByOther(claim) || (err == nil && in.TemplateID == 0)
+	return claim.Annotations[v1alpha1.AnnotationLaunchedBy] != v1alpha1.LaunchedByVersion
 }
 
 // isUnadopted reports whether a VM belongs to a Claim that another controller launched
@@ -167,7 +165,7 @@ func (a *Adopter) Adopt(ctx context.Context, claim *karpv1.NodeClaim) error {
 		}
 	}
 	return Annotate(ctx, a.deps.Kube, claim, map[string]string{
-		v1alpha1.AnnotationLaunchIntent:    adoptedIntent(claim, at, guest, cfg).Encode(),
+		v1alpha1.AnnotationLaunchedBy:      v1alpha1.LaunchedByAdopted,
 		v1alpha1.AnnotationLaunchCompleted: a.deps.Clock.Now().UTC().Format(time.RFC3339),
 		// Its boot data is not ours to delete.
 		v1alpha1.AnnotationBootDataStatus: v1alpha1.BootDataInitialized,
@@ -216,25 +214,4 @@ func (a *Adopter) verify(ctx context.Context, claim *karpv1.NodeClaim, id Identi
 		return fmt.Errorf("node %s reports the system UUID %s, VM %d has the SMBIOS UUID %s: the node does not run in this VM", node.Name, found, id.VMID, uuid)
 	}
 	return nil
-}
-
-// adoptedIntent returns the intent of a launch that would have created an existing VM.
-// Its Template is unknown, so it does not drift with one.
-func adoptedIntent(claim *karpv1.NodeClaim, at v1alpha1.ProviderID, guest inventory.Guest, cfg proxmox.VMConfig) Intent {
-	in := Intent{
-		ClaimUID: claim.UID, Region: at.Region, Host: guest.Host, VMID: at.VMID,
-		InstanceType: claim.Labels[corev1.LabelInstanceTypeStable], CapacityType: claim.Labels[karpv1.CapacityTypeLabelKey],
-		Cores: cfg.Compute().Cores() * cfg.Compute().Sockets(), MemoryMiB: cfg.Compute().MemoryMiB(), ResourcePool: guest.Pool, FullClone: true,
-		MACs: map[string]string{}, Time: claim.CreationTimestamp.UTC(),
-	}
-	if zone := claim.Labels[corev1.LabelTopologyZone]; zone != "" {
-		in.Host = zone // if it is on another Host by now, it was migrated
-	}
-	if disk, ok := cfg.Drives().Boot(); ok {
-		in.DiskBytes, in.Storage = disk.SizeBytes, disk.Storage
-	}
-	for _, nic := range cfg.Network().NICs() {
-		in.MACs[nic.Slot] = nic.MAC
-	}
-	return in
 }

@@ -6,6 +6,7 @@ package instance_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -65,6 +66,7 @@ var poolScoped = testenv.Scenario(pvesim.PoolScoped, func(s *pvesim.Scenario) {
 func newAdmin(w *testenv.Env) proxmox.Client {
 	w.T.Helper()
 	w.NodeClass.Spec.ResourcePool = pvesim.PoolID
+	w.Create(w.NodeClass.DeepCopy())
 	config := testenv.ClusterConfig(w.Sim, testenv.Region)
 	config.TokenID, config.TokenSecret = "root@pam!admin", "secret"
 	return testenv.NewClient(w.T, w.Sim, config)
@@ -107,39 +109,52 @@ func TestDeleteInvisibleVM(t *testing.T) {
 	})
 }
 
-// Without the intent, the boot drive is found on its storage and deleted with the VM.
-func TestDeleteUnreadableIntent(t *testing.T) {
-	t.Parallel()
-	for name, intent := range map[string]string{"invalid": "{", "other_claim": `{"claim":"x"}`, "removed": ""} {
-		testenv.With(testenv.Hosts(2)).Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
-			other, claim := p.Launched("pool-other", w.NodeClass), p.Launched("pool-abc", w.NodeClass)
-			w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchIntent: intent})
-			p.Delete(claim)
-			w.Expect(w.VMs()).To(ConsistOf(HaveField("VMID", w.Intent(other).VMID)))
-			w.Expect(append(w.BootDrives("pve1"), w.BootDrives("pve2")...)).To(ConsistOf(ContainSubstring(string(other.UID))))
-			p.DeleteAll(other)
-		})
-	}
+// Another process knows nothing of a VM that was never configured: it finds what was created for it.
+func TestDeleteUnknownPlan(t *testing.T) {
+	testenv.With(testenv.Hosts(2)).Test(t, func(w *testenv.Env, p *testenv.Process) {
+		other, claim := p.Launched("pool-other", w.NodeClass), p.Planned("pool-abc", w.NodeClass)
+		w.AddFault(pvesim.Fault{Method: "PUT", Path: "/nodes/*/qemu/*/config", Status: 500, Message: "busy", Count: 1})
+		w.Expect(p.Launch(claim, w.NodeClass)).NotTo(Succeed())
+		w.Expect(append(w.BootDrives("pve1"), w.BootDrives("pve2")...)).To(HaveLen(2))
+		w.StartProcess().Delete(w.Stored(claim))
+		w.Expect(w.VMs()).To(ConsistOf(HaveField("VMID", w.Intent(other).VMID)))
+		w.Expect(append(w.BootDrives("pve1"), w.BootDrives("pve2")...)).To(ConsistOf(ContainSubstring(string(other.UID))))
+		p.DeleteAll(other)
+	})
 }
 
-// Without a readable intent the template is unknown, so Delete waits for all clones.
-func TestDeleteUnreadableIntentDuringClone(t *testing.T) {
-	testenv.With(testenv.Hosts(2)).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		claim := p.Planned("pool-abc", w.NodeClass)
-		in := w.Intent(claim)
-		w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchIntent: "oops"})
-		p = w.StartProcess()
-		w.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})
-		mark := ownership.Mark{VMID: in.VMID, KubeCluster: w.KubeCluster, ClaimUID: string(claim.UID)}
-		task, err := w.Client.CloneVM(w.Context(), proxmox.CloneRequest{Host: "pve1", TemplateID: 9000, VMID: in.VMID, Name: claim.Name, Description: mark.Notes("")})
-		w.Expect(err).NotTo(HaveOccurred())
-		for range 3 {
-			w.Expect(p.Instances.Deleter.Delete(w.Context(), claim)).To(BeFalse(), "the VM does not exist yet")
-		}
-		// An administrator cancels it. Otherwise the mark of the VM would identify it.
-		w.Expect(w.Client.CancelTask(w.Context(), task)).To(Succeed())
-		p.DeleteAll(claim)
-	})
+// Another process deletes a Claim during its clone. The template is unknown to it, so it waits for a
+// clone that may be that of another Claim, and cancels one whose log names the VM.
+func TestDeleteUnknownPlanDuringClone(t *testing.T) {
+	t.Parallel()
+	for name, copying := range map[string]bool{"waits_for_its_storage": false, "copies": true} {
+		testenv.With(testenv.Hosts(2)).Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
+			claim := p.Planned("pool-abc", w.NodeClass)
+			in := w.Intent(claim)
+			p = w.StartProcess()
+			if !copying {
+				w.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})
+			}
+			mark := ownership.Mark{VMID: in.VMID, KubeCluster: w.KubeCluster, ClaimUID: string(claim.UID)}
+			task, err := w.Client.CloneVM(w.Context(), proxmox.CloneRequest{
+				Host: "pve1", TemplateID: 9000, VMID: in.VMID, Name: claim.Name, Description: mark.Notes(""), Full: true, Storage: "local-lvm",
+			})
+			w.Expect(err).NotTo(HaveOccurred())
+			canceled := func() bool {
+				_, err := p.Instances.Deleter.Delete(w.Context(), claim)
+				w.Expect(err).NotTo(HaveOccurred())
+				return w.Sim.CountRequests("DELETE", "/nodes/{node}/tasks/{upid}") > 0
+			}
+			if copying {
+				w.Eventually(canceled).Should(BeTrue())
+			} else {
+				w.Clock.Sleep(time.Minute)
+				w.Expect(canceled()).To(BeFalse())
+				w.Expect(w.Client.CancelTask(w.Context(), task)).To(Succeed(), "as an administrator does")
+			}
+			p.DeleteAll(claim)
+		})
+	}
 }
 
 // A newer release has written the mark of a VM, and was downgraded.

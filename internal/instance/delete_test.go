@@ -195,11 +195,9 @@ func TestDeleteForeignVolume(t *testing.T) {
 func TestDeleteRemovedHost(t *testing.T) {
 	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {
 		claim := p.Launched("pool-abc", w.NodeClass)
-		in := w.Intent(claim)
 		p.Delete(claim)
-		in.Host, in.TemplateHost = "pve7", "pve7"
-		claim.Annotations[v1alpha1.AnnotationLaunchIntent] = in.Encode()
-		p.Delete(claim)
+		claim.Labels[corev1.LabelTopologyZone] = "pve7"
+		w.StartProcess().Delete(claim)
 	})
 }
 
@@ -209,11 +207,9 @@ func TestDeleteTemplateHostDown(t *testing.T) {
 		claim := p.Launched("pool-abc", w.NodeClass)
 		in := w.Intent(claim)
 		p.Delete(claim)
-		in.TemplateHost = testenv.OtherHost(in.Host)
-		claim.Annotations[v1alpha1.AnnotationLaunchIntent] = in.Encode()
 		delete(claim.Annotations, v1alpha1.AnnotationLaunchCompleted)
 		claim.DeletionTimestamp = new(metav1.Now())
-		w.Expect(w.Sim.HostDown(in.TemplateHost, "refused")).To(Succeed())
+		w.Expect(w.Sim.HostDown(testenv.OtherHost(in.Host), "refused")).To(Succeed())
 		w.StartProcess().Delete(claim)
 	})
 }
@@ -228,7 +224,6 @@ func TestDeleteVMIDOfContainer(t *testing.T) {
 		in := w.Intent(claim)
 		p.Delete(claim)
 		in.VMID = container
-		claim.Annotations[v1alpha1.AnnotationLaunchIntent] = in.Encode()
 		claim.Annotations[v1alpha1.AnnotationLaunchCompleted] = time.Now().Add(-time.Hour).Format(time.RFC3339)
 		claim.Status.ProviderID = in.ProviderID()
 		_, err := p.Instances.VMs.Get(w.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: container})

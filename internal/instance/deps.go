@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -28,6 +29,8 @@ type Deps struct {
 	// KubeCluster is the UID of the kube-system namespace.
 	KubeCluster string
 	Settings    Settings
+	// Overlays are core's NodeOverlays.
+	Overlays *nodeoverlay.InstanceTypeStore
 
 	// State of Claims and tasks of this process, set by operations.New.
 	Guard    *Guard

@@ -16,11 +16,7 @@ import (
 // RecordedHost returns the Host of a Claim's VM as the Claim records it; empty if it does
 // not.
 func RecordedHost(claim *karpv1.NodeClaim) string {
-	in, _, err := ReadIntent(claim)
-	if err != nil {
-		in = Intent{}
-	}
-	return cmp.Or(claim.Annotations[v1alpha1.AnnotationHost], in.Host, claim.Labels[corev1.LabelTopologyZone])
+	return cmp.Or(claim.Annotations[v1alpha1.AnnotationHost], claim.Labels[corev1.LabelTopologyZone])
 }
 
 // LastHost returns the Host that a Claim's VM was last seen on: that of the last Snapshot,

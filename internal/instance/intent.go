@@ -5,9 +5,11 @@ package instance
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,118 +20,218 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
-// Intent is the plan of a launch. Core stores it on the Claim together with the providerID,
-// before the first request to Proxmox, so a restarted controller resumes the launch. It
-// contains the decision and not its inputs: a changed catalog or NodeClass does not change
-// a launch in progress.
+// Intent is the plan of a VM, or as much of it as is known. A plan contains the decision and not its
+// inputs: a changed catalog or NodeClass does not change a launch in progress.
+//
+// It is in memory. What survives a restart is what core stored with the Claim's providerID, and what
+// the VM's configuration and ownership mark show.
 type Intent struct {
 	// ClaimUID is the Claim that was planned.
-	ClaimUID     types.UID `json:"claim"`
-	Region       string    `json:"region"`
-	Host         string    `json:"host"`
-	VMID         int       `json:"vmid"`
-	TemplateHost string    `json:"templateHost"`
-	TemplateID   int       `json:"template"`
+	ClaimUID     types.UID
+	Region       string
+	Host         string
+	VMID         int
+	TemplateHost string
+	TemplateID   int
 	// ImageID is the Template's generation, for drift.
-	ImageID      string `json:"image,omitempty"`
-	InstanceType string `json:"type"`
-	CapacityType string `json:"capacityType"`
-	Cores        int    `json:"cores"`
-	MemoryMiB    int    `json:"memoryMiB"`
-	DiskBytes    int64  `json:"disk"`
+	ImageID      string
+	InstanceType string
+	CapacityType string
+	Cores        int
+	MemoryMiB    int
+	DiskBytes    int64
 	// Price of the offering, for the VM's notes.
-	Price float64 `json:"price,omitempty"`
+	Price float64
 	// FullClone copies the Template's disk to Storage.
-	FullClone bool   `json:"full,omitempty"`
-	Storage   string `json:"storage"`
+	FullClone bool
+	Storage   string
 	// Disks besides the boot disk, each with the Storage that was chosen.
-	Disks        []v1alpha1.Disk `json:"disks,omitempty"`
-	ResourcePool string          `json:"pool,omitempty"`
+	Disks        []v1alpha1.Disk
+	ResourcePool string
 	// HA is nil if the VM is not in HA.
-	HA *v1alpha1.HighAvailability `json:"ha,omitempty"`
+	HA *v1alpha1.HighAvailability
 	// ISOStorage is the storage of the boot drive; empty if the VM has none.
-	ISOStorage string `json:"isoStorage,omitempty"`
+	ISOStorage string
 	// Firmware: the file there is not a drive but Ignition, passed by QEMU's fw_cfg.
-	Firmware bool `json:"firmware,omitempty"`
+	Firmware bool
 	// MACs by interface, chosen now so the boot drive can be made during the clone.
-	MACs map[string]string `json:"macs,omitempty"`
+	MACs map[string]string
 	// Network holds the addresses of the interfaces.
-	Network network.Assignment `json:"network,omitzero"`
+	Network network.Assignment
 	// Devices are PCI mappings, including those of the Template.
-	Devices []string  `json:"devices,omitempty"`
-	Time    time.Time `json:"time"`
+	Devices []string
+	Time    time.Time
 	// Binding to cells and cores of the Host; nil if the VM is not bound.
-	Binding *Binding `json:"binding,omitempty"`
+	Binding *Binding
 	// Machine is the name of the class's machine that the VM is; empty if the class has none.
-	Machine string `json:"machine,omitempty"`
+	Machine string
 	// Retained are the volumes of the Disks that are kept for the machine, by name.
-	Retained map[string]string `json:"retained,omitempty"`
+	Retained map[string]string
 	// Parked intents reserve a VMID but no capacity: they wait for it.
-	Parked bool `json:"parked,omitempty"`
+	Parked bool
 	// Resources of the Node of a Claim that is or was parked; nil for others. They are written to
 	// the Claim's status when there is capacity: pods would wait for those of a parked Claim.
-	Resources *NodeResources `json:"resources,omitempty"`
+	Resources *NodeResources
+	// ClassHash is the hash of the NodeClass that was planned with.
+	ClassHash string
+	// Known: it is the plan of this process, or the configuration of the VM was read. Otherwise, what core
+	// did not store is missing.
+	Known bool
 }
 
 // NodeResources are the resources of the Node that a Claim becomes.
-type NodeResources struct {
-	Capacity    corev1.ResourceList `json:"capacity,omitempty"`
-	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
+type NodeResources struct{ Capacity, Allocatable corev1.ResourceList }
+
+// Holds are what a Claim's VM has besides its size. Core stores them with the providerID. They grant
+// nothing: others do not get them, and the VM gets them again if it is planned again after a restart
+// and they are still free.
+type Holds struct {
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+	Machine   string       `json:"machine,omitempty"`
+	Devices   []string     `json:"devices,omitempty"`
+	Storage   string       `json:"storage,omitempty"`
 }
 
-// Encode returns the annotation's value.
-func (in Intent) Encode() string {
-	raw, err := json.Marshal(in)
+// ReadHolds returns the Holds of a Claim; none if they cannot be read.
+func ReadHolds(claim *karpv1.NodeClaim) Holds {
+	var holds Holds
+	if err := json.Unmarshal([]byte(claim.Annotations[v1alpha1.AnnotationHolds]), &holds); err != nil {
+		return Holds{}
+	}
+	return holds
+}
+
+// ReadIntent returns what core stored about a Claim's VM; false if it has none.
+func ReadIntent(claim *karpv1.NodeClaim) (Intent, bool) {
+	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
 	if err != nil {
-		// Strings, numbers and times that were read always marshal.
-		panic(err)
+		return Intent{}, false
 	}
-	return string(raw)
+	holds, capacity := ReadHolds(claim), claim.Status.Capacity
+	in := Intent{
+		ClaimUID: claim.UID, Region: id.Region, VMID: id.VMID, Host: claim.Labels[corev1.LabelTopologyZone], ImageID: claim.Status.ImageID,
+		InstanceType: claim.Labels[corev1.LabelInstanceTypeStable], CapacityType: claim.Labels[karpv1.CapacityTypeLabelKey],
+		Cores: int(capacity.Cpu().Value()), MemoryMiB: int(capacity.Memory().Value() >> 20), DiskBytes: capacity.StorageEphemeral().Value(),
+		Storage: holds.Storage, Devices: holds.Devices, Machine: holds.Machine, Time: claim.CreationTimestamp.UTC(), Parked: len(capacity) == 0,
+		ClassHash: claim.Annotations[v1alpha1.AnnotationNodeClassHash],
+	}
+	for n, address := range holds.Addresses {
+		if in.Network.Interfaces == nil {
+			in.Network.Interfaces = map[string]network.InterfaceAddresses{}
+		}
+		prefix := netip.PrefixFrom(address, address.BitLen())
+		held := network.InterfaceAddresses{Address4: prefix}
+		if address.Is6() {
+			held = network.InterfaceAddresses{Address6: prefix}
+		}
+		in.Network.Interfaces[fmt.Sprintf("held%d", n)] = held
+	}
+	return in, true
 }
 
-// ReadIntent returns the plan that core stored with a Claim's providerID; false if the Claim has
-// none. An annotation is no proof of who wrote it, so one that is not of this Claim and of its VM is
-// an error.
-func ReadIntent(claim *karpv1.NodeClaim) (Intent, bool, error) {
-	raw, ok := claim.Annotations[v1alpha1.AnnotationLaunchIntent]
-	if !ok || claim.Status.ProviderID == "" {
-		return Intent{}, false, nil
+// IntentOf returns what is known about a Claim's VM: what its configuration shows once it is
+// configured, otherwise the plan of this process, otherwise what core stored. It is false if the Claim
+// has no VM.
+func (d Deps) IntentOf(claim *karpv1.NodeClaim) (Intent, bool) {
+	in, ok := ReadIntent(claim)
+	if plan, planned := d.Launches.Plan(string(claim.UID)); ok && planned && plan.ProviderID() == in.ProviderID() {
+		in = plan
+		in.Known = true
 	}
-	failed := func(err error) error {
-		return fmt.Errorf("reading annotation %s of NodeClaim %s: %w", v1alpha1.AnnotationLaunchIntent, claim.Name, err)
+	return in.in(d.Inventory.View(), d.KubeCluster, claim), ok
+}
+
+// IntentIn returns what a View and core's record show about a Claim's VM, for processes that launch
+// none. It is false if the Claim has no VM.
+func IntentIn(view inventory.View, kubeCluster string, claim *karpv1.NodeClaim) (Intent, bool) {
+	in, ok := ReadIntent(claim)
+	return in.in(view, kubeCluster, claim), ok
+}
+
+// in returns the intent with what the View shows of its VM, if it is configured.
+func (in Intent) in(view inventory.View, kubeCluster string, claim *karpv1.NodeClaim) Intent {
+	guest, listed := view.Guest(in.Region, in.VMID)
+	if !listed {
+		return in
 	}
-	var in Intent
-	if err := json.Unmarshal([]byte(raw), &in); err != nil {
-		return Intent{}, false, failed(err)
+	if vm, owned := newVM(kubeCluster, view.Snapshots[in.Region], guest); owned && vm.ClaimUID == string(claim.UID) && !vm.hasNewerMark && vmconfig.IsConfigured(vm.Config, vm.VMID) {
+		return ObservedIntent(in, vm, guest.Pool)
 	}
-	switch {
-	case in.ProviderID() != claim.Status.ProviderID:
-		return Intent{}, false, failed(fmt.Errorf("it is the plan of VM %s, and the NodeClaim's VM is %s", in.ProviderID(), claim.Status.ProviderID))
-	case in.ClaimUID != claim.UID:
-		return Intent{}, false, failed(fmt.Errorf("it is the plan of the NodeClaim with the UID %q, and this one's is %q", in.ClaimUID, claim.UID))
-	case in.Host == "":
-		return Intent{}, false, failed(errors.New("it has no host"))
+	return in
+}
+
+// ObservedIntent returns an intent with what the configuration and the mark of its VM show.
+func ObservedIntent(in Intent, vm VM, pool string) Intent {
+	cfg, mark := vm.Config, vm.mark
+	in.Cores, in.MemoryMiB = cfg.Compute().Cores()*cfg.Compute().Sockets(), cfg.Compute().MemoryMiB()
+	in.Known, in.Parked, in.ResourcePool, in.HA = true, false, pool, nil
+	in.TemplateHost, in.TemplateID, in.ImageID, in.FullClone = "", 0, "", true
+	if mark.Source != nil {
+		in.TemplateHost, in.TemplateID, in.ImageID, in.FullClone = mark.Source.Host, mark.Source.VMID, mark.Source.Image, mark.Source.Full
 	}
-	// Go reads times that it does not write, such as those with the time zone +24:00.
-	if _, err := in.Time.MarshalJSON(); err != nil {
-		return Intent{}, false, failed(err)
+	if disk, ok := cfg.Drives().Boot(); ok {
+		in.DiskBytes, in.Storage = disk.SizeBytes, disk.Storage
 	}
-	return in, true, nil
+	if mark.Applied != nil {
+		in.ResourcePool, in.DiskBytes = mark.Applied.Pool, max(in.DiskBytes, mark.Applied.DiskBytes)
+		if mark.Applied.IsPending(ownership.PartHA) {
+			in.HA = AppliedHA(mark)
+		}
+	}
+	in.ISOStorage, in.Firmware = "", false
+	if mark.Boot != nil {
+		in.ISOStorage, in.Firmware = mark.Boot.Storage, mark.Boot.Firmware
+	}
+	in.MACs, in.Network.Interfaces = map[string]string{}, maps.Clone(in.Network.Interfaces)
+	maps.DeleteFunc(in.Network.Interfaces, func(slot string, _ network.InterfaceAddresses) bool { return strings.HasPrefix(slot, "held") })
+	for _, nic := range cfg.Network().NICs() {
+		in.MACs[nic.Slot] = nic.MAC
+		if in.Network.Interfaces == nil {
+			in.Network.Interfaces = map[string]network.InterfaceAddresses{}
+		}
+		in.Network.Interfaces[nic.Slot] = in.Network.Interfaces[nic.Slot].WithConfig(cfg.Network().IPConfig(nic.Slot))
+	}
+	in.Devices = nil
+	for _, device := range cfg.HostDevices().PCI() {
+		in.Devices = append(in.Devices, device.Mapping)
+	}
+	in.Machine, in.Retained = mark.Machine, nil
+	for _, drive := range cfg.Drives().All() {
+		if name := drive.Properties.Value("serial"); slices.Contains(mark.Retained, name) {
+			if in.Retained == nil {
+				in.Retained = map[string]string{}
+			}
+			in.Retained[name] = drive.VolumeID
+		}
+	}
+	in.Binding = nil
+	binding := Binding{CPUs: mark.CPUs, Pin: mark.Pin, Method: placement.PinningMethod(mark.Pinning), Hugepages: mark.Hugepages}
+	for _, cell := range cfg.Compute().NUMACells() {
+		if hosts := cell.HostCells.List(); len(hosts) == 1 {
+			binding.Cells = append(binding.Cells, vmconfig.Cell{HostCell: hosts[0], VCPUs: cell.CPUs.Size(), MemoryMiB: int64(cell.MemoryMiB)})
+		}
+	}
+	if binding.Method != "" || binding.CPUs != "" || binding.Hugepages != "" || len(binding.Cells) > 0 {
+		in.Binding = &binding
+	}
+	return in
 }
 
 // Annotations are those that Create returns with a plan, and that core stores before the
 // providerID.
 func (in Intent) Annotations(class *v1alpha1.ProxmoxNodeClass) map[string]string {
+	raw, err := json.Marshal(Holds{Addresses: in.Network.Addresses(), Machine: in.Machine, Devices: in.Devices, Storage: in.Storage})
+	if err != nil {
+		panic(err) // strings and addresses always marshal
+	}
 	out := class.LaunchAnnotations()
-	maps.Copy(out, map[string]string{
-		v1alpha1.AnnotationLaunchedBy:     v1alpha1.LaunchedByVersion,
-		v1alpha1.AnnotationLaunchIntent:   in.Encode(),
-	})
+	out[v1alpha1.AnnotationLaunchedBy], out[v1alpha1.AnnotationHolds] = v1alpha1.LaunchedByVersion, string(raw)
 	if class.Spec.MetadataOptions.ReplacesOnChange() && class.Status.BootDataHash != "" {
 		out[v1alpha1.AnnotationBootDataHash] = class.Status.BootDataHash
 	}
@@ -160,7 +262,7 @@ func (in Intent) ProviderID() string { return in.ID().String() }
 // on another Host is not of this launch.
 func (in Intent) IsListed(view inventory.View) bool {
 	guest, listed := view.Guest(in.Region, in.VMID)
-	return listed && (guest.Host == in.Host || guest.Host == in.TemplateHost)
+	return listed && (guest.Host == in.Host || guest.Host == in.TemplateHost || in.TemplateHost == "")
 }
 
 // Reservation returns what the intent reserves in the ledger.
@@ -189,15 +291,15 @@ func (in Intent) Reservation(claim *karpv1.NodeClaim) inventory.Reservation {
 // Binding is the part of an intent that binds its VM to cells and cores of the Host.
 type Binding struct {
 	// Cells of the Host, in the order of the guest's.
-	Cells []vmconfig.Cell `json:"cells"`
+	Cells []vmconfig.Cell
 	// CPUs of the Host that only this VM uses ("2-3,34-35"); empty if its vCPUs are not pinned.
-	CPUs string `json:"cpus,omitempty"`
+	CPUs string
 	// Pin is the Host's CPU of each vCPU.
-	Pin []int `json:"pin,omitempty"`
+	Pin []int
 	// Method of pinning.
-	Method placement.PinningMethod `json:"way,omitempty"`
+	Method placement.PinningMethod
 	// Hugepages is the option that root sets; empty if none.
-	Hugepages string `json:"hugepages,omitempty"`
+	Hugepages string
 }
 
 // NewBinding returns the binding of a placement; nil if the VM is not bound.

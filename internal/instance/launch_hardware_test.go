@@ -103,8 +103,8 @@ func TestLaunchPlan9Shares(t *testing.T) {
 	})
 }
 
-// TestLaunchInterfaces checks that a VM gets the interfaces of its class, with the MAC and the addresses of the plan, after a
-// restart and a change of the class.
+// TestLaunchInterfaces checks that a VM gets the interfaces of its class, with the MAC and the addresses of the plan. After a
+// restart the VM is that of the class as it is then.
 func TestLaunchInterfaces(t *testing.T) {
 	testenv.With(testenv.NoPolling(), testenv.Scenario(func(s *pvesim.Scenario) {
 		s.Hosts[0].Bridges = append(s.Hosts[0].Bridges, pvesim.Bridge{Name: "vmbr1", VLANAware: true, CIDR: "10.1.0.1/24"})
@@ -128,12 +128,13 @@ func TestLaunchInterfaces(t *testing.T) {
 		w.NodeClass.Spec.Network.Interfaces[0].Bridge = "vmbr0"
 		p = w.StartProcess(testenv.NoPolling())
 		w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed())
+		w.Expect(w.Stored(claim).Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationNodeClassHash, w.NodeClass.Hash()), "it does not drift")
 
 		cfg := w.VMConfig(in)
 		w.Expect(cfg.Options).To(HaveKeyWithValue("ipconfig1", "ip=10.1.0.7/24"))
 		nics := cfg.Network().NICs()
 		w.Expect(nics).To(HaveLen(2))
-		w.Expect(nics[1]).To(And(HaveField("MAC", in.MACs["net1"]), HaveField("Bridge", "vmbr1"), HaveField("VLAN", 9), HaveField("Trunks", "10-12"),
+		w.Expect(nics[1]).To(And(HaveField("MAC", in.MACs["net1"]), HaveField("Bridge", "vmbr0"), HaveField("VLAN", 9), HaveField("Trunks", "10-12"),
 			HaveField("Model", proxmox.ModelVirtIO), HaveField("Queues", in.Cores), HaveField("Firewall", true)))
 		w.Expect(w.Booted(in.VMID).CDROM).To(And(
 			ContainSubstring(`- "10.1.0.7/24"`),

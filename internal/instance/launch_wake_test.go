@@ -206,10 +206,10 @@ func TestDeletePlannedBeforeSleep(t *testing.T) {
 // A launch waits for the host of its template too.
 func TestLaunchSleepingTemplateHost(t *testing.T) {
 	sleeping(t, func(w *testenv.Env, record inventory.Sleep) {
+		w.NodeClass.Status.SelectedZones = []string{"region-1/pve1/9001"}
 		claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve1"))
-		in := w.Intent(claim)
-		in.TemplateHost = "pve2"
-		w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchIntent: in.Encode()})
+		w.Expect(w.Intent(claim).TemplateHost).To(Equal("pve2"))
+		expectAsleep(w, claim)
 		w.Restart(true)
 		setSleep(w, record)
 		expectAsleep(w, claim)

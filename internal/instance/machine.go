@@ -21,11 +21,7 @@ func NodeName(claim *karpv1.NodeClaim, in Intent) string { return cmp.Or(in.Mach
 
 // ExpectedNodeName returns the name that the Node of a Claim should have.
 func ExpectedNodeName(claim *karpv1.NodeClaim) string {
-	in, _, err := ReadIntent(claim)
-	if err != nil {
-		return claim.Name
-	}
-	return NodeName(claim, in)
+	return cmp.Or(ReadHolds(claim).Machine, claim.Name)
 }
 
 // HeldMachines returns the machines of this Kubernetes cluster that a VM or a Reservation
@@ -56,9 +52,6 @@ func HeldMachines(view inventory.View, kubeCluster string) map[string]string {
 // MachineDrift describes how the VM of an intent differs from its machine in the class;
 // empty if it does not.
 func MachineDrift(in Intent, class *v1alpha1.ProxmoxNodeClass) string {
-	if in.Parked {
-		return ""
-	}
 	if in.Machine == "" {
 		if len(class.Spec.Machines) > 0 {
 			return fmt.Sprintf("the VM is no machine of ProxmoxNodeClass %s, which has machines now", class.Name)

@@ -44,7 +44,6 @@ func TestMachineDrift(t *testing.T) {
 		"removed":       {machines: []v1alpha1.Machine{{Name: "db-2"}}, want: "has no machine db-1 any more"},
 		"first_machine": {machines: []v1alpha1.Machine{{Name: "db-1"}}, change: func(in *instance.Intent) { in.Machine = "" }, want: "has machines now"},
 		"no_machines":   {change: func(in *instance.Intent) { in.Machine = "" }},
-		"parked":        {machines: []v1alpha1.Machine{{Name: "db-1"}}, change: func(in *instance.Intent) { in.Machine, in.Parked = "", true }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

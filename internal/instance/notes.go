@@ -47,8 +47,11 @@ func Description(id Identity, n Notes, in Intent, hookScripts []string) string {
 	mark := id.newMark(n.Claim)
 	mark.Hooks, mark.Machine, mark.Retained = hookScripts, n.Machine, n.Retained
 	mark.Source = &ownership.Source{Host: in.TemplateHost, VMID: in.TemplateID, Image: in.ImageID, Full: in.FullClone}
+	if in.ISOStorage != "" {
+		mark.Boot = &ownership.Boot{Storage: in.ISOStorage, Firmware: in.Firmware}
+	}
 	if b := in.Binding; b != nil {
-		mark.CPUs, mark.Pin = b.CPUs, b.Pin
+		mark.CPUs, mark.Pin, mark.Pinning, mark.Hugepages = b.CPUs, b.Pin, string(b.Method), b.Hugepages
 		if len(b.Pin) > 0 {
 			mark.Host = n.Host
 		}

@@ -138,9 +138,28 @@ func TestLaunchAddressConflict(t *testing.T) {
 		change := proxmox.ConfigChange{Set: map[string]string{"ipconfig0": fmt.Sprintf("ip=%s/29", address(w, claim)), "name": "renamed"}}
 		w.Expect(w.Client.UpdateVM(w.Context(), "pve1", 101, change)).To(Succeed())
 		w.ResetForeignGuests()
-		p = w.StartProcess() // with a new Snapshot
+		p.Inventory.InvalidateConfig(testenv.Region, 101)
+		p.Refresh()
 		w.Expect(p.Launch(claim, w.NodeClass)).To(MatchError(ContainSubstring("was taken by VM 101 in region region-1")))
 		p.DeleteAll(claim)
+	})
+}
+
+// After a restart, a launch that has not begun gets another address than the one that was taken.
+func TestResumeAddressTaken(t *testing.T) {
+	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {
+		setPool(w, v1alpha1.AddressSource{CIDR: "10.0.0.0/29"})
+		kept, moved := p.Planned("default-a", w.NodeClass), p.Planned("default-b", w.NodeClass)
+		before, taken := address(w, kept), address(w, moved)
+		change := proxmox.ConfigChange{Set: map[string]string{"ipconfig0": fmt.Sprintf("ip=%s/29", taken), "name": "renamed"}}
+		w.Expect(w.Client.UpdateVM(w.Context(), "pve1", 101, change)).To(Succeed())
+		w.ResetForeignGuests()
+		p = w.StartProcess()
+		w.Expect(planOnce(w, p, "default-c")).To(Succeed())
+		p.MustLaunch(moved, w.NodeClass)
+		p.MustLaunch(kept, w.NodeClass)
+		w.Expect(address(w, kept)).To(Equal(before), "it was held")
+		w.Expect(address(w, moved)).NotTo(Or(Equal(before), Equal(taken)))
 	})
 }
 

@@ -97,7 +97,7 @@ func TestReplaceMachine(t *testing.T) {
 		p = w.StartProcess()
 		w.Expect(p.Launch(w.Stored(claim), w.NodeClass)).To(Succeed())
 		after := w.Intent(w.Stored(claim))
-		w.Expect(after).To(And(HaveField("Machine", "db-1"), HaveField("Host", before.Host), HaveField("Network", before.Network),
+		w.Expect(after).To(And(HaveField("Machine", "db-1"), HaveField("Host", before.Host), HaveField("Network.Addresses()", before.Network.Addresses()),
 			HaveField("MACs", before.MACs), HaveField("VMID", Not(Equal(before.VMID)))))
 		w.Expect(w.VMConfig(after).Name()).To(Equal("db-1"))
 	})

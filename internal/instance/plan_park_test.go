@@ -90,6 +90,23 @@ type lossyKube struct {
 	applied bool
 }
 
+// Status returns a writer of the status that fails in the same way.
+func (k *lossyKube) Status() client.SubResourceWriter { return lossyStatus{k.Client.Status(), k} }
+
+type lossyStatus struct {
+	client.SubResourceWriter
+	kube *lossyKube
+}
+
+func (s lossyStatus) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+	err := s.kube.err
+	s.kube.err = nil
+	if err != nil && !s.kube.applied {
+		return err
+	}
+	return errors.Join(err, s.SubResourceWriter.Patch(ctx, object, patch, options...))
+}
+
 func (k *lossyKube) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 	err := k.err
 	k.err = nil
@@ -99,7 +116,7 @@ func (k *lossyKube) Patch(ctx context.Context, object client.Object, patch clien
 	return errors.Join(err, k.Client.Patch(ctx, object, patch, options...))
 }
 
-// The new intent of a parked claim could not be written, or the response was lost.
+// The capacity of a parked claim could not be written, or the response was lost.
 func TestUnparkFailedWrite(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -176,7 +177,7 @@ func (p *Provider) MayExist(claim *karpv1.NodeClaim) bool {
 	case listed && (guest.Config == nil || NewIdentity(p.deps.KubeCluster, id, claim).HasLostMark(*guest.Config) || isUnadopted(claim, id.VMID, *guest.Config)):
 		return true
 	case !launched:
-		return claim.Annotations[v1alpha1.AnnotationLaunchIntent] != ""
+		return !LaunchedByOther(claim)
 	}
 	// A Snapshot that is older than the VM does not show it.
 	at, err := time.Parse(time.RFC3339, completed)
@@ -192,15 +193,7 @@ func (p *Provider) RecordHost(ctx context.Context, claim *karpv1.NodeClaim, vm V
 // RecordHost records on a Claim where its VM was migrated to, and when. It reports
 // whether the Host changed.
 func (d Deps) RecordHost(ctx context.Context, claim *karpv1.NodeClaim, host string) (bool, error) {
-	in, ok, err := ReadIntent(claim)
-	if err != nil || !ok {
-		return false, err
-	}
-	recorded, ok := claim.Annotations[v1alpha1.AnnotationHost]
-	if !ok {
-		recorded = in.Host
-	}
-	if recorded == host {
+	if RecordedHost(claim) == host {
 		return false, nil
 	}
 	return true, Annotate(ctx, d.Kube, claim, map[string]string{
@@ -212,31 +205,49 @@ func (d Deps) RecordHost(ctx context.Context, claim *karpv1.NodeClaim, host stri
 // MigratedSince returns since when a Claim's VM is on another Host than its zone label
 // shows; false if it is not.
 func MigratedSince(claim *karpv1.NodeClaim) (time.Time, bool) {
-	in, ok, err := ReadIntent(claim)
 	host, moved := claim.Annotations[v1alpha1.AnnotationHost]
-	if err != nil || !ok || !moved || host == in.Host {
+	if !moved || host == claim.Labels[corev1.LabelTopologyZone] {
 		return time.Time{}, false
 	}
 	since, err := time.Parse(time.RFC3339, claim.Annotations[v1alpha1.AnnotationHostSince])
 	return since, err == nil
 }
 
-// CurrentImage returns the image that a Claim's VM would be cloned from now on its
-// Host; false if the class has no Template there, or the VM was adopted.
-func (p *Provider) CurrentImage(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) (string, bool) {
-	in, ok, err := ReadIntent(claim)
-	if err != nil || !ok || in.TemplateID == 0 {
-		return "", false
+// ImageDrift describes how the Template that a Claim's VM was cloned from differs from that of its
+// class; empty if it does not. It is empty, too, if the class has no Template in its place any more, if
+// that cannot be read, or if the VM was adopted.
+func (p *Provider) ImageDrift(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) string {
+	in, ok := p.deps.IntentOf(claim)
+	if !ok || !in.Known || in.TemplateID == 0 {
+		return ""
 	}
-	template, err := currentTemplate(p.deps.Inventory.View(), class, in)
-	if err != nil {
-		return "", false
+	view, current := p.deps.Inventory.View(), ""
+	for _, template := range templatesLike(view, class, in) {
+		if mark, ok := ownership.Read(template.Config.Description()); ok && mark.Newer() {
+			return ""
+		}
+		if current = ownership.ImageID(template.VMID, *template.Config); current == in.ImageID {
+			return ""
+		}
 	}
-	if mark, ok := ownership.Read(template.Config.Description()); ok && mark.Newer() {
-		return "", false
+	if current == "" {
+		return ""
 	}
-	return ownership.ImageID(template.VMID, *template.Config), true
+	return fmt.Sprintf("the image of its template changed from %q to %q", in.ImageID, current)
 }
+
+// MachineDrift describes how a Claim's VM differs from its machine; empty if it does not, or if that is
+// unknown.
+func (p *Provider) MachineDrift(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) string {
+	in, ok := p.deps.IntentOf(claim)
+	if !ok || !in.Known {
+		return ""
+	}
+	return MachineDrift(in, class)
+}
+
+// Intent returns what is known about a Claim's VM.
+func (p *Provider) Intent(claim *karpv1.NodeClaim) (Intent, bool) { return p.deps.IntentOf(claim) }
 
 // OutOfService returns why a VM's Host is out of service; empty if it is in service. A
 // Host that no Snapshot lists, or whose Cluster is unavailable, is offline.
@@ -252,14 +263,14 @@ func (p *Provider) OutOfService(vm VM) inventory.OutOfServiceReason {
 // IsUnavailable reports whether the Cluster of a Claim's VM is unavailable. Then the last
 // Snapshot is no reason to replace the VM.
 func (p *Provider) IsUnavailable(claim *karpv1.NodeClaim) bool {
-	in, ok, err := ReadIntent(claim)
-	return err == nil && ok && p.deps.Inventory.View().Unavailable(in.Region) != nil
+	in, ok := ReadIntent(claim)
+	return ok && p.deps.Inventory.View().Unavailable(in.Region) != nil
 }
 
 // HostOf returns the Host that a Claim's VM is on, or will be.
 func (p *Provider) HostOf(claim *karpv1.NodeClaim) (inventory.HostState, bool) {
-	in, ok, err := ReadIntent(claim)
-	if err != nil || !ok {
+	in, ok := ReadIntent(claim)
+	if !ok {
 		return inventory.HostState{}, false
 	}
 	view := p.deps.Inventory.View()

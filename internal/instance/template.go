@@ -28,6 +28,20 @@ func FindTemplate(view inventory.View, class *v1alpha1.ProxmoxNodeClass, zone pl
 	return inventory.Guest{}, fmt.Errorf("%s/%s: NodeClass %s has no template there", zone.Region, zone.Host, class.Name)
 }
 
+// FindTemplateHost returns the Host of the Template for VMs on a Host, also while it cannot be read.
+func FindTemplateHost(view inventory.View, class *v1alpha1.ProxmoxNodeClass, in Intent) (string, error) {
+	for _, entry := range class.Status.SelectedZones {
+		zone, err := v1alpha1.ParseTemplateZone(entry)
+		if err != nil || zone.Region != in.Region || zone.Host != in.Host {
+			continue
+		}
+		if guest, ok := view.Guest(zone.Region, zone.VMID); ok {
+			return guest.Host, nil
+		}
+	}
+	return "", fmt.Errorf("%s/%s: NodeClass %s has no template there", in.Region, in.Host, class.Name)
+}
+
 // PlacedTemplate returns the Template that a placement is cloned from: that of its
 // slot, otherwise that of the Host.
 func PlacedTemplate(view inventory.View, class *v1alpha1.ProxmoxNodeClass, chosen placement.Placement) (inventory.Guest, error) {
@@ -37,14 +51,26 @@ func PlacedTemplate(view inventory.View, class *v1alpha1.ProxmoxNodeClass, chose
 	return slotTemplate(view, chosen.Zone, chosen.Binding.Slot)
 }
 
-// currentTemplate returns the Template that the intent's VM would be cloned from now. A
-// VM in a slot stays there as long as the slot exists.
-func currentTemplate(view inventory.View, class *v1alpha1.ProxmoxNodeClass, in Intent) (inventory.Guest, error) {
-	zone := placement.Zone{Region: in.Region, Host: in.Host}
+// templatesLike returns the Templates that may be in the place of the one that a VM was cloned from: the
+// same one, or a class's on the same Host. A VM in a slot stays there as long as the slot exists.
+func templatesLike(view inventory.View, class *v1alpha1.ProxmoxNodeClass, in Intent) (out []inventory.Guest) {
 	if in.Binding != nil && in.Binding.Method == placement.PinBySlot {
-		return slotTemplate(view, zone, in.TemplateID)
+		if slot, err := slotTemplate(view, placement.Zone{Region: in.Region, Host: in.Host}, in.TemplateID); err == nil {
+			out = append(out, slot)
+		}
+		return out
 	}
-	return FindTemplate(view, class, zone)
+	for _, entry := range class.Status.SelectedZones {
+		zone, err := v1alpha1.ParseTemplateZone(entry)
+		if err != nil || zone.Region != in.Region {
+			continue
+		}
+		guest, ok := view.Guest(zone.Region, zone.VMID)
+		if ok && guest.Config != nil && guest.Config.IsTemplate() && (guest.VMID == in.TemplateID || guest.Host == in.TemplateHost) {
+			out = append(out, guest)
+		}
+	}
+	return out
 }
 
 func slotTemplate(view inventory.View, zone placement.Zone, vmid int) (inventory.Guest, error) {

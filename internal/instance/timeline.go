@@ -111,8 +111,8 @@ type Observed struct {
 // PhaseNodeReady of the guest. Where they contradict, a step ends not before the step
 // before it, not after the next one, and not in the future.
 func (p *Progress) Observe(claim *karpv1.NodeClaim, o Observed, now time.Time) bool {
-	in, ok, err := ReadIntent(claim)
-	if err != nil || !ok || !p.HasReached(PhaseStarted) {
+	in, ok := ReadIntent(claim)
+	if !ok || !p.HasReached(PhaseStarted) {
 		return false
 	}
 	found, bound := map[Phase]time.Duration{}, now.Sub(in.Time)
@@ -141,10 +141,7 @@ func (p *Progress) Observe(claim *karpv1.NodeClaim, o Observed, now time.Time) b
 
 // Age returns how long ago the last phase was reached.
 func (p *Progress) Age(claim *karpv1.NodeClaim, now time.Time) time.Duration {
-	in, _, err := ReadIntent(claim)
-	if err != nil {
-		return 0
-	}
+	in, _ := ReadIntent(claim)
 	elapsed, after := now.Sub(in.Time), p.Timeline[p.Phase].duration()
 	if p.Phase == PhaseNodeReady && elapsed-after < time.Millisecond { // the clock of the guest is ahead
 		after = p.Timeline[PhaseNodeRegistered].duration()

@@ -22,8 +22,10 @@ type LaunchTracker struct {
 
 // LaunchState is what this process knows about the launch of a Claim.
 type LaunchState struct {
-	// plan of this process; nil if another one planned the launch.
+	// plan of the launch; nil if this process did not plan it yet.
 	plan *Intent
+	// resumed: another process may have sent requests before.
+	resumed bool
 	// Started: requests for the launch may have been sent to Proxmox.
 	Started bool
 	// cloneRequested: the clone was requested. clonePending: it may still run.
@@ -40,10 +42,10 @@ type LaunchState struct {
 
 // IsFresh reports whether this process planned the launch and sent no request to
 // Proxmox, so no VM exists.
-func (s LaunchState) IsFresh() bool { return s.plan != nil && !s.cloneRequested }
+func (s LaunchState) IsFresh() bool { return s.plan != nil && !s.resumed && !s.cloneRequested }
 
 // HasNoClone reports whether it is certain that no clone of the Claim is in progress.
-func (s LaunchState) HasNoClone() bool { return s.plan != nil && !s.clonePending }
+func (s LaunchState) HasNoClone() bool { return s.plan != nil && !s.resumed && !s.clonePending }
 
 // NewLaunchTracker returns an empty LaunchTracker.
 func NewLaunchTracker() *LaunchTracker {
@@ -67,7 +69,12 @@ func (t *LaunchTracker) update(uid string, change func(*LaunchState)) {
 
 // RecordPlanned records the plan of a launch.
 func (t *LaunchTracker) RecordPlanned(uid string, plan Intent) {
-	t.update(uid, func(s *LaunchState) { s.plan = &plan })
+	t.update(uid, func(s *LaunchState) { s.plan = &plan }) // a resumed launch stays one
+}
+
+// RecordResumed records the plan of a launch that another process planned, and may have begun.
+func (t *LaunchTracker) RecordResumed(uid string, plan Intent) {
+	t.update(uid, func(s *LaunchState) { s.plan, s.resumed = &plan, true })
 }
 
 // Plan returns the plan of a launch; false if this process did not plan it.
@@ -86,7 +93,9 @@ func (t *LaunchTracker) RecordStarted(uid string) {
 
 // RecordCompleted records the end of the launch.
 func (t *LaunchTracker) RecordCompleted(uid string) {
-	t.update(uid, func(s *LaunchState) { *s = LaunchState{Completed: true} })
+	t.update(uid, func(s *LaunchState) {
+		*s = LaunchState{Completed: true, plan: s.plan, resumed: s.resumed, cloneRequested: true}
+	})
 }
 
 // RecordCloneRequested records that a clone is about to be requested.

@@ -232,7 +232,9 @@ func (u *update) updateFirewall(ctx context.Context) error {
 			return fmt.Errorf("a security group names interface %s, but VM %d has none of that name", rule.Interface, u.vm.VMID)
 		}
 	}
-	disables := func(nic proxmox.NIC) bool { return nic.Firewall && !hasRule(rules, nic.Slot) && !u.inheritsFirewall(nic.Slot) }
+	disables := func(nic proxmox.NIC) bool {
+		return nic.Firewall && !hasRule(rules, nic.Slot) && !u.inheritsFirewall(nic.Slot)
+	}
 	if slices.ContainsFunc(u.vm.Config.Network().NICs(), disables) {
 		existing, err := u.client.SecurityGroupRules(ctx, u.vm.Host, u.vm.VMID)
 		if err != nil {

@@ -51,6 +51,12 @@ func newVM(kubeCluster string, snapshot *inventory.Snapshot, guest inventory.Gue
 	}, true
 }
 
+// NewVM returns the VM with an identity that was verified in its configuration.
+func NewVM(id Identity, host string, cfg proxmox.VMConfig) VM {
+	mark, _ := ownership.Read(cfg.Description())
+	return VM{Identity: id, Host: host, Config: cfg, mark: mark, Claim: mark.Name, Name: cfg.Name()}
+}
+
 // AttachedBootDrive returns the volume of the attached boot drive; empty if there is none.
 func (v VM) AttachedBootDrive() string {
 	drives := v.Config.Drives().All()

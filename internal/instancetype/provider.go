@@ -264,6 +264,9 @@ func (p *Provider) CapacityType(instanceType string) string {
 	return t.capacityType()
 }
 
+// Size returns the size of an instance type; false if it was removed from the catalog.
+func (p *Provider) Size(instanceType string) (Type, bool) { return p.deps.Catalog.Get(instanceType) }
+
 // Need returns the capacity that a VM of the type takes in a zone of the NodeClass. It
 // returns false if the catalog has no such type.
 func (p *Provider) Need(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool, instanceType string, where placement.Zone) (placement.Need, bool) {

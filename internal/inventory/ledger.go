@@ -50,13 +50,14 @@ func (l *Ledger) Reserve(claimUID string, decide DecideFunc) (Reservation, error
 	return l.record(claimUID, l.inventory.View(), decide)
 }
 
-// Replace replaces the Reservation of a Claim by what decide returns in a View without it. The
-// Claim always has one of them, so Restore never adds an outdated one. If Replace fails, which it
-// does as Reserve does, the Reservation remains.
+// Replace replaces the Reservation of a Claim by what decide returns in a View without it and its
+// VM. The Claim always has one of them, so Restore never adds an outdated one. If Replace fails,
+// which it does as Reserve does, the Reservation remains.
 func (l *Ledger) Replace(claimUID string, decide DecideFunc) (Reservation, error) {
 	l.inventory.mu.Lock()
 	defer l.inventory.mu.Unlock()
-	return l.record(claimUID, l.inventory.View().withoutReservation(claimUID), decide)
+	view, before := l.inventory.View(), l.reservations[claimUID]
+	return l.record(claimUID, view.Without(before.Region, before.VMID), decide)
 }
 
 // record makes what decide returns in a View the Reservation of a Claim. The caller holds the

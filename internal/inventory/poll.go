@@ -29,7 +29,7 @@ type cluster struct {
 	invalidated map[Fact]bool
 	// written counts the changes that this process made to the configuration of a VM since it was read.
 	written map[int]int
-	budget      *callBudget
+	budget  *callBudget
 
 	// Only the poll in progress uses the rest.
 	configs   configCache

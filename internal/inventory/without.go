@@ -18,13 +18,6 @@ func (v View) Without(region string, vmid int) View {
 	return v.with(snapshots, reservations)
 }
 
-// withoutReservation returns the View without the Reservation of a Claim.
-func (v View) withoutReservation(claimUID string) View {
-	reservations := maps.Clone(v.Reservations)
-	delete(reservations, claimUID)
-	return v.with(v.Snapshots, reservations)
-}
-
 // WithReservations returns the View with other Reservations, for a process that makes none
 // itself.
 func (v View) WithReservations(reservations ...Reservation) View {

@@ -5,6 +5,7 @@ package network
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -37,6 +38,33 @@ type InterfaceAddresses struct {
 	// Device and Routing are the settings of the class.
 	Device  v1alpha1.InterfaceDevice  `json:"device,omitzero"`
 	Routing v1alpha1.InterfaceRouting `json:"routing,omitzero"`
+}
+
+// WithAddresses returns the assignment with these addresses instead of those of the same subnets.
+func (a Assignment) WithAddresses(addresses []netip.Addr) Assignment {
+	a.Interfaces = maps.Clone(a.Interfaces)
+	for slot, i := range a.Interfaces {
+		for _, address := range addresses {
+			switch {
+			case i.Address4.Contains(address):
+				i.Address4 = netip.PrefixFrom(address, i.Address4.Bits())
+			case i.Address6.Contains(address):
+				i.Address6 = netip.PrefixFrom(address, i.Address6.Bits())
+			}
+		}
+		a.Interfaces[slot] = i
+	}
+	return a
+}
+
+// WithConfig returns the addresses with those of cloud-init's configuration of the interface.
+func (a InterfaceAddresses) WithConfig(c proxmox.IPConfig) InterfaceAddresses {
+	a.Address4, _ = netip.ParsePrefix(c.Address4)
+	a.Address6, _ = netip.ParsePrefix(c.Address6)
+	a.Gateway4, _ = netip.ParseAddr(c.Gateway4)
+	a.Gateway6, _ = netip.ParseAddr(c.Gateway6)
+	a.DHCP4, a.DHCP6, a.SLAAC = c.Address4 == proxmox.IPConfigDHCP, c.Address6 == proxmox.IPConfigDHCP, c.Address6 == proxmox.IPConfigAuto
+	return a
 }
 
 // Request describes the VM to assign addresses to.

@@ -212,7 +212,8 @@ func (o *Operator) addProviders(ctx context.Context, clients map[string]proxmox.
 	}
 	o.metrics = instance.NewMetrics(crmetrics.Registry)
 	o.Instances = operations.New(instance.Deps{
-		Clients: clients, RootClients: roots, Inventory: o.Inventory, Kube: o.GetClient(),
+		Overlays: o.InstanceTypeStore,
+		Clients:  clients, RootClients: roots, Inventory: o.Inventory, Kube: o.GetClient(),
 		Clock: clock.RealClock{}, KubeCluster: kube.id, Settings: opts.InstanceSettings(),
 	}, o.Types, o.boot, o.metrics)
 	o.Templates = template.NewProvider(template.Deps{
@@ -222,7 +223,7 @@ func (o *Operator) addProviders(ctx context.Context, clients map[string]proxmox.
 	})
 	o.CloudProvider = cloudprovider.New(cloudprovider.Deps{
 		Kube: o.GetClient(), VMs: o.Instances.VMs, Planner: o.Instances.Planner, Deleter: o.Instances.Deleter, Power: o.Instances.Power,
-		Types: o.Types, Recorder: o.EventRecorder, Overlays: o.InstanceTypeStore, Clock: clock.RealClock{}, BootDataHash: o.boot.Hash,
+		Types: o.Types, Recorder: o.EventRecorder, Clock: clock.RealClock{}, BootDataHash: o.boot.Hash,
 		MigratedDriftAfter: opts.MigratedDriftAfter, HostDriftAfter: opts.HostDriftAfter, DrainMaintenance: opts.HostMaintenancePolicy == maintenance.PolicyDrain,
 		CapacityBuffers: coreoptions.FromContext(ctx).FeatureGates.CapacityBuffer,
 		Repair:          opts.RepairTolerations(), ReplacementMaxFraction: opts.RestartPolicy().ReplacementMaxFraction,
@@ -282,7 +283,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 			},
 		}),
 		registration.NewController(kube, o.EventRecorder, o.Clock),
-		nodecapacity.NewController(kube, o.Types, o.Inventory, o.EventRecorder),
+		nodecapacity.NewController(kube, o.Types, o.Instances.VMs, o.Inventory, o.EventRecorder),
 		driftevents.NewController(kube, o.Instances.Planner, o.EventRecorder, clock.RealClock{}, o.CloudProvider.DescribeDrift),
 		terminatefirst.NewController(terminatefirst.Deps{
 			Kube: kube, Cluster: cluster, Inventory: o.Inventory, Types: o.Types, Recorder: o.EventRecorder, Clock: o.Clock,

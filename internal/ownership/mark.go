@@ -48,11 +48,17 @@ type Mark struct {
 	// the hookscript does not pin.
 	Host string `json:"host,omitempty"`
 
+	// Pinning is how the VM is pinned, and Hugepages the option that the login of root sets.
+	Pinning   string `json:"pinning,omitempty"`
+	Hugepages string `json:"hugepages,omitempty"`
+
 	// Hooks are the file names of the scripts that the hookscript runs on the Host.
 	Hooks []string `json:"hooks,omitempty"`
 
 	// Source is the Template that the VM was cloned from; nil if the VM was adopted.
 	Source *Source `json:"source,omitempty"`
+	// Boot is the file with the boot data; nil if the VM has none.
+	Boot *Boot `json:"boot,omitempty"`
 	// Applied is what was last written to the VM from its NodeClass. A VM without it is never updated
 	// in place.
 	Applied *Applied `json:"applied,omitempty"`
@@ -83,6 +89,13 @@ type Source struct {
 	Image string `json:"image"`
 	// Full clones do not need the Template any more.
 	Full bool `json:"full,omitempty"`
+}
+
+// Boot is the file with the boot data of a VM.
+type Boot struct {
+	Storage string `json:"storage"`
+	// Firmware passes the file to the guest, instead of a drive.
+	Firmware bool `json:"firmware,omitempty"`
 }
 
 // Applied is what was last written to a VM from its NodeClass.

@@ -80,6 +80,9 @@ func NewProvider(deps Deps) *Provider {
 // Inventory returns the inventory that the Provider reads.
 func (p *Provider) Inventory() *inventory.Inventory { return p.inventory }
 
+// KubeCluster returns the UID of the namespace kube-system.
+func (p *Provider) KubeCluster() string { return p.kubeCluster }
+
 // MaxConcurrentBuilds returns how many Hosts may be reconciled concurrently.
 func (p *Provider) MaxConcurrentBuilds() int { return p.settings.Builds }
 

@@ -6,7 +6,6 @@ package testenv
 import (
 	"github.com/onsi/gomega"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
@@ -16,7 +15,7 @@ import (
 func (w *Env) CloudProvider(changes ...func(*cloudprovider.Deps)) *cloudprovider.CloudProvider {
 	deps := cloudprovider.Deps{
 		Kube: w.Kube, VMs: w.Instances.VMs, Planner: w.Instances.Planner, Deleter: w.Instances.Deleter, Power: w.Instances.Power, Types: w.Types,
-		Recorder: w.Events, Clock: w.Clock, BootDataHash: w.Boot.Hash, Overlays: nodeoverlay.NewInstanceTypeStore(),
+		Recorder: w.Events, Clock: w.Clock, BootDataHash: w.Boot.Hash,
 	}
 	for _, change := range changes {
 		change(&deps)
@@ -37,5 +36,8 @@ func (w *Env) Created(name string, class *v1alpha1.ProxmoxNodeClass, changes ...
 func (w *Env) Store(claim, created *karpv1.NodeClaim) *karpv1.NodeClaim {
 	w.T.Helper()
 	w.Expect(store(w.T.Context(), w.Kube, claim, created)).To(gomega.Succeed())
+	if in, ok := w.Instances.VMs.Intent(claim); ok {
+		w.plans.Store(claim.UID, in)
+	}
 	return claim
 }

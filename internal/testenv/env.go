@@ -6,6 +6,7 @@ package testenv
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -63,6 +64,8 @@ type Env struct {
 	// KubeCluster is the UID of the Kubernetes cluster.
 	KubeCluster string
 	setup       setup
+	// plans are those that were stored, by the UID of the claim.
+	plans sync.Map
 }
 
 // New returns an Env with a fake Kubernetes API and a running Process. It needs a simulation.

@@ -17,7 +17,6 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
 // Objects are the objects of an Env in the Kubernetes API.
@@ -142,15 +141,6 @@ func (o *Objects) PendingPod(name, cpu string, changes ...func(*corev1.Pod)) *co
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
 	o.Expect(o.Kube.Status().Update(o.T.Context(), pod)).To(gomega.Succeed())
 	return pod
-}
-
-// Intent returns the intent of a claim.
-func (o *Objects) Intent(claim *karpv1.NodeClaim) instance.Intent {
-	o.T.Helper()
-	in, ok, err := instance.ReadIntent(claim)
-	o.Expect(err).NotTo(gomega.HaveOccurred())
-	o.Expect(ok).To(gomega.BeTrue(), "nodeclaim %s has an intent", claim.Name)
-	return in
 }
 
 // Reload updates an object to what is stored in the API.

@@ -14,6 +14,8 @@ import (
 
 	"github.com/onsi/gomega"
 	"github.com/onsi/gomega/types"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
@@ -27,6 +29,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
 // Components are the parts of the controller that act on VMs.
@@ -124,22 +128,65 @@ func (p *Process) Planned(name string, class *v1alpha1.ProxmoxNodeClass, changes
 	return p.env.SetPlanned(claim, class, in)
 }
 
+// Intent returns what a claim's VM is: what its configuration shows, or else the plan that was stored.
+func (w *Env) Intent(claim *karpv1.NodeClaim) instance.Intent {
+	w.T.Helper()
+	in, ok := instance.ReadIntent(claim)
+	w.Expect(ok).To(gomega.BeTrue(), "nodeclaim %s has a VM", claim.Name)
+	if plan, planned := w.plans.Load(claim.UID); planned && plan.(instance.Intent).VMID == in.VMID && plan.(instance.Intent).Parked == in.Parked {
+		in = plan.(instance.Intent)
+	}
+	if w.Process != nil {
+		if known, _ := w.Instances.VMs.Intent(claim); known.Known && known.Parked == in.Parked {
+			in = known
+		}
+	}
+	if in.Region != Region {
+		return in
+	}
+	for _, guest := range w.Sim.Guests() {
+		if guest.VMID != in.VMID {
+			continue
+		}
+		cfg := proxmox.VMConfig{Options: guest.Options}
+		if id, ok := instance.ReadIdentity(in.Region, cfg); ok && id.ClaimUID == string(claim.UID) && vmconfig.IsConfigured(cfg, in.VMID) {
+			return instance.ObservedIntent(in, instance.NewVM(id, guest.Host, cfg), in.ResourcePool)
+		}
+	}
+	return in
+}
+
 // SetPlanned stores a plan as core stores the result of Create.
 func (w *Env) SetPlanned(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) *karpv1.NodeClaim {
 	w.T.Helper()
 	w.Expect(StorePlan(w.T.Context(), w.Kube, claim, class, in)).To(gomega.Succeed())
+	w.plans.Store(claim.UID, in)
 	return claim
 }
 
 // StorePlan is SetPlanned with any client, also one that fails.
 func StorePlan(ctx context.Context, kube client.Client, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) error {
 	created := &karpv1.NodeClaim{}
-	created.Annotations, created.Labels = in.Annotations(class), in.Labels()
-	if in.IsUnplaceable() {
-		created.Labels = nil
-	}
-	created.Status.ProviderID, created.Status.ImageID = in.ProviderID(), in.ImageID
+	SetStored(created, class, in)
 	return store(ctx, kube, claim, created)
+}
+
+// SetStored sets on a claim what Create returns with a plan.
+func SetStored(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) {
+	claim.Annotations, claim.Status.ProviderID, claim.Status.ImageID = in.Annotations(class), in.ProviderID(), in.ImageID
+	if !in.IsUnplaceable() {
+		claim.Labels = maps.Clone(claim.Labels)
+		if claim.Labels == nil {
+			claim.Labels = map[string]string{}
+		}
+		maps.Copy(claim.Labels, in.Labels())
+	}
+	if !in.Parked {
+		claim.Status.Capacity = corev1.ResourceList{
+			corev1.ResourceCPU: *resource.NewQuantity(int64(in.Cores), resource.DecimalSI), corev1.ResourceMemory: *resource.NewQuantity(int64(in.MemoryMiB)<<20, resource.BinarySI),
+			corev1.ResourceEphemeralStorage: *resource.NewQuantity(in.DiskBytes, resource.BinarySI),
+		}
+	}
 }
 
 // store does what core does with the result of Create: it patches first the metadata and then the

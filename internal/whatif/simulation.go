@@ -112,10 +112,10 @@ func newSimulation(ctx context.Context, settings operator.Settings, core *coreop
 
 // addCore adds the cloud provider and core's controllers.
 func (s *simulation) addCore(options *operator.Options) {
-	store := nodeoverlay.NewInstanceTypeStore()
+	store := s.vms.Overlays
 	own := cloudprovider.New(cloudprovider.Deps{
 		Kube: s.kube, VMs: s.vms.VMs, Planner: s.vms.Planner, Deleter: s.vms.Deleter, Power: s.vms.Power, Types: s.types, Recorder: s.recorder,
-		Overlays: store, Clock: clock.RealClock{}, BootDataHash: s.bootDataHash,
+		Clock: clock.RealClock{}, BootDataHash: s.bootDataHash,
 		MigratedDriftAfter: options.MigratedDriftAfter, HostDriftAfter: options.HostDriftAfter, DrainMaintenance: options.HostMaintenancePolicy == maintenance.PolicyDrain,
 		Repair: options.RepairTolerations(), ReplacementMaxFraction: options.RestartPolicy().ReplacementMaxFraction,
 	})
@@ -174,8 +174,7 @@ func (s *simulation) addObjects() error {
 // The controller recreates them after a timeout, the plan at once.
 func (s *simulation) dropParked(claims *karpv1.NodeClaimList) (err error) {
 	claims.Items = slices.DeleteFunc(claims.Items, func(claim karpv1.NodeClaim) bool {
-		in, _, problem := instance.ReadIntent(&claim)
-		if problem != nil || !in.Parked {
+		if claim.Status.ProviderID == "" || len(claim.Status.Capacity) > 0 {
 			return false
 		}
 		err = errors.Join(err, s.delete(&claim))

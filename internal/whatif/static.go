@@ -21,7 +21,6 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	podexplain "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/pod/explain"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
 // replaceStatic replaces a drifted Node of a static NodePool as core does, whether its pods
@@ -77,11 +76,7 @@ func (s *simulation) launchStatic(pool *karpv1.NodePool) (string, error) {
 	if err != nil || claim == nil {
 		return "", err
 	}
-	in, _, err := instance.ReadIntent(claim)
-	if err != nil {
-		return "", err
-	}
-	if in.Parked {
+	if len(claim.Status.Capacity) == 0 { // it waits for capacity
 		s.vms.Planner.Release(string(claim.UID))
 		return "", s.evict("", claim)
 	}

@@ -107,8 +107,8 @@ func (r *coreRound) sicken() bool {
 		return false
 	}
 	claim := pick(r.rand, claims)
-	in, ok, err := instance.ReadIntent(&claim)
-	return err == nil && ok && r.env.Sim.SetGuestHealth(in.VMID, pvesim.HealthSick) == nil
+	in, ok := instance.ReadIntent(&claim)
+	return ok && r.env.Sim.SetGuestHealth(in.VMID, pvesim.HealthSick) == nil
 }
 
 func (r *coreRound) scale() bool {

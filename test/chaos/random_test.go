@@ -219,8 +219,8 @@ func (r *round) launching() (claim karpv1.NodeClaim, in instance.Intent, found b
 		return claim, in, false
 	}
 	claim = pick(r.rand, claims)
-	in, ok, err := instance.ReadIntent(&claim)
-	return claim, in, err == nil && ok && !r.down[in.Host] && in.Host != r.removed && !r.inactive[storageOf{in.Host, diskStorage}]
+	in, ok := instance.ReadIntent(&claim)
+	return claim, in, ok && !r.down[in.Host] && in.Host != r.removed && !r.inactive[storageOf{in.Host, diskStorage}]
 }
 
 // takeAddress gives another user's guest the address of one of our claims.
@@ -252,8 +252,8 @@ func (r *round) powerOff() bool {
 		return false
 	}
 	claim := pick(r.rand, claims)
-	in, ok, err := instance.ReadIntent(&claim)
-	return err == nil && ok && r.env.Sim.PowerOffGuest(in.VMID) == nil
+	in, ok := instance.ReadIntent(&claim)
+	return ok && r.env.Sim.PowerOffGuest(in.VMID) == nil
 }
 
 // stopDisturbing ends all faults and outages.

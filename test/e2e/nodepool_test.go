@@ -4,7 +4,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -192,13 +191,13 @@ func hasTimeline(claim *karpv1.NodeClaim) error {
 // hasIntent returns an error unless the VM is planned.
 func hasIntent(claim *karpv1.NodeClaim) error { _, err := intent(claim); return err }
 
-// intent returns the VMID in a NodeClaim's intent.
+// intent returns the VMID of a NodeClaim's VM.
 func intent(claim *karpv1.NodeClaim) (int, error) {
-	var in struct{ VMID int }
-	if err := json.Unmarshal([]byte(claim.Annotations[v1alpha1.AnnotationLaunchIntent]), &in); err != nil {
-		return 0, fmt.Errorf("reading intent of claim %s: %w", claim.Name, err)
+	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
+	if err != nil {
+		return 0, fmt.Errorf("claim %s: %w", claim.Name, err)
 	}
-	return in.VMID, nil
+	return id.VMID, nil
 }
 
 // node returns a NodeClaim's Node.

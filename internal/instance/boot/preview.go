@@ -27,30 +27,36 @@ import (
 const sampleToken = "abcdef.0123456789abcdef"
 
 // Preview renders the boot data of a NodeClass. With a Claim it is that of the Claim's
-// VM, as far as it is planned; without one, that of a sample VM. The join token and the
-// addresses of the Host's bridges are samples in either case.
+// VM, as far as the Claim shows it; without one, that of a sample VM. The join token, MAC
+// addresses and the addresses of the Host's bridges are samples in either case.
 func (s Source) Preview(ctx context.Context, class *v1alpha1.ProxmoxNodeClass, claim *karpv1.NodeClaim) (bootdata.Files, error) {
-	source, data, err := s.previewData(ctx, class, claim, inventory.View{})
+	var planned *instance.Intent
+	if claim == nil {
+		claim = sampleClaim(class)
+	} else if in, ok := instance.ReadIntent(claim); ok {
+		held := in.Network.Addresses()
+		in.MACs, in.Network = sampleNetwork(class)
+		in.Network = in.Network.WithAddresses(held)
+		planned = &in
+	}
+	source, data, err := s.previewData(ctx, class, claim, planned, inventory.View{})
 	if err != nil {
 		return bootdata.Files{}, err
 	}
 	return source.render(data)
 }
 
-// previewData returns the templates of a NodeClass, and the data that Preview renders them
-// with. Bridges that the view does not have get sample addresses.
+// previewData returns the templates of a NodeClass, and the data that they are rendered with for a plan
+// of a VM; nil is that of a sample. Bridges that the view does not have get sample addresses.
 func (s Source) previewData(
-	ctx context.Context, class *v1alpha1.ProxmoxNodeClass, claim *karpv1.NodeClaim, view inventory.View,
+	ctx context.Context, class *v1alpha1.ProxmoxNodeClass, claim *karpv1.NodeClaim, planned *instance.Intent, view inventory.View,
 ) (templates, bootdata.Data, error) {
 	intent := sampleIntent("region", "host")
-	if claim == nil {
-		claim = sampleClaim(class)
+	if planned != nil {
+		intent = *planned
+	} else {
 		intent.Disks = class.Spec.Disks
 		intent.MACs, intent.Network = sampleNetwork(class)
-	} else if planned, ok, err := instance.ReadIntent(claim); err != nil {
-		return templates{}, bootdata.Data{}, err
-	} else if ok {
-		intent = planned
 	}
 	source, err := s.templates(ctx, class.Spec.MetadataOptions)
 	if err != nil {
@@ -96,9 +102,9 @@ func sampleClaim(class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
 	return claim
 }
 
-// plannedSample returns a sample Claim with a plan, so templates are rendered with the
+// plannedSample returns a plan for a sample Claim, so templates are rendered with the
 // interfaces and addresses that VMs will have; nil while no Template is known.
-func plannedSample(view inventory.View, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
+func plannedSample(view inventory.View, class *v1alpha1.ProxmoxNodeClass, claim *karpv1.NodeClaim) *instance.Intent {
 	for _, entry := range class.Status.SelectedZones {
 		zone, err := v1alpha1.ParseTemplateZone(entry)
 		if err != nil {
@@ -112,7 +118,7 @@ func plannedSample(view inventory.View, class *v1alpha1.ProxmoxNodeClass) *karpv
 		if err != nil {
 			continue
 		}
-		claim, in := sampleClaim(class), sampleIntent(zone.Region, zone.Host)
+		in := sampleIntent(zone.Region, zone.Host)
 		in.MACs, in.Disks = map[string]string{}, class.Spec.Disks
 		for _, i := range layout.Interfaces {
 			in.MACs[i.Slot] = vmconfig.DeriveMAC(view.Snapshots[zone.Region].Options.MACPrefix, string(claim.UID), i.Slot, func(string) bool { return false })
@@ -121,9 +127,7 @@ func plannedSample(view inventory.View, class *v1alpha1.ProxmoxNodeClass) *karpv
 			// An exhausted AddressPool does not make the templates invalid.
 			in.Network, _ = layout.Assign(network.Request{Region: zone.Region, Host: zone.Host, Key: string(claim.UID)})
 		}
-		in.ClaimUID, claim.Status.ProviderID = claim.UID, in.ProviderID()
-		claim.Annotations = map[string]string{v1alpha1.AnnotationLaunchIntent: in.Encode()}
-		return claim
+		return &in
 	}
 	return nil
 }

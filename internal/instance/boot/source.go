@@ -52,7 +52,8 @@ func (s Source) Check(ctx context.Context, view inventory.View, class *v1alpha1.
 		_, err := s.CloudInit(ctx, class)
 		return err
 	}
-	source, data, err := s.previewData(ctx, class, plannedSample(view, class), view)
+	claim := sampleClaim(class)
+	source, data, err := s.previewData(ctx, class, claim, plannedSample(view, class, claim), view)
 	if err != nil {
 		return err
 	}

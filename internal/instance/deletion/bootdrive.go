@@ -34,9 +34,9 @@ func (e *BootDriveError) Unwrap() error { return e.Err }
 // attached ISO without an error, and the next start would fail. It returns a
 // *BootDriveError if the drive could not be deleted.
 func (d *Deleter) CleanupBootDrive(ctx context.Context, claim *karpv1.NodeClaim) error {
-	in, ok, err := instance.ReadIntent(claim)
-	if err != nil {
-		return err
+	in, ok := d.deps.IntentOf(claim)
+	if ok && !in.Known {
+		return fmt.Errorf("the configuration of VM %d in region %s: %w", in.VMID, in.Region, instance.ErrNotPolled)
 	}
 	var failure error
 	if ok && in.ISOStorage != "" {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -94,7 +95,7 @@ func (a *attempt) mayBeOurs(cfg proxmox.VMConfig, host string) bool {
 // anymore, so a VM that cannot be read was not created by us, unless an administrator
 // moved it, which is unlikely for a VM that never ran.
 func (a *attempt) confirmInvisible(ctx context.Context) (bool, error) {
-	if !a.hasIntent || a.intent.ResourcePool == "" || a.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" {
+	if !a.isInResourcePool(ctx) || a.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" {
 		return false, &instance.BlockedError{Reason: v1alpha1.EventVMNotVisible, Message: instance.NotVisibleMessage(a.id.Region, a.id.VMID, "deleted")}
 	}
 	log.FromContext(ctx).Info("skipping VM that the token may not read", "vmid", a.id.VMID, "region", a.id.Region,
@@ -102,13 +103,20 @@ func (a *attempt) confirmInvisible(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
+// isInResourcePool reports whether the VM was to become a member of a resource pool.
+func (a *attempt) isInResourcePool(ctx context.Context) bool {
+	if a.intent.Known {
+		return a.intent.ResourcePool != ""
+	}
+	class := &v1alpha1.ProxmoxNodeClass{}
+	err := a.deps.Kube.Get(ctx, client.ObjectKey{Name: a.claim.Spec.NodeClassRef.Name}, class)
+	return err == nil && class.Spec.ResourcePool != ""
+}
+
 // ensureCloneEnded cancels the clone of this Claim and reports whether no clone of an
 // unfinished launch can still create the VM.
 func (a *attempt) ensureCloneEnded(ctx context.Context) (bool, error) {
 	if a.deps.Launches.Get(string(a.claim.UID)).HasNoClone() {
-		return true, nil
-	}
-	if !a.hasIntent && !a.unreadableIntent {
 		return true, nil
 	}
 	own := a.deps.Launches.CloneTask(a.claim)
@@ -125,13 +133,26 @@ func (a *attempt) ensureCloneEnded(ctx context.Context) (bool, error) {
 			case task.UPID == own:
 				// A canceled clone may or may not be rolled back: the next call checks.
 				return false, instance.IgnoreNotFound(a.client.CancelTask(ctx, task.UPID))
-			case own == "" && (a.unreadableIntent || task.ID == fmt.Sprint(a.intent.TemplateID)) && !a.deps.Launches.IsCloneOfOther(string(a.claim.UID), task.UPID):
+			case own == "" && (a.intent.TemplateID == 0 || task.ID == fmt.Sprint(a.intent.TemplateID)) && !a.deps.Launches.IsCloneOfOther(string(a.claim.UID), task.UPID):
 				// It could be ours, of a controller that stopped before it recorded the task.
-				return false, nil
+				return false, a.cancelOwnClone(ctx, task.UPID)
 			}
 		}
 	}
 	return true, nil
+}
+
+// cancelOwnClone cancels a clone whose log names a disk of the Claim's VM. As long as the log names
+// none, such as of a clone that waits for its storage, the clone may be that of another.
+func (a *attempt) cancelOwnClone(ctx context.Context, clone proxmox.UPID) error {
+	lines, err := a.client.TaskLog(ctx, clone)
+	if err != nil {
+		return blocked(instance.IgnoreNotFound(err), unreachable(clone.Host()))
+	}
+	if !slices.ContainsFunc(createdIn(lines), func(disk string) bool { return proxmox.IsDiskOf(disk, a.id.VMID) }) {
+		return nil
+	}
+	return instance.IgnoreNotFound(a.client.CancelTask(ctx, clone))
 }
 
 // isCloneHostDown reports whether the Host of the Template is offline or was removed, while the
@@ -145,9 +166,9 @@ func (a *attempt) isCloneHostDown(host string) bool {
 }
 
 // cloneHosts returns the Hosts on which the clone could run: that of the Template, or all
-// if the intent cannot be read.
+// if it is not known.
 func (a *attempt) cloneHosts() []string {
-	if !a.unreadableIntent {
+	if a.intent.TemplateHost != "" {
 		return []string{a.intent.TemplateHost}
 	}
 	snapshot := a.deps.Inventory.View().Snapshots[a.id.Region]

@@ -14,7 +14,6 @@ import (
 
 	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -67,11 +66,7 @@ func (d *Deleter) Delete(ctx context.Context, claim *karpv1.NodeClaim) (deleted 
 	if cause := d.deps.CheckRegion(claim); cause != nil {
 		return a.deleteUnconfigured(unlimited, cause)
 	}
-	if a.intent, a.hasIntent, err = instance.ReadIntent(claim); err != nil {
-		// The VM's mark identifies it, and its boot drive is identified by its name.
-		log.FromContext(ctx).Error(err, "deleting VM without its launch intent")
-		a.hasIntent, a.unreadableIntent = false, true
-	}
+	a.intent, _ = d.deps.IntentOf(claim)
 	deleted, err = a.run(ctx)
 	if cause, ok := errors.AsType[*instance.BlockedError](err); ok && a.isUnreachable(cause) {
 		return a.deleteUnreachable(unlimited, cause)
@@ -85,13 +80,11 @@ func (d *Deleter) Delete(ctx context.Context, claim *karpv1.NodeClaim) (deleted 
 // attempt is one attempt to delete a Claim's VM.
 type attempt struct {
 	*Deleter
-	client    proxmox.Client
-	claim     *karpv1.NodeClaim
-	id        instance.Identity
-	intent    instance.Intent
-	hasIntent bool
-	// unreadableIntent: there is an intent, but this controller cannot read it.
-	unreadableIntent bool
+	client proxmox.Client
+	claim  *karpv1.NodeClaim
+	id     instance.Identity
+	// intent is what is known of the VM. The deletion searches for what is not.
+	intent instance.Intent
 }
 
 // isNotLaunched reports whether nothing was created for the Claim on Proxmox: it is parked, or
@@ -114,11 +107,10 @@ func (a *attempt) isNotLaunched() (notLaunched, unknown bool) {
 	return notLaunched, unknown
 }
 
-// mayHaveBegun reports whether requests of the launch were sent as far as is known, or its plan
-// cannot be read.
+// mayHaveBegun reports whether requests of the launch were sent as far as is known.
 func (a *attempt) mayHaveBegun(view inventory.View, progress instance.Progress) bool {
 	state := a.deps.Launches.Get(string(a.claim.UID))
-	return !a.hasIntent || state.Started || state.Completed || a.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" ||
+	return state.Started || state.Completed || a.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" ||
 		a.intent.IsListed(view) || progress.HasReached(instance.PhaseHostAwake) || progress.HasReached(instance.PhaseCloning)
 }
 
@@ -198,7 +190,7 @@ func (a *attempt) refuseUnadopted(ctx context.Context, host string) error {
 // recordHost records the Host of a VM that was moved since the deletion was requested. If the
 // controller does not see the end of the destroy, it searches there for disks that were left.
 func (a *attempt) recordHost(ctx context.Context, host string) error {
-	if a.unreadableIntent || host == instance.RecordedHost(a.claim) {
+	if host == instance.RecordedHost(a.claim) {
 		return nil
 	}
 	cfg, err := a.client.VMConfig(ctx, host, a.id.VMID)
@@ -215,7 +207,7 @@ func (a *attempt) deleteBootDrive(ctx context.Context, vmHost string) error {
 	if a.claim.Annotations[v1alpha1.AnnotationBootDataStatus] == v1alpha1.BootDataInitialized {
 		return nil
 	}
-	if !a.hasIntent {
+	if !a.intent.Known {
 		a.deleteFoundBootDrives(ctx)
 		return nil
 	}

@@ -6,8 +6,10 @@ package deletion
 import (
 	"context"
 	"fmt"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -33,15 +35,15 @@ var createdDisk = regexp.MustCompile(`^(?:\s*Logical volume "|Formatting '(?:\S*
 // tasks on the Template's Host. Proxmox deletes them when a clone fails, but leaves those
 // on a storage that is inactive at that moment. Only disks that our clones created are
 // deleted: their logs name them.
-func (a *attempt) deleteClonedDisks(ctx context.Context, tasks []proxmox.TaskStatus) error {
+func (a *attempt) deleteClonedDisks(ctx context.Context, host string, tasks []proxmox.TaskStatus) error {
 	created := map[string]bool{}
 	for _, task := range tasks {
-		if task.UPID.Kind() != instance.TaskClone || task.ID != strconv.Itoa(a.intent.TemplateID) || !task.Ended() || task.Succeeded() {
+		if task.UPID.Kind() != instance.TaskClone || a.intent.TemplateID != 0 && task.ID != strconv.Itoa(a.intent.TemplateID) || !task.Ended() || task.Succeeded() {
 			continue
 		}
 		disks, err := a.createdDisks(ctx, task.UPID)
 		if err != nil {
-			return blocked(err, unreachable(a.intent.TemplateHost))
+			return blocked(err, unreachable(host))
 		}
 		for _, disk := range disks {
 			if proxmox.IsDiskOf(disk, a.id.VMID) {
@@ -52,11 +54,11 @@ func (a *attempt) deleteClonedDisks(ctx context.Context, tasks []proxmox.TaskSta
 	if len(created) == 0 {
 		return nil
 	}
-	volumes, err := a.client.Volumes(ctx, a.intent.Host, a.intent.Storage, "images")
+	var leaked []string
+	volumes, err := a.diskVolumes(ctx)
 	if err != nil {
 		return a.blockedByDisks(err)
 	}
-	var leaked []string
 	for _, volume := range volumes {
 		if _, name, _ := strings.Cut(volume.ID, ":"); volume.VMID == a.id.VMID && created[path.Base(name)] {
 			leaked = append(leaked, volume.ID)
@@ -64,6 +66,25 @@ func (a *attempt) deleteClonedDisks(ctx context.Context, tasks []proxmox.TaskSta
 	}
 	a.reportHiddenDisks(ctx)
 	return a.blockedByDisks(a.deleteDisks(ctx, a.client, a.id, a.intent.Host, leaked))
+}
+
+// diskVolumes lists the volumes on the storage of the VM's disks, or on all that it could be.
+func (a *attempt) diskVolumes(ctx context.Context) (out []proxmox.Volume, err error) {
+	storages := []string{a.intent.Storage}
+	if snapshot := a.deps.Inventory.View().Snapshots[a.id.Region]; a.intent.Storage == "" && snapshot != nil {
+		storages = slices.DeleteFunc(snapshot.StoragesOf(a.intent.Host), func(storage string) bool {
+			row := snapshot.Storages[inventory.StorageKey{Host: a.intent.Host, Storage: storage}]
+			return !row.Available || !slices.Contains(row.Content, "images")
+		})
+	}
+	for _, storage := range storages {
+		volumes, err := a.client.Volumes(ctx, a.intent.Host, storage, "images")
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, volumes...)
+	}
+	return out, nil
 }
 
 func (a *attempt) blockedByDisks(err error) error {

@@ -119,7 +119,7 @@ func (a *attempt) deleteEarlierLeaks(ctx context.Context) error {
 	if _, taken := a.deps.Inventory.View().Guest(a.id.Region, a.id.VMID); taken {
 		return nil // a disk of that name may be its own
 	}
-	launching := a.hasIntent && a.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == ""
+	launching := a.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == ""
 	since := a.claim.DeletionTimestamp.Time
 	if launching {
 		since = a.intent.Time
@@ -128,16 +128,21 @@ func (a *attempt) deleteEarlierLeaks(ctx context.Context) error {
 	if err != nil || !launching {
 		return err
 	}
-	if a.isCloneHostDown(a.intent.TemplateHost) {
-		log.FromContext(ctx).Info("not searching for disks of a failed clone, because the host of the template is down", "host", a.intent.TemplateHost, "vmid", a.id.VMID)
-		return nil
-	}
-	if a.intent.TemplateHost != host {
-		if tasks, err = recentTasks(ctx, a.client, a.intent.TemplateHost, since); err != nil {
+	for _, cloneHost := range a.cloneHosts() {
+		if a.isCloneHostDown(cloneHost) {
+			log.FromContext(ctx).Info("not searching for disks of a failed clone, because the host of the template is down", "host", cloneHost, "vmid", a.id.VMID)
+			continue
+		}
+		if cloneHost != host {
+			if tasks, err = recentTasks(ctx, a.client, cloneHost, since); err != nil {
+				return err
+			}
+		}
+		if err := a.deleteClonedDisks(ctx, cloneHost, tasks); err != nil {
 			return err
 		}
 	}
-	return a.deleteClonedDisks(ctx, tasks)
+	return nil
 }
 
 // deleteDestroyedDisks deletes the disks that our destroys of a VM since a time left. It

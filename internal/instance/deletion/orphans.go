@@ -122,7 +122,7 @@ func (d *Deleter) deleteOrphanedDisks(ctx context.Context, client proxmox.Client
 // checkOrphanLock returns a BlockedError if a clone or destroy of an orphan left it locked.
 func (d *Deleter) checkOrphanLock(ctx context.Context, client proxmox.Client, vm instance.VM, found result) error {
 	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{UID: types.UID(vm.ClaimUID)}}
-	a := &attempt{Deleter: d, client: client, claim: claim, id: vm.Identity, unreadableIntent: true}
+	a := &attempt{Deleter: d, client: client, claim: claim, id: vm.Identity}
 	_, err := a.confirm(ctx, found, vm.Host)
 	return err
 }
@@ -174,7 +174,7 @@ func (d *Deleter) readBootDrives(ctx context.Context, client proxmox.Client, key
 	return out, nil
 }
 
-// deleteFoundBootDrives deletes the boot drive of a Claim whose intent cannot be read,
+// deleteFoundBootDrives deletes the boot drive of a Claim whose plan is not known,
 // wherever it is. Garbage collection finds what cannot be deleted now.
 func (a *attempt) deleteFoundBootDrives(ctx context.Context) {
 	snapshot := a.deps.Inventory.View().Snapshots[a.id.Region]
@@ -195,7 +195,7 @@ func (a *attempt) deleteFoundBootDrives(ctx context.Context) {
 			}
 		}
 		if err != nil {
-			log.FromContext(ctx).Error(err, "deleting boot drive without the launch intent failed", "host", key.Host, "storage", key.Storage)
+			log.FromContext(ctx).Error(err, "deleting boot drive failed", "host", key.Host, "storage", key.Storage)
 		}
 	}
 }

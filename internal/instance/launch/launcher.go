@@ -17,7 +17,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -25,6 +24,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
@@ -38,9 +38,10 @@ type Launcher struct {
 	stats   Stats
 }
 
-// Planner plans parked Claims once there is capacity.
+// Planner plans parked Claims once there is capacity, and those that another process planned.
 type Planner interface {
 	Unpark(context.Context, *karpv1.NodeClaim, *v1alpha1.ProxmoxNodeClass, instance.Intent) (instance.Intent, error)
+	Resume(context.Context, *karpv1.NodeClaim, *v1alpha1.ProxmoxNodeClass, instance.Intent, *ownership.Mark) (instance.Intent, error)
 }
 
 // Stats are what the Launcher records about launches.
@@ -60,6 +61,11 @@ func (l *Launcher) IsCompleted(claim *karpv1.NodeClaim) bool {
 	return l.deps.Launches.Get(string(claim.UID)).Completed
 }
 
+// Intent returns what is known about a Claim's VM.
+func (l *Launcher) Intent(claim *karpv1.NodeClaim) (instance.Intent, bool) {
+	return l.deps.IntentOf(claim)
+}
+
 // Launch resumes a Claim's launch and returns when its VM runs. It waits for Proxmox's
 // tasks. A *instance.LaunchError means that the launch failed permanently,
 // instance.ErrClaimBusy that another operation on the Claim is in progress,
@@ -69,14 +75,11 @@ func (l *Launcher) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v
 	if l.IsCompleted(claim) {
 		return nil
 	}
-	in, ok, err := l.plan(claim, class)
-	if err != nil {
-		return &instance.LaunchError{Reason: v1alpha1.EventInvalidLaunchIntent, Err: err}
-	}
-	if !ok {
+	stored, ok := instance.ReadIntent(claim)
+	if !ok || instance.LaunchedByOther(claim) {
 		return nil
 	}
-	client, err := l.deps.Clients.Get(in.Region)
+	client, err := l.deps.Clients.Get(stored.Region)
 	if err != nil {
 		return err
 	}
@@ -85,21 +88,17 @@ func (l *Launcher) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v
 		return instance.ErrClaimBusy
 	}
 	defer release()
-	// After a restart the ledger is empty.
-	l.deps.Inventory.Ledger().Restore(in.Reservation(claim))
-	if in.Parked {
-		if in, err = l.planner.Unpark(ctx, claim, class, in); err != nil {
-			return err
-		}
+	a := &attempt{
+		Launcher: l, client: client, claim: claim, class: class, intent: stored, id: instance.NewIdentity(l.deps.KubeCluster, stored.ID(), claim),
+		log: log.FromContext(ctx), progress: instance.ReadProgress(claim),
 	}
-	if err := l.recordUnparked(ctx, claim, class, in); err != nil {
+	if err := a.plan(ctx); err != nil {
 		return err
 	}
-	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("region", in.Region, "host", in.Host, "vmid", in.VMID))
-	a := &attempt{
-		Launcher: l, client: client, claim: claim, class: class, intent: in, id: instance.NewIdentity(l.deps.KubeCluster, in.ID(), claim),
-		fresh: l.deps.Launches.Get(string(claim.UID)).IsFresh(), log: log.FromContext(ctx), progress: instance.ReadProgress(claim),
-	}
+	in := a.intent
+	a.fresh = l.deps.Launches.Get(string(claim.UID)).IsFresh()
+	a.log = log.FromContext(ctx).WithValues("region", in.Region, "host", in.Host, "vmid", in.VMID)
+	ctx = log.IntoContext(ctx, a.log)
 	if err := a.ensureAwake(ctx); err != nil {
 		return err
 	}
@@ -113,48 +112,104 @@ func (l *Launcher) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v
 	return nil
 }
 
-// plan returns the plan of a Claim's VM; false if it has none. The plan that core stored is used only
-// if this process did not plan the VM, and only for a VM that the class and the settings allow.
-func (l *Launcher) plan(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) (instance.Intent, bool, error) {
-	if in, ok := l.deps.Launches.Plan(string(claim.UID)); ok && in.ProviderID() == claim.Status.ProviderID {
-		return in, true, nil
+// plan sets the plan of the VM. If another process planned it, plan reads how far that came: a
+// configured VM shows its plan, and any other is planned again.
+func (a *attempt) plan(ctx context.Context) (err error) {
+	uid := string(a.claim.UID)
+	if in, ok := a.deps.Launches.Plan(uid); ok && in.ProviderID() == a.claim.Status.ProviderID {
+		a.intent = in
+	} else if err = a.resume(ctx); err != nil {
+		return err
+	} else {
+		a.deps.Launches.RecordResumed(uid, a.intent)
 	}
-	in, ok, err := instance.ReadIntent(claim)
-	if err != nil || !ok {
-		return in, false, err
-	}
-	return in, true, l.verifyPlan(claim, class, in)
-}
-
-func (l *Launcher) verifyPlan(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) error {
-	if !l.deps.Settings.VMIDs.Contains(in.VMID) {
-		return fmt.Errorf("VMID %d of NodeClaim %s is not one of the configured VMIDs, which are %d to %d without the excluded ones",
-			in.VMID, claim.Name, l.deps.Settings.VMIDs.From, l.deps.Settings.VMIDs.To)
-	}
-	if zone := claim.Labels[corev1.LabelTopologyZone]; zone != in.Host && !in.IsUnplaceable() {
-		return fmt.Errorf("NodeClaim %s was planned on host %s, and its label %s is %q", claim.Name, in.Host, corev1.LabelTopologyZone, zone)
-	}
-	if !slices.ContainsFunc(class.Status.SelectedZones, func(entry string) bool {
-		zone, err := v1alpha1.ParseTemplateZone(entry)
-		return err == nil && zone.Region == in.Region && zone.Host == in.Host
-	}) {
-		return fmt.Errorf("NodeClaim %s was planned on host %s of region %s, which is not one of NodeClass %s: %s",
-			claim.Name, in.Host, in.Region, class.Name, strings.Join(class.Status.SelectedZones, ", "))
-	}
-	return nil
-}
-
-// recordUnparked records on the Claim what was planned when there was capacity for it.
-func (l *Launcher) recordUnparked(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) error {
-	if in.Resources == nil {
-		return nil
-	}
-	if in.Encode() != claim.Annotations[v1alpha1.AnnotationLaunchIntent] {
-		if err := instance.Annotate(ctx, l.deps.Kube, claim, in.Annotations(class)); err != nil {
+	if a.intent.Parked {
+		if a.intent, err = a.planner.Unpark(ctx, a.claim, a.class, a.intent); err != nil {
 			return err
 		}
 	}
-	if len(claim.Status.Capacity) > 0 {
+	return a.recordPlan(ctx, a.claim, a.class, a.intent)
+}
+
+// resume sets the plan of a VM that another process planned.
+func (a *attempt) resume(ctx context.Context) (err error) {
+	if err := a.verify(a.claim, a.class, a.intent); err != nil {
+		return err
+	}
+	var cloned *ownership.Mark
+	if !a.intent.Parked {
+		if template, err := instance.FindTemplateHost(a.deps.Inventory.View(), a.class, a.intent); err == nil {
+			a.intent.TemplateHost = template
+		}
+		a.deps.Inventory.Ledger().Restore(a.intent.Reservation(a.claim))
+		if err := a.ensureAwake(ctx); err != nil {
+			return err
+		}
+		vm, pool, err := a.observe(ctx)
+		if err != nil {
+			return a.finalOrRetry(err)
+		}
+		a.existing = &vm.Config
+		if vmconfig.IsConfigured(vm.Config, a.intent.VMID) {
+			a.intent = instance.ObservedIntent(a.intent, vm, pool)
+			a.intent.Host = vm.Host
+			return nil
+		}
+		if mark, ok := ownership.Read(vm.Config.Description()); ok {
+			cloned = &mark
+		}
+	}
+	a.intent, err = a.planner.Resume(ctx, a.claim, a.class, a.intent, cloned)
+	if insufficient, ok := errors.AsType[*instance.InsufficientCapacityError](err); ok {
+		return &instance.LaunchError{Reason: v1alpha1.EventInsufficientCapacity, Err: insufficient}
+	}
+	return err
+}
+
+// observe reads the VM; the zero value if it does not exist, is not complete, or is another one, which
+// the launch distinguishes.
+func (a *attempt) observe(ctx context.Context) (vm instance.VM, pool string, err error) {
+	host := a.intent.Host
+	guest, listed := a.deps.Inventory.View().Guest(a.intent.Region, a.intent.VMID)
+	if listed {
+		host = guest.Host
+	}
+	cfg, err := a.client.VMConfig(ctx, host, a.intent.VMID)
+	if instance.IsNotVisible(err) || errors.Is(err, proxmox.ErrNotFound) {
+		return vm, "", nil
+	}
+	if owns, _ := a.id.Owns(cfg); err != nil || !owns || cfg.Lock() == instance.LockClone {
+		return vm, "", err
+	}
+	return instance.NewVM(a.id, host, cfg), guest.Pool, nil
+}
+
+// verify compares what core stored with the settings and the class. Labels and status of a Claim can be
+// written by others.
+func (l *Launcher) verify(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) error {
+	if !l.deps.Settings.VMIDs.Contains(in.VMID) {
+		return failf(v1alpha1.EventInvalidLaunchIntent, "VMID %d of NodeClaim %s is not one of the configured VMIDs, which are %d to %d without the excluded ones",
+			in.VMID, claim.Name, l.deps.Settings.VMIDs.From, l.deps.Settings.VMIDs.To)
+	}
+	if in.IsUnplaceable() || slices.ContainsFunc(class.Status.SelectedZones, func(entry string) bool {
+		zone, err := v1alpha1.ParseTemplateZone(entry)
+		return err == nil && zone.Region == in.Region && zone.Host == in.Host
+	}) {
+		return nil
+	}
+	return failf(v1alpha1.EventInvalidLaunchIntent, "host %s of region %s in the labels of NodeClaim %s is not one of NodeClass %s: %s",
+		in.Host, in.Region, claim.Name, class.Name, strings.Join(class.Status.SelectedZones, ", "))
+}
+
+// recordPlan records on the Claim what changed since core stored the plan: the class that the VM is
+// launched with, and the resources of a Claim that waited for capacity.
+func (l *Launcher) recordPlan(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) error {
+	if in.ClassHash == class.Hash() && claim.Annotations[v1alpha1.AnnotationNodeClassHash] != in.ClassHash {
+		if err := instance.Annotate(ctx, l.deps.Kube, claim, class.LaunchAnnotations()); err != nil {
+			return err
+		}
+	}
+	if in.Resources == nil || len(claim.Status.Capacity) > 0 {
 		return nil
 	}
 	return instance.WriteResources(ctx, l.deps.Kube, claim, *in.Resources)
@@ -172,6 +227,9 @@ type attempt struct {
 	// is nothing to read first.
 	fresh bool
 	log   logr.Logger
+
+	// existing is the configuration that was just read; nil if none was.
+	existing *proxmox.VMConfig
 
 	progressMu sync.Mutex
 	progress   instance.Progress
@@ -226,6 +284,9 @@ func (a *attempt) run(ctx context.Context) error {
 func (a *attempt) readExisting(ctx context.Context) (proxmox.VMConfig, error) {
 	if a.fresh {
 		return proxmox.VMConfig{}, nil
+	}
+	if a.existing != nil {
+		return *a.existing, nil
 	}
 	cfg, err := a.client.VMConfig(ctx, a.intent.Host, a.intent.VMID)
 	if instance.IsNotVisible(err) || errors.Is(err, proxmox.ErrNotFound) {

@@ -5,6 +5,8 @@
 package operations
 
 import (
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/deletion"
@@ -16,6 +18,7 @@ import (
 
 // Operations are the operations on VMs. Users take the one that they need.
 type Operations struct {
+	Overlays   *nodeoverlay.InstanceTypeStore
 	VMs        *instance.Provider
 	Planner    *plan.Planner
 	Launcher   *launch.Launcher
@@ -31,7 +34,11 @@ type Operations struct {
 func New(deps instance.Deps, types *instancetype.Provider, source boot.Source, metrics instance.Metrics) *Operations {
 	deps.Guard, deps.Launches, deps.Tasks = instance.NewGuard(), instance.NewLaunchTracker(), instance.NewTasks(deps.Settings, deps.Clock)
 	deps.HA = instance.NewHA(deps)
+	if deps.Overlays == nil {
+		deps.Overlays = nodeoverlay.NewInstanceTypeStore()
+	}
 	o := &Operations{
+		Overlays:   deps.Overlays,
 		VMs:        instance.NewProvider(deps),
 		Planner:    plan.New(deps, types, source.Reader, metrics),
 		Health:     launch.NewHealth(),

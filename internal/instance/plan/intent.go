@@ -24,7 +24,7 @@ import (
 func (p *Planner) newIntent(
 	view inventory.View, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, chosen placed, busy busyAddresses,
 ) (instance.Intent, error) {
-	vmid, err := p.pickVMID(view, chosen.Zone.Region, claim)
+	vmid, err := p.vmidOf(view, chosen.Zone.Region, claim)
 	if err != nil {
 		return instance.Intent{}, err
 	}
@@ -39,7 +39,7 @@ func (p *Planner) newIntent(
 		Cores: chosen.Need.CPUs, MemoryMiB: int(chosen.Need.MemoryBytes >> 20), DiskBytes: chosen.Need.DiskBytes, Price: chosen.Price,
 		ResourcePool: class.Spec.ResourcePool, Devices: chosen.Devices, Binding: instance.NewBinding(chosen.Binding),
 		HA:      class.Spec.HighAvailability.DeepCopy(),
-		Machine: chosen.machine.Name, Time: p.deps.Clock.Now().UTC(),
+		Machine: chosen.machine.Name, Time: p.plannedAt(claim), ClassHash: class.Hash(),
 	}
 	if err := chooseStorages(&in, view, class, template, chosen.Placement); err != nil {
 		return instance.Intent{}, err

@@ -29,6 +29,9 @@ type machineHolders struct {
 	holders map[string]string
 	// released are machines whose holder is being deleted.
 	released map[string]bool
+	// preferred is the machine that the VM was planned with before, and required the one that it was
+	// cloned with; empty if there is none.
+	preferred, required string
 }
 
 // readMachineHolders reads which machines of a class other Claims and Nodes hold. A
@@ -46,8 +49,14 @@ func (p *Planner) readMachineHolders(ctx context.Context, claim *karpv1.NodeClai
 	}
 	for i := range claims.Items {
 		other := &claims.Items[i]
-		in, ok, err := instance.ReadIntent(other)
-		if err != nil || !ok || in.Machine == "" || other.UID == claim.UID {
+		in, ok := p.deps.IntentOf(other)
+		if !ok || other.UID == claim.UID {
+			continue
+		}
+		if in.Machine == "" {
+			if !in.Known && !in.Parked && !instance.LaunchedByOther(other) && other.Spec.NodeClassRef.Name == class.Name {
+				return out, fmt.Errorf("NodeClass %s gives no machine while VM %d on host %s of NodeClaim %s was not read: it may be any of them", class.Name, in.VMID, in.Host, other.Name)
+			}
 			continue
 		}
 		out.holders[in.Machine] = "NodeClaim " + other.Name
@@ -104,7 +113,7 @@ func (p *Planner) placeMachine(
 	}
 	held := instance.HeldMachines(view, p.deps.KubeCluster)
 	var reasons []string
-	for _, machine := range class.Spec.Machines {
+	for _, machine := range read.candidates(class) {
 		chosen, err := p.placeOn(view, machine, request, held[machine.Name], read.holders[machine.Name])
 		if err == nil {
 			err = accept(placed{chosen, machine})
@@ -118,6 +127,18 @@ func (p *Planner) placeMachine(
 		return (held[m.Name] == "" && read.holders[m.Name] == "") || read.released[m.Name]
 	})
 	return placed{}, &noMachineError{class: class.Name, reasons: reasons, allHeld: !free}
+}
+
+// candidates returns the machines that a VM may be, in the order of preference.
+func (h machineHolders) candidates(class *v1alpha1.ProxmoxNodeClass) []v1alpha1.Machine {
+	machines := slices.Clone(class.Spec.Machines)
+	if h.required != "" {
+		return slices.DeleteFunc(machines, func(m v1alpha1.Machine) bool { return m.Name != h.required })
+	}
+	slices.SortStableFunc(machines, func(a, b v1alpha1.Machine) int {
+		return map[bool]int{true: -1}[a.Name == h.preferred] - map[bool]int{true: -1}[b.Name == h.preferred]
+	})
+	return machines
 }
 
 // acceptAny accepts every placement: only capacity and machines are checked.

@@ -122,9 +122,9 @@ func (p *Planner) parkUnplaceable(view inventory.View, claim *karpv1.NodeClaim, 
 
 // reserveVMID returns a parked intent that reserves a VMID and nothing else.
 func (p *Planner) reserveVMID(view inventory.View, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, zone placement.Zone) (instance.Intent, error) {
-	vmid, err := p.pickVMID(view, zone.Region, claim)
+	vmid, err := p.vmidOf(view, zone.Region, claim)
 	return instance.Intent{
-		Region: zone.Region, Host: zone.Host, VMID: vmid, ResourcePool: class.Spec.ResourcePool, Time: p.deps.Clock.Now().UTC(), Parked: true,
+		Region: zone.Region, Host: zone.Host, VMID: vmid, ResourcePool: class.Spec.ResourcePool, Time: p.plannedAt(claim), ClassHash: class.Hash(), Parked: true,
 	}, err
 }
 
@@ -136,7 +136,7 @@ func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1
 	if err := p.restore(ctx); err != nil {
 		return in, err
 	}
-	if in.IsUnplaceable() {
+	if _, known := p.types.Get(class, in.InstanceType); !known {
 		return in, p.keepParked(in, cmp.Or(p.CheckCapacity(claim, class), errors.New("nothing met the NodeClaim's requirements when it was created")))
 	}
 	zone := placement.Zone{Region: in.Region, Host: in.Host}
@@ -160,14 +160,14 @@ func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1
 	}
 	// The affinity counts only in a View without the Claim's own reservation.
 	request.Affinity = class.Spec.PlacementStrategy.PoolAffinity
+	if guest, listed := p.deps.Inventory.View().Guest(in.Region, in.VMID); listed {
+		return in, &instance.LaunchError{Reason: v1alpha1.EventVMIDTaken, Err: fmt.Errorf("guest %q took VMID %d", guest.Name, in.VMID)}
+	}
 	unparked, err := p.reserve(ctx, claim, p.deps.Inventory.Ledger().Replace, func(view inventory.View) (instance.Intent, error) {
 		var planned instance.Intent
 		_, err := p.placeMachine(view, class, request, holders, func(chosen placed) (err error) {
 			planned, err = p.newIntent(view, claim, class, chosen, busy)
 			planned.Resources = in.Resources
-			if err == nil && planned.VMID != in.VMID {
-				err = &instance.LaunchError{Reason: v1alpha1.EventVMIDTaken, Err: fmt.Errorf("another guest took VMID %d", in.VMID)}
-			}
 			return err
 		})
 		return planned, err

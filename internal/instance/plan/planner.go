@@ -67,6 +67,25 @@ func (o Overlay) NodeResources(types *instancetype.Provider, class *v1alpha1.Pro
 	return &instance.NodeResources{Capacity: it.Capacity.DeepCopy(), Allocatable: it.Allocatable().DeepCopy()}, nil
 }
 
+// Overlay returns a function that applies the NodeOverlays of the Claim's NodePool, so
+// the planned VM is the one that core scheduled for.
+func (p *Planner) Overlay(claim *karpv1.NodeClaim) Overlay {
+	pool, ok := claim.Labels[karpv1.NodePoolLabelKey]
+	if !ok {
+		return nil
+	}
+	return func(its []*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error) {
+		overlaid, err := p.deps.Overlays.ApplyAll(pool, its)
+		if cloudprovider.IsUnevaluatedNodePoolError(err) {
+			return its, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("applying node overlays: %w", err)
+		}
+		return overlaid, nil
+	}
+}
+
 // Options modify what a Claim may get.
 type Options struct {
 	Overlay Overlay
@@ -136,7 +155,11 @@ func (p *Planner) RestoreReservation(claims ...karpv1.NodeClaim) {
 		if _, ok := known[string(claims[i].UID)]; ok {
 			continue
 		}
-		if in, ok, err := instance.ReadIntent(&claims[i]); err == nil && ok {
+		if in, ok := p.deps.IntentOf(&claims[i]); ok && !instance.LaunchedByOther(&claims[i]) {
+			if size, known := p.types.Size(in.InstanceType); known && !in.Known {
+				// The capacity of a Node is smaller than the memory of its VM.
+				in.MemoryMiB = max(in.MemoryMiB, int(size.MemoryBytes>>20))
+			}
 			missing = append(missing, in.Reservation(&claims[i]))
 		}
 	}
@@ -220,6 +243,22 @@ func (p *Planner) reserve(ctx context.Context, claim *karpv1.NodeClaim, reserve 
 
 // rangeFullBackoff is how long a region without free VMIDs is not offered.
 const rangeFullBackoff = time.Minute
+
+// vmidOf returns the VMID of a Claim's VM: that of its providerID if it has one.
+func (p *Planner) vmidOf(view inventory.View, region string, claim *karpv1.NodeClaim) (int, error) {
+	if id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID); err == nil && id.Region == region {
+		return id.VMID, nil
+	}
+	return p.pickVMID(view, region, claim)
+}
+
+// plannedAt returns the time from which a launch is measured, which survives a restart.
+func (p *Planner) plannedAt(claim *karpv1.NodeClaim) time.Time {
+	if claim.CreationTimestamp.IsZero() {
+		return p.deps.Clock.Now().UTC()
+	}
+	return claim.CreationTimestamp.UTC()
+}
 
 // pickVMID chooses the VMID of a Claim's VM.
 func (p *Planner) pickVMID(view inventory.View, region string, claim *karpv1.NodeClaim) (int, error) {

@@ -53,10 +53,7 @@ func (e *Env) addressViolations(p *Process, want map[int]*karpv1.NodeClaim) (vio
 
 // addressesOf returns the addresses in a NodeClaim's intent.
 func addressesOf(claim *karpv1.NodeClaim) []netip.Addr {
-	in, _, err := instance.ReadIntent(claim)
-	if err != nil {
-		return nil
-	}
+	in, _ := instance.ReadIntent(claim)
 	return in.Network.Addresses()
 }
 

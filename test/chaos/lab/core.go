@@ -24,7 +24,6 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	corecontrollers "sigs.k8s.io/karpenter/pkg/controllers"
 	"sigs.k8s.io/karpenter/pkg/controllers/node/health"
-	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
 	"sigs.k8s.io/karpenter/pkg/state/prediction"
@@ -136,10 +135,10 @@ func (e *Env) StartCore() *CoreProcess {
 
 // controllers returns Karpenter's controllers and ours, except for the periodic ones.
 func (p *CoreProcess) controllers(ctx context.Context, m manager.Manager, settings *operator.Options) []controller.Controller {
-	e, recorder, store := p.env, &testenv.Recorder{}, nodeoverlay.NewInstanceTypeStore()
+	e, recorder, store := p.env, &testenv.Recorder{}, p.Instances.Overlays
 	cp := cloudprovider.New(cloudprovider.Deps{
 		Kube: p.kube, VMs: p.Instances.VMs, Planner: p.Instances.Planner, Deleter: p.Instances.Deleter, Power: p.Instances.Power,
-		Types: p.Types, Recorder: recorder, Overlays: store, Clock: e.Clock,
+		Types: p.Types, Recorder: recorder, Clock: e.Clock,
 		HostDriftAfter: settings.HostDriftAfter, Repair: settings.RepairTolerations(),
 	})
 	matcher, err := health.NewRepairPolicyMatcher(ctx, cp)

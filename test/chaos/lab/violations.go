@@ -86,9 +86,9 @@ func (e *Env) Violations(p *Process) []string {
 			add("claim %s (%s) is still being deleted%s", claim.Name, claim.Status.ProviderID, p.LastErrors(claim.UID))
 			continue
 		}
-		in, ok, err := instance.ReadIntent(&claim)
-		if err != nil || !ok || claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "" {
-			add("claim %s is not launched: %v %s%s", claim.Name, err, claim.Annotations[v1alpha1.AnnotationLaunchProgress], p.LastErrors(claim.UID))
+		in, ok := instance.ReadIntent(&claim)
+		if !ok || claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "" {
+			add("claim %s is not launched: %s%s", claim.Name, claim.Annotations[v1alpha1.AnnotationLaunchProgress], p.LastErrors(claim.UID))
 			continue
 		}
 		if claim.Annotations[v1alpha1.AnnotationBootDataStatus] != v1alpha1.BootDataInitialized {

@@ -43,13 +43,14 @@ const unknownVMInterval = time.Minute
 type Controller struct {
 	kube      client.Client
 	types     *instancetype.Provider
+	vms       *instance.Provider
 	inventory instancetype.Viewer
 	recorder  events.Recorder
 }
 
 // NewController returns a Controller.
-func NewController(kube client.Client, types *instancetype.Provider, inventory instancetype.Viewer, recorder events.Recorder) *Controller {
-	return &Controller{kube: kube, types: types, inventory: inventory, recorder: recorder}
+func NewController(kube client.Client, types *instancetype.Provider, vms *instance.Provider, inventory instancetype.Viewer, recorder events.Recorder) *Controller {
+	return &Controller{kube: kube, types: types, vms: vms, inventory: inventory, recorder: recorder}
 }
 
 // Register registers the Controller with a manager. It has one worker because most Nodes
@@ -90,13 +91,16 @@ func (c *Controller) Reconcile(ctx context.Context, node *corev1.Node) (reconcil
 	if err != nil || claim == nil {
 		return reconcile.Result{}, err
 	}
-	in, ok, err := instance.ReadIntent(claim)
-	if err != nil || !ok || in.TemplateID == 0 {
-		return reconcile.Result{}, nil //nolint:nilerr // adopted, or launched by a newer controller
+	in, ok := c.vms.Intent(claim)
+	if !ok {
+		return reconcile.Result{}, nil
 	}
 	vm, ok := c.inventory.View().Guest(in.Region, in.VMID)
 	if !ok || vm.Config == nil {
 		return reconcile.Result{RequeueAfter: unknownVMInterval}, nil
+	}
+	if in.TemplateID == 0 {
+		return reconcile.Result{}, nil // adopted
 	}
 	class := &v1alpha1.ProxmoxNodeClass{}
 	if err := c.kube.Get(ctx, client.ObjectKey{Name: claim.Spec.NodeClassRef.Name}, class); err != nil {

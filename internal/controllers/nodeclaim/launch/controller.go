@@ -79,6 +79,7 @@ type Deps struct {
 type Launcher interface {
 	Launch(context.Context, *karpv1.NodeClaim, *v1alpha1.ProxmoxNodeClass) error
 	IsCompleted(*karpv1.NodeClaim) bool
+	Intent(*karpv1.NodeClaim) (instance.Intent, bool)
 }
 
 // Health tracks failed launches of a NodeClass.
@@ -94,7 +95,7 @@ func NewController(deps Deps) *Controller {
 // isPending reports whether core stored the plan of a Claim's VM, and its launch is not finished.
 func isPending(o client.Object) bool {
 	claim, ok := o.(*karpv1.NodeClaim)
-	return ok && claim.Status.ProviderID != "" && claim.Annotations[v1alpha1.AnnotationLaunchedBy] != "" &&
+	return ok && claim.Status.ProviderID != "" && claim.Annotations[v1alpha1.AnnotationLaunchedBy] == v1alpha1.LaunchedByVersion &&
 		claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "" && claim.DeletionTimestamp.IsZero()
 }
 
@@ -148,7 +149,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{}, fmt.Errorf("launching the VM of NodeClaim %s: %w", claim.Name, err)
 	}
 	c.backoff.recordSuccess(claim.Labels[karpv1.NodePoolLabelKey])
-	if in, ok, err := instance.ReadIntent(claim); err == nil && ok {
+	if in, ok := c.deps.Launcher.Intent(claim); ok {
 		c.deps.Recorder.Publish(launchedEvent(claim, in, c.deps.Clock.Since(in.Time)))
 	}
 	return reconcile.Result{}, nil
@@ -161,7 +162,7 @@ func (c *Controller) fail(ctx context.Context, claim *karpv1.NodeClaim, reason s
 	c.failed.Store(claim.UID, true)
 	time.AfterFunc(failedRetention, func() { c.failed.Delete(claim.UID) })
 	region := ""
-	if in, ok, err := instance.ReadIntent(claim); err == nil && ok {
+	if in, ok := c.deps.Launcher.Intent(claim); ok {
 		region = in.Region
 		if offerings, ok := affectedOfferings(claim, in, reason, cause); ok {
 			c.deps.Types.MarkUnavailable(offerings, cause.Error(), c.backoff.recordFailure(claim.Labels[karpv1.NodePoolLabelKey], reason))

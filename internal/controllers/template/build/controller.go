@@ -156,7 +156,7 @@ func (c *Controller) Reconcile(ctx context.Context, request Request) (reconcile.
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	after, err := c.templates.ReconcileHost(ctx, template.NewDesired(t, observed.Classes), request.Region, request.Host, ListUsage(c.kube, t))
+	after, err := c.templates.ReconcileHost(ctx, template.NewDesired(t, observed.Classes), request.Region, request.Host, ListUsage(c.kube, c.templates, t))
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("reconciling template %s on host %s: %w", request.Template, request.Host, err)
 	}

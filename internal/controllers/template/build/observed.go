@@ -6,6 +6,7 @@ package build
 import (
 	"context"
 	"fmt"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"slices"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -62,7 +63,9 @@ func HostsToKeepAwake(ctx context.Context, kube client.Client, templates *templa
 	}
 	hosts := map[inventory.HostName][]string{}
 	for n, desired := range observed.Desired {
-		inUse := func(region string, vmid int) string { return observed.inUse(&observed.templates[n], region, vmid) }
+		inUse := func(region string, vmid int) string {
+			return observed.inUse(templates, &observed.templates[n], region, vmid)
+		}
 		for _, host := range templates.HostsToKeepAwake(desired, inUse) {
 			hosts[host] = append(hosts[host], desired.Name)
 		}
@@ -72,7 +75,7 @@ func HostsToKeepAwake(ctx context.Context, kube client.Client, templates *templa
 
 // ListUsage returns the function that lists the usage of the Templates of one
 // ProxmoxTemplate.
-func ListUsage(kube client.Client, t *v1alpha1.ProxmoxTemplate) template.ListUsage {
+func ListUsage(kube client.Client, templates *template.Provider, t *v1alpha1.ProxmoxTemplate) template.ListUsage {
 	return func(ctx context.Context) (template.Usage, error) {
 		current := &v1alpha1.ProxmoxTemplate{}
 		if err := kube.Get(ctx, client.ObjectKeyFromObject(t), current); err != nil || current.UID != t.UID {
@@ -82,24 +85,23 @@ func ListUsage(kube client.Client, t *v1alpha1.ProxmoxTemplate) template.ListUsa
 			}
 		}
 		observed, err := Observe(ctx, kube)
-		return template.Usage{Desired: observed.Desired, InUse: func(region string, vmid int) string { return observed.inUse(current, region, vmid) }}, err
+		return template.Usage{Desired: observed.Desired, InUse: func(region string, vmid int) string { return observed.inUse(templates, current, region, vmid) }}, err
 	}
 }
 
 // inUse returns why a Template is needed, or "": it is in a status that launches are
-// planned with, in the intent of a launch, or VMs are linked clones of it.
-func (o Observed) inUse(t *v1alpha1.ProxmoxTemplate, region string, vmid int) string {
-	linked := 0
+// planned with, or VMs are linked clones of it. A VM that is not configured or was not read counts if it
+// was planned with the image.
+func (o Observed) inUse(templates *template.Provider, t *v1alpha1.ProxmoxTemplate, region string, vmid int) string {
+	view, linked := templates.Inventory().View(), 0
+	image := imageOf(view, region, vmid)
 	for i := range o.Claims {
 		claim := &o.Claims[i]
-		in, ok, err := instance.ReadIntent(claim)
-		if err != nil {
-			return err.Error() // the intent may name this Template
-		}
-		if !ok || in.Region != region || in.TemplateID != vmid {
+		in, ok := instance.IntentIn(view, templates.KubeCluster(), claim)
+		if !ok || in.Region != region || in.Parked {
 			continue
 		}
-		if launched := claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != ""; !launched || !in.FullClone {
+		if in.Known && in.TemplateID == vmid && !in.FullClone || !in.Known && image != "" && in.ImageID == image {
 			linked++
 		}
 	}
@@ -121,6 +123,15 @@ func (o Observed) inUse(t *v1alpha1.ProxmoxTemplate, region string, vmid int) st
 		}
 	}
 	return ""
+}
+
+// imageOf returns the image of a Template; empty if it is not known.
+func imageOf(view inventory.View, region string, vmid int) string {
+	guest, ok := view.Guest(region, vmid)
+	if !ok || guest.Config == nil {
+		return ""
+	}
+	return ownership.ImageID(vmid, *guest.Config)
 }
 
 func containsTemplate(zones []string, region string, vmid int) bool {

@@ -58,7 +58,7 @@ func NewManaged(kube client.Client, templates *template.Provider, recorder event
 			if len(remaining) > 0 {
 				return remaining, nil
 			}
-			remaining, err := templates.Cleanup(ctx, desired, build.ListUsage(kube, t))
+			remaining, err := templates.Cleanup(ctx, desired, build.ListUsage(kube, templates, t))
 			if err == nil && len(remaining) == 0 {
 				templates.Evict(desired.UID)
 			}
