@@ -49,7 +49,7 @@ func run(settings operator.Settings) error {
 		return fmt.Errorf("matching the repair policies: %w", err)
 	}
 	cluster := state.NewCluster(op.Clock, op.GetClient(), cloudProvider, state.WithRepairPolicyMatcher(matcher))
-	op.WithControllers(ctx, corecontrollers.NewControllers(ctx, op.Manager, op.Clock, op.GetClient(), op.EventRecorder,
+	op.WithControllers(ctx, corecontrollers.NewControllers(ctx, op.Manager, op.Clock, operator.WithoutEmptyPatches(op.GetClient()), op.EventRecorder,
 		cloudProvider, undecorated, cluster, op.InstanceTypeStore, op.PredictionStore)...).
 		WithControllers(ctx, op.Controllers(cluster)...).
 		Start(operator.StopOnChange(stopOnSignal(ctx), settings, operator.ConfigWatchInterval))

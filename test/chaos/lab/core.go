@@ -144,7 +144,7 @@ func (p *CoreProcess) controllers(ctx context.Context, m manager.Manager, settin
 	matcher, err := health.NewRepairPolicyMatcher(ctx, cp)
 	testenv.Must(e.t, err)
 	cluster := state.NewCluster(e.Clock, p.kube, cp, state.WithRepairPolicyMatcher(matcher))
-	return append(corecontrollers.NewControllers(ctx, m, e.Clock, p.kube, recorder, cp, cp, cluster, store, prediction.NewStore()),
+	return append(corecontrollers.NewControllers(ctx, m, e.Clock, operator.WithoutEmptyPatches(p.kube), recorder, cp, cp, cluster, store, prediction.NewStore()),
 		p.launch, p.cleanup, registration.NewController(p.kube, recorder, e.Clock))
 }
 
