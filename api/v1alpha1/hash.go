@@ -5,8 +5,7 @@ package v1alpha1
 
 import (
 	"encoding/json"
-	"reflect"
-	"slices"
+	"hash/fnv"
 	"strconv"
 
 	"github.com/mitchellh/hashstructure/v2"
@@ -26,47 +25,11 @@ const BootDataHashPrefix = HashVersion + "-"
 // Hash returns a hash of the fields whose change replaces the Nodes of this class. It excludes the fields that are updated
 // in place (tags, security groups, resource pool and HA) and those that apply to new VMs only (placement strategy, metadata
 // options, the addresses and routes of the network, and hook scripts).
-func (in *ProxmoxNodeClass) Hash() string { return in.hashWith(in.Spec.Hardware.repeatedDevices()) }
+func (in *ProxmoxNodeClass) Hash() string {
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(in.EncodeHashedFields()))
 
-func (in *ProxmoxNodeClass) hashWith(devices string) string {
-	if interfaces := in.Spec.Network.hashedInterfaces(); len(interfaces) > 0 || devices != "" {
-		return hashOf(struct {
-			Spec       ProxmoxNodeClassSpec
-			Interfaces []VMInterface
-			Devices    string
-		}{in.Spec, interfaces, devices})
-	}
-
-	// The same as in releases without InterfaceDevice, so their Nodes do not drift.
-	return hashOf(in.Spec)
-}
-
-// repeatedDevices encodes the PCI devices, in any order, if some of them are equal: these cancel out in hashOf, which treats
-// lists as sets. Otherwise it returns "", so the hash is the same as in releases without it.
-func (h *Hardware) repeatedDevices() string {
-	if h == nil {
-		return ""
-	}
-
-	for i, device := range h.PCI {
-		if slices.ContainsFunc(h.PCI[:i], func(other PCIDevice) bool { return reflect.DeepEqual(device, other) }) {
-			fields := map[string]string{}
-			flatten("pci", jsonValue(h.PCI), fields)
-
-			return fields["pci"]
-		}
-	}
-
-	return ""
-}
-
-// MatchesLaunch reports whether the LaunchAnnotations of a NodeClaim have the hash of this class.
-func (in *ProxmoxNodeClass) MatchesLaunch(annotations map[string]string) bool {
-	launched := annotations[AnnotationNodeClassHash]
-
-	// Releases without repeatedDevices wrote another hash for the same fields.
-	return launched == in.Hash() ||
-		launched == in.hashWith("") && annotations[AnnotationNodeClassFields] == in.EncodeHashedFields()
+	return strconv.FormatUint(hash.Sum64(), 10)
 }
 
 // LaunchAnnotations returns the annotations of a NodeClaim that record which version of this class its VM was created with.
@@ -128,26 +91,19 @@ func (in *ProxmoxTemplate) InPlaceHash() string {
 		Agent        *Agent
 		CPU          CPU
 		VGA          *VGA
-		Network      []NetworkInterface
-		PCIDevices   []PCIDevice
 		Tags         []string
 		ResourcePool string
 		OnBoot       *bool
 		Lists        string
 	}{
-		spec.Description, spec.Machine, spec.Agent, spec.CPU, spec.VGA, spec.Network, spec.PCIDevices, spec.Tags,
-		spec.ResourcePool, spec.OnBoot, spec.orderedLists(),
+		spec.Description, spec.Machine, spec.Agent, spec.CPU, spec.VGA, spec.Tags, spec.ResourcePool, spec.OnBoot,
+		spec.orderedLists(),
 	})
 }
 
 // orderedLists encodes the interfaces, with their name servers, and the PCI devices: their order and number count, and hashOf
-// treats lists as sets. It returns "" if no list has several entries, so the hash is the same as in releases without it.
+// treats lists as sets.
 func (s ProxmoxTemplateSpec) orderedLists() string {
-	several := func(nic NetworkInterface) bool { return len(nic.DNSServers) > 1 }
-	if len(s.Network) < 2 && len(s.PCIDevices) < 2 && !slices.ContainsFunc(s.Network, several) {
-		return ""
-	}
-
 	raw, err := json.Marshal([]any{s.Network, s.PCIDevices})
 	if err != nil {
 		// Strings, numbers and booleans always marshal.
@@ -155,11 +111,6 @@ func (s ProxmoxTemplateSpec) orderedLists() string {
 	}
 
 	return string(raw)
-}
-
-// Hash returns a hash of the whole spec: every field selects Proxmox templates.
-func (in *ProxmoxUnmanagedTemplate) Hash() string {
-	return hashOf(in.Spec)
 }
 
 func hashOf(value any) string {

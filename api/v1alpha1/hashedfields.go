@@ -64,6 +64,10 @@ func flatten(path string, value any, out map[string]string) {
 	switch value := value.(type) {
 	case nil:
 	case map[string]any:
+		if len(value) == 0 {
+			out[path] = "{}"
+		}
+
 		for key, inner := range value {
 			flatten(path+"."+key, inner, out)
 		}

@@ -26,7 +26,7 @@ const (
 // LabelBootstrapToken marks the Secrets of the join tokens that this provider issued, with the value "true".
 const LabelBootstrapToken = Group + "/bootstrap-token"
 
-// Annotations that store hashes. A Claim stores the value of its NodeClass or Template at launch. A different value of the
+// Annotations that store hashes. A Claim stores the value of its NodeClass at launch. A different value of the
 // same hash version is drift.
 const (
 	// AnnotationNodeClassHash is the hash of the fields whose change replaces a Node.
@@ -39,20 +39,12 @@ const (
 	// AnnotationBootDataHash is the hash of what the boot data was made of. It is set only if the class replaces
 	// Nodes when that changes.
 	AnnotationBootDataHash = Group + "/proxmoxnodeclass-bootdata-hash"
-	// AnnotationTemplateHash is the hash of the fields whose change creates a new Template.
-	AnnotationTemplateHash = Group + "/proxmoxtemplate-hash"
-	// AnnotationTemplateHashVersion is the version of the hash in AnnotationTemplateHash.
-	AnnotationTemplateHashVersion = Group + "/proxmoxtemplate-hash-version"
-	// AnnotationTemplateInPlaceUpdateHash is the hash of the fields that were last written to the existing Template.
-	AnnotationTemplateInPlaceUpdateHash = Group + "/proxmoxtemplateinplaceupdate-hash"
 )
 
 // Annotations of a Claim that record the state of its VM.
 const (
 	// AnnotationBootDataStatus is BootDataInitialized once the guest has read its boot data and the ISO is deleted.
 	AnnotationBootDataStatus = Group + "/proxmoxcloudinit-status"
-	// AnnotationBootDataToken is the ID (never the secret) of the join token in the boot data.
-	AnnotationBootDataToken = Group + "/proxmoxcloudinit-token"
 
 	// AnnotationHost is the Host that the VM was migrated to. It is set if the VM is no longer on the Host of its zone label.
 	AnnotationHost = Group + "/host"

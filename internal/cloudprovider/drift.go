@@ -60,7 +60,7 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 func (c *CloudProvider) hasNodeClassChanged(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) bool {
 	// Hashes of two versions are not comparable: a new release must not replace every Node.
 	if claim.Annotations[v1alpha1.AnnotationNodeClassHashVersion] != v1alpha1.HashVersion ||
-		claim.Annotations[v1alpha1.AnnotationNodeClassHash] == "" || class.MatchesLaunch(claim.Annotations) {
+		claim.Annotations[v1alpha1.AnnotationNodeClassHash] == "" || claim.Annotations[v1alpha1.AnnotationNodeClassHash] == class.Hash() {
 		return false
 	}
 	// The condition may be that of the last generation.

@@ -18,7 +18,6 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/hash"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/status"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/termination"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -35,7 +34,7 @@ func manage(w *testenv.Env) *template.Provider {
 	w.T.Helper()
 	templates := w.Templates()
 	others := []reconcile.ObjectReconciler[*v1alpha1.ProxmoxTemplate]{
-		hash.NewManaged(w.Kube), termination.NewManaged(w.Kube, templates, w.Events), status.NewController(w.Kube, templates, w.Boot.CheckPreparation),
+		termination.NewManaged(w.Kube, templates, w.Events), status.NewController(w.Kube, templates, w.Boot.CheckPreparation),
 	}
 	testenv.Go(w.T, func(ctx context.Context) error {
 		builds := &builds{Controller: build.NewController(w.Kube, templates)}
@@ -124,7 +123,6 @@ func TestBuildUnderManager(t *testing.T) {
 		func(kube client.Client) testenv.Registrar {
 			return status.NewController(kube, templates, w.Boot.CheckPreparation)
 		},
-		func(kube client.Client) testenv.Registrar { return hash.NewManaged(kube) },
 		func(kube client.Client) testenv.Registrar { return termination.NewManaged(kube, templates, w.Events) },
 	)
 	object := w.ManagedTemplate(testenv.ServeImages(t, 64<<10).URL + "/noble.img")
@@ -133,10 +131,6 @@ func TestBuildUnderManager(t *testing.T) {
 	testenv.Modify(w, object, func(o *v1alpha1.ProxmoxTemplate) { o.Spec.SourceImage.URL += "?other" })
 	w.Eventually(func() string { return testenv.Reload(w, object).Status.ImageID }).ShouldNot(Equal(first))
 	waitUntilUpToDate(w, object)
-	w.Eventually(func() map[string]string { return testenv.Reload(w, object).Annotations }).Should(Equal(map[string]string{
-		v1alpha1.AnnotationTemplateHash: object.Hash(), v1alpha1.AnnotationTemplateHashVersion: v1alpha1.HashVersion,
-		v1alpha1.AnnotationTemplateInPlaceUpdateHash: object.InPlaceHash(),
-	}))
 	deleteTemplate(w, object)
 	w.Expect(images(w)).To(BeEmpty())
 }

@@ -11,7 +11,6 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/hash"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/termination"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
@@ -21,7 +20,6 @@ func TestDeleteUnmanagedTemplateInUse(t *testing.T) {
 	w := testenv.NewWithAPIServer(t, testenv.NeverPolled())
 	var cached client.Client
 	w.StartManager(
-		func(kube client.Client) testenv.Registrar { return hash.NewUnmanaged(kube) },
 		func(kube client.Client) testenv.Registrar {
 			cached = kube
 			return termination.NewUnmanaged(kube, w.Events)
@@ -29,8 +27,6 @@ func TestDeleteUnmanagedTemplateInUse(t *testing.T) {
 	)
 	unmanaged := w.Template()
 	w.Eventually(func() []string { return testenv.Reload(w, unmanaged).Finalizers }).Should(ConsistOf(v1alpha1.TerminationFinalizer))
-	w.Eventually(func() map[string]string { return testenv.Reload(w, unmanaged).Annotations }).
-		Should(HaveKeyWithValue(v1alpha1.AnnotationTemplateHash, unmanaged.Hash()))
 	claim := w.Claim("node", w.Class())
 	w.Eventually(func(g Gomega) {
 		found := &v1alpha1.ProxmoxUnmanagedTemplate{}

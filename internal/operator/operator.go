@@ -60,7 +60,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/pod/explain"
 	templatebuild "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
 	templatechecksum "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/checksum"
-	templatehash "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/hash"
 	templatestatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/status"
 	templatetermination "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/termination"
 	unmanagedtemplatestatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
@@ -259,8 +258,6 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		templatebuild.NewController(kube, o.Templates),
 		templatestatus.NewController(kube, o.Templates, o.boot.CheckPreparation),
 		templatechecksum.NewController(kube, o.Templates, o.EventRecorder, clock.RealClock{}, nil),
-		templatehash.NewManaged(kube),
-		templatehash.NewUnmanaged(kube),
 		templatetermination.NewManaged(kube, o.Templates, o.EventRecorder),
 		templatetermination.NewUnmanaged(kube, o.EventRecorder),
 		launch.NewController(launch.Deps{
