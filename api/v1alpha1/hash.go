@@ -26,8 +26,14 @@ const BootDataHashPrefix = HashVersion + "-"
 // in place (tags, security groups, resource pool and HA) and those that apply to new VMs only (placement strategy, metadata
 // options, the addresses and routes of the network, and hook scripts).
 func (in *ProxmoxNodeClass) Hash() string {
+	raw, err := json.Marshal(in.HashedFields())
+	if err != nil {
+		// Strings always marshal.
+		panic(err)
+	}
+
 	hash := fnv.New64a()
-	_, _ = hash.Write([]byte(in.EncodeHashedFields()))
+	_, _ = hash.Write(raw)
 
 	return strconv.FormatUint(hash.Sum64(), 10)
 }
@@ -37,7 +43,6 @@ func (in *ProxmoxNodeClass) LaunchAnnotations() map[string]string {
 	return map[string]string{
 		AnnotationNodeClassHash:        in.Hash(),
 		AnnotationNodeClassHashVersion: HashVersion,
-		AnnotationNodeClassFields:      in.EncodeHashedFields(),
 	}
 }
 

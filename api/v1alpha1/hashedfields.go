@@ -34,15 +34,16 @@ func (in *ProxmoxNodeClass) HashedFields() map[string]string {
 	return out
 }
 
-// EncodeHashedFields returns HashedFields as the annotation AnnotationNodeClassFields contains them.
-func (in *ProxmoxNodeClass) EncodeHashedFields() string {
-	raw, err := json.Marshal(in.HashedFields())
-	if err != nil {
-		// Strings always marshal.
-		panic(err)
+// RecordVersion makes HashedFields the first of the versions in the status.
+func (in *ProxmoxNodeClass) RecordVersion() {
+	current := in.Hash()
+	if len(in.Status.Versions) > 0 && in.Status.Versions[0].Hash == current {
+		return
 	}
 
-	return string(raw)
+	versions := slices.DeleteFunc(slices.Clone(in.Status.Versions), func(v NodeClassVersion) bool { return v.Hash == current })
+	versions = slices.Insert(versions, 0, NodeClassVersion{Hash: current, Fields: in.HashedFields()})
+	in.Status.Versions = versions[:min(len(versions), maxVersions)]
 }
 
 // jsonValue returns a value as encoding/json decodes it: as map, slice, string, number or boolean.

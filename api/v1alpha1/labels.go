@@ -33,9 +33,6 @@ const (
 	AnnotationNodeClassHash = Group + "/proxmoxnodeclass-hash"
 	// AnnotationNodeClassHashVersion is the version of the hash in AnnotationNodeClassHash.
 	AnnotationNodeClassHashVersion = Group + "/proxmoxnodeclass-hash-version"
-	// AnnotationNodeClassFields contains the fields in AnnotationNodeClassHash with their values, as JSON. With it, the event
-	// DriftDetected names the fields that changed.
-	AnnotationNodeClassFields = Group + "/proxmoxnodeclass-fields"
 	// AnnotationBootDataHash is the hash of what the boot data was made of. It is set only if the class replaces
 	// Nodes when that changes.
 	AnnotationBootDataHash = Group + "/proxmoxnodeclass-bootdata-hash"

@@ -173,6 +173,27 @@ type ProxmoxNodeClassStatus struct {
 	// +listMapKey=machine
 	// +optional
 	MemoryOverhead []MemoryOverhead `json:"memoryOverhead,omitempty"`
+
+	// versions are the last versions of the fields whose change replaces nodes, newest first. The event DriftDetected names the
+	// fields that changed since the version that a node was launched with. The upstream provider does not have this field.
+	// +kubebuilder:validation:MaxItems=10
+	// +listType=atomic
+	// +optional
+	Versions []NodeClassVersion `json:"versions,omitempty"`
+}
+
+// maxVersions is the maximum number of versions in the status.
+const maxVersions = 10
+
+// NodeClassVersion is a version of the fields of a NodeClass whose change replaces its Nodes.
+type NodeClassVersion struct {
+	// hash is the annotation karpenter.proxmox.sinextra.dev/proxmoxnodeclass-hash of nodes with these fields.
+	// +required
+	Hash string `json:"hash,omitempty"`
+
+	// fields are the values by the path of the field below spec, for example bootDevice.size. Fields that are not set are omitted.
+	// +optional
+	Fields map[string]string `json:"fields,omitempty"`
 }
 
 // UnusableZone is a Host that a NodeClass cannot use.

@@ -6,7 +6,6 @@ package cloudprovider
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -52,10 +51,12 @@ func (c *CloudProvider) DescribeDrift(ctx context.Context, claim *karpv1.NodeCla
 
 // describeFields lists the fields of a class that differ from those at launch.
 func describeFields(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) string {
-	launched, current := map[string]string{}, class.HashedFields()
-	if err := json.Unmarshal([]byte(claim.Annotations[v1alpha1.AnnotationNodeClassFields]), &launched); err != nil {
-		return fmt.Sprintf("a field of ProxmoxNodeClass %s changed; the values at launch were not recorded by the release that launched the VM", class.Name)
+	hash := claim.Annotations[v1alpha1.AnnotationNodeClassHash]
+	version := slices.IndexFunc(class.Status.Versions, func(v v1alpha1.NodeClassVersion) bool { return v.Hash == hash })
+	if version < 0 {
+		return fmt.Sprintf("a field of ProxmoxNodeClass %s changed; status.versions does not list the values at launch", class.Name)
 	}
+	launched, current := class.Status.Versions[version].Fields, class.HashedFields()
 	fields := maps.Clone(launched)
 	maps.Copy(fields, current)
 	var changes []string

@@ -152,9 +152,9 @@ func TestDriftMessages(t *testing.T) {
 				c.Spec.BootDevice.Size, c.Spec.KubeletConfiguration = "40G", &v1alpha1.KubeletConfiguration{MaxPods: new(int32(50))}
 			},
 		},
-		"launched_by_older_release": {
-			reason: "NodeClassDrift", claim: map[string]string{v1alpha1.AnnotationNodeClassFields: ""},
-			want: "a field of ProxmoxNodeClass default changed; the values at launch were not recorded by the release that launched the VM",
+		"version_not_listed": {
+			reason: "NodeClassDrift", claim: map[string]string{v1alpha1.AnnotationNodeClassHash: "1"},
+			want: "a field of ProxmoxNodeClass default changed; status.versions does not list the values at launch",
 		},
 		"migrated": {
 			reason: "HostChanged", claim: map[string]string{v1alpha1.AnnotationHost: "pve2"},

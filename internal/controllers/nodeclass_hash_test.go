@@ -82,16 +82,3 @@ func TestReconcileOtherHashVersion(t *testing.T) {
 		})
 	}
 }
-
-// Claims of a release that did not record the fields get them, unless they are drifted.
-func TestReconcileFields(t *testing.T) {
-	testenv.Simulated(t, func(t *testing.T) {
-		w := testenv.New(t, testenv.NeverPolled())
-		class := w.NewClass()
-		current := recordedClaim(w, "current", class.Name, class.Hash(), v1alpha1.HashVersion)
-		drifted := recordedClaim(w, "drifted", class.Name, "1", v1alpha1.HashVersion)
-		nodeClassHashReconcileClass(w, class)
-		w.Expect(testenv.Reload(w, current).Annotations[v1alpha1.AnnotationNodeClassFields]).To(Equal(class.EncodeHashedFields()))
-		w.Expect(testenv.Reload(w, drifted).Annotations).NotTo(HaveKey(v1alpha1.AnnotationNodeClassFields))
-	})
-}

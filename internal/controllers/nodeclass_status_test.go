@@ -5,6 +5,7 @@ package controllers_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -177,4 +178,29 @@ func TestReconcileUnderManager(t *testing.T) {
 	expectNoWrite("a long outage is reported once")
 	reconnect()
 	w.Eventually(ready).Should(BeTrue())
+}
+
+func TestReconcileVersions(t *testing.T) {
+	testenv.Simulated(t, func(t *testing.T) {
+		w, class := checkCase{}.newClass(t)
+		var sizes []string
+		resize := func(size v1alpha1.DiskSize) {
+			class.Spec.BootDevice.Size = size
+			w.Expect(w.Kube.Update(t.Context(), class)).To(Succeed())
+			nodeClassStatusReconcileClass(w, class)
+			w.Expect(class.Status.Versions[0].Hash).To(Equal(class.Hash()))
+			sizes = nil
+			for _, version := range class.Status.Versions {
+				sizes = append(sizes, version.Fields["bootDevice.size"])
+			}
+		}
+		for n := range 12 {
+			resize(v1alpha1.DiskSize(fmt.Sprintf("%dG", 40+n)))
+		}
+		w.Expect(sizes).To(HaveExactElements("51G", "50G", "49G", "48G", "47G", "46G", "45G", "44G", "43G", "42G"))
+		resize("48G")
+		w.Expect(sizes).To(HaveExactElements("48G", "51G", "50G", "49G", "47G", "46G", "45G", "44G", "43G", "42G"))
+		before := class.ResourceVersion
+		w.Expect(nodeClassStatusReconcileClass(w, class).ResourceVersion).To(Equal(before), "it is not written again")
+	})
 }

@@ -83,6 +83,7 @@ func SetReady(class *v1alpha1.ProxmoxNodeClass) {
 			class.StatusConditions().SetTrue(condition.Type)
 		}
 	}
+	class.RecordVersion()
 }
 
 // MarkReady sets the status of a class to Ready.

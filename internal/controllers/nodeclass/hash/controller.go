@@ -4,7 +4,7 @@
 // Package hash writes the drift hash of NodeClasses to an annotation, and migrates the
 // hashes of NodeClaims to a new hash version without drifting them. It also records the
 // hash of the boot data on NodeClaims that were launched before the class replaced Nodes
-// when its boot data changes, and the hashed fields on those of another release.
+// when its boot data changes.
 package hash
 
 import (
@@ -69,7 +69,6 @@ func (c *Controller) updateClaims(ctx context.Context, class *v1alpha1.ProxmoxNo
 		annotations := maps.Clone(stored.Annotations)
 		migrate(class, hash, stored, annotations)
 		recordBootData(class, annotations)
-		recordFields(class, hash, annotations)
 		if maps.Equal(annotations, stored.Annotations) {
 			continue
 		}
@@ -94,14 +93,4 @@ func migrate(class *v1alpha1.ProxmoxNodeClass, hash string, claim *karpv1.NodeCl
 	if claim.StatusConditions(status.WithObservedOnly()).Get(karpv1.ConditionTypeDrifted) == nil {
 		annotations[v1alpha1.AnnotationNodeClassHash] = hash
 	}
-}
-
-// recordFields records the fields of the class on a NodeClaim without them, which another
-// release launched. If the class changed since its launch, its old values are unknown.
-func recordFields(class *v1alpha1.ProxmoxNodeClass, hash string, annotations map[string]string) {
-	if _, recorded := annotations[v1alpha1.AnnotationNodeClassFields]; recorded ||
-		annotations[v1alpha1.AnnotationNodeClassHash] != hash || annotations[v1alpha1.AnnotationNodeClassHashVersion] != v1alpha1.HashVersion {
-		return
-	}
-	annotations[v1alpha1.AnnotationNodeClassFields] = class.EncodeHashedFields()
 }

@@ -77,6 +77,7 @@ func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeC
 	if err := c.Check(ctx, class); err != nil {
 		return reconcile.Result{}, err
 	}
+	class.RecordVersion()
 	if !equality.Semantic.DeepEqual(stored, class) {
 		// The patch replaces the whole list of conditions, hence the optimistic lock.
 		err := c.kube.Status().Patch(ctx, class, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
