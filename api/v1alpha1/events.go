@@ -88,8 +88,6 @@ const (
 	// EventVMAbandoned means that the Claim was finished although its VM was not deleted. The message contains what is left
 	// of the VM.
 	EventVMAbandoned = "VMAbandoned"
-	// EventHostFenceIgnored means that the host in AnnotationHostFenced is online, or is not that of the VM.
-	EventHostFenceIgnored = "HostFenceIgnored"
 	// EventHostOffline means that the host of the VM is offline.
 	EventHostOffline = "HostOffline"
 	// EventHostOnline means that the host of the VM is online again.
@@ -178,6 +176,10 @@ const (
 	EventTemplateDiskNotDeleted = "TemplateDiskNotDeleted"
 	// EventInvalidHostMaintenance means that the ConfigMap with hosts in maintenance has an invalid entry.
 	EventInvalidHostMaintenance = "InvalidHostMaintenance"
+	// EventInvalidHostFencing means that the ConfigMap with hosts that are powered off has an invalid entry.
+	EventInvalidHostFencing = "InvalidHostFencing"
+	// EventHostFencingEnded means that a host that was declared as powered off is online, and that its entry was deleted.
+	EventHostFencingEnded = "HostFencingEnded"
 	// EventHostShutDown means that a host is shut down to save energy.
 	EventHostShutDown = "HostShutDown"
 	// EventHostWoken means that a host that was shut down to save energy is woken.

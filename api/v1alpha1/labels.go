@@ -98,12 +98,6 @@ const AnnotationDriftTerminatedFirst = Group + "/drift-terminated-first"
 // VM's SMBIOS UUID, which the Claim's Node reports as its system UUID. The annotation is kept as a record of the opt-in.
 const AnnotationAdopt = Group + "/adopt"
 
-// AnnotationHostFenced is set on a Claim by an administrator to declare that the Host of its VM is powered off and stays so
-// until its VMs may be deleted. The value is the name of the Host that the VM was last seen on. A Claim that is being deleted
-// then finishes without its VM, which is deleted as an orphan when the Host is back. While the Host is online, the
-// annotation has no effect.
-const AnnotationHostFenced = Group + "/host-fenced"
-
 // TerminationFinalizer keeps an object until its resources in Proxmox are deleted, or until it is no longer in use.
 const TerminationFinalizer = Group + "/termination"
 

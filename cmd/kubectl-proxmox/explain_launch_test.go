@@ -41,6 +41,7 @@ const (
 func claimInLaunch(progress string, changes ...func(*karpv1.NodeClaim, *instance.Intent)) *karpv1.NodeClaim {
 	claim := testenv.NewNodeClaim("default-abc", "default", "default")
 	claim.CreationTimestamp = afterPlan(0)
+	claim.Labels = map[string]string{corev1.LabelTopologyZone: "pve1"}
 	claim.Annotations = map[string]string{v1alpha1.AnnotationLaunchProgress: progress}
 	if strings.Contains(progress, "Started") {
 		claim.Annotations[v1alpha1.AnnotationLaunchCompleted] = afterPlan(4).Format(time.RFC3339)

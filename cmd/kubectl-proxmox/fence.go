@@ -6,6 +6,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -16,6 +17,8 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,6 +27,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
 // outOfService makes Kubernetes delete the pods of a Node that is shut down, and detach
@@ -32,11 +36,12 @@ var outOfService = corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodes
 
 // fence declares a host as powered off, or withdraws that.
 type fence struct {
-	kube   client.Client
-	out    io.Writer
-	region string
-	undo   bool
-	dryRun bool
+	kube      client.Client
+	namespace string
+	out       io.Writer
+	region    string
+	undo      bool
+	dryRun    bool
 	// detachTimeout limits the wait for the volumes of the Nodes.
 	detachTimeout time.Duration
 }
@@ -48,10 +53,10 @@ func newFence(cluster *kubeCluster) *cobra.Command {
 		Short: "Declare that a host is powered off, so its NodeClaims can be deleted without it",
 		Long: `Declare that a Proxmox host is powered off and does not start by itself.
 
-Each NodeClaim with a VM on the host gets the annotation ` + v1alpha1.AnnotationHostFenced + `, and its
-Node the taint ` + corev1.TaintNodeOutOfService + `. Kubernetes then deletes the pods of the Node and detaches
-their volumes. A NodeClaim that is being deleted is finished without its VM. The controller
-deletes the VM as an orphan when the host is back.
+The host is added to the ConfigMap ` + inventory.FencingConfigMap + `, and the Nodes on it get the taint
+` + corev1.TaintNodeOutOfService + `. Kubernetes then deletes the pods of the Nodes and detaches
+their volumes. NodeClaims that are being deleted are finished without their VMs. When the host
+is back, the controller deletes the VMs as orphans, and the host from the ConfigMap.
 
 Power the host off first. If its VMs still run, two instances of a pod could write to the same
 volume. The command refuses hosts with a Node that is Ready.`,
@@ -60,14 +65,15 @@ volume. The command refuses hosts with a Node that is Ready.`,
 			if f.kube, _, err = cluster.connect(); err != nil {
 				return err
 			}
-			f.out = command.OutOrStdout()
+			f.namespace, f.out = systemNamespace(command, f.kube, f.namespace), command.OutOrStdout()
 			return f.run(command.Context(), args[0])
 		},
 		ValidArgsFunction: completeFirst(cluster, classHosts),
 	}
 	flags := command.Flags()
 	flags.StringVar(&f.region, "region", "", "region of the host, if two regions have a host with this name")
-	flags.BoolVar(&f.undo, "undo", false, "remove annotation and taint, after the host is back")
+	flags.BoolVar(&f.undo, "undo", false, "remove the taints, and the host from the ConfigMap")
+	flags.StringVar(&f.namespace, "system-namespace", "", "namespace of the ConfigMap "+inventory.FencingConfigMap+systemNamespaceDefault)
 	flags.DurationVar(&f.detachTimeout, "detach-timeout", time.Minute, "how long to wait until Kubernetes has detached the volumes of the nodes")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "show what would be changed")
 	return command
@@ -107,14 +113,20 @@ func (f *fence) run(ctx context.Context, arg string) error {
 			return err
 		}
 	}
+	began := time.Now() // the hosts of Nodes that are not Ready are off
 	if !f.dryRun {
 		if err := f.taintAll(ctx, nodes); err != nil {
 			return err
 		}
 	}
+	if !f.dryRun {
+		if err := f.declare(ctx, inventory.HostName{Region: f.region, Host: host}, began); err != nil {
+			return err
+		}
+	}
 	var remaining []string
 	for _, claim := range claims {
-		if err := f.apply(ctx, claim, nodes[claim.Name], host); err != nil {
+		if err := f.report(claim, nodes[claim.Name]); err != nil {
 			return err
 		}
 		if claim.DeletionTimestamp.IsZero() {
@@ -127,7 +139,7 @@ func (f *fence) run(ctx context.Context, arg string) error {
 	return nil
 }
 
-// claims returns the NodeClaims on a host, or with undo those that declare it as fenced.
+// claims returns the NodeClaims on a host, and sets the region. With undo there may be none.
 func (f *fence) claims(ctx context.Context, host string) ([]*karpv1.NodeClaim, error) {
 	list := &karpv1.NodeClaimList{}
 	if err := f.kube.List(ctx, list); err != nil {
@@ -142,39 +154,24 @@ func (f *fence) claims(ctx context.Context, host string) ([]*karpv1.NodeClaim, e
 			continue
 		}
 		name := instance.RecordedHost(claim)
-		if f.undo {
-			if name, err = f.fencedHost(ctx, claim, host); err != nil {
-				return nil, err
-			}
-		}
 		if name != "" {
 			hosts[name] = true
 		}
-		if name == host {
+		// HA may have restarted the VM on another host since.
+		if name == host || f.undo && claim.Labels[corev1.LabelTopologyZone] == host {
 			out = append(out, claim)
 			regions[id.Region] = true
 		}
 	}
 	switch {
-	case len(out) == 0:
-		return nil, fmt.Errorf("no NodeClaim found for host %q; hosts with NodeClaims: %s", host, cmp.Or(strings.Join(slices.Sorted(maps.Keys(hosts)), ", "), "none"))
+	case len(regions) == 1:
+		f.region = slices.Collect(maps.Keys(regions))[0]
 	case len(regions) > 1:
 		return nil, fmt.Errorf("host %[1]q is in several regions: use REGION/%[1]s, or set --region to one of %[2]s", host, strings.Join(slices.Sorted(maps.Keys(regions)), ", "))
+	case !f.undo || f.region == "":
+		return nil, fmt.Errorf("no NodeClaim found for host %q; hosts with NodeClaims: %s", host, cmp.Or(strings.Join(slices.Sorted(maps.Keys(hosts)), ", "), "none"))
 	}
 	return out, nil
-}
-
-// fencedHost returns the host that a NodeClaim declares as fenced, or the requested one if it is on
-// it and only its Node has the taint: fence was interrupted.
-func (f *fence) fencedHost(ctx context.Context, claim *karpv1.NodeClaim, requested string) (string, error) {
-	if host := claim.Annotations[v1alpha1.AnnotationHostFenced]; host != "" || instance.RecordedHost(claim) != requested {
-		return host, nil
-	}
-	nodes, err := f.nodes(ctx, []*karpv1.NodeClaim{claim})
-	if node := nodes[claim.Name]; node != nil && slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&outOfService) }) {
-		return requested, nil
-	}
-	return "", err
 }
 
 // nodes returns the Nodes of NodeClaims by the name of the NodeClaim.
@@ -236,19 +233,37 @@ func (f *fence) taintAll(ctx context.Context, nodes map[string]*corev1.Node) err
 	return err
 }
 
-// apply sets or removes the annotation of a NodeClaim.
-func (f *fence) apply(ctx context.Context, claim *karpv1.NodeClaim, node *corev1.Node, host string) error {
+// declare adds a host to the ConfigMap, or removes it.
+func (f *fence) declare(ctx context.Context, name inventory.HostName, since time.Time) error {
+	var value any // null deletes a key
+	if !f.undo {
+		raw, err := json.Marshal(inventory.Fence{Time: since.UTC().Truncate(time.Second)})
+		if err != nil {
+			return fmt.Errorf("encoding the entry of host %s: %w", name, err)
+		}
+		value = string(raw)
+	}
+	patch, err := json.Marshal(map[string]any{"data": map[string]any{name.Key(): value}})
+	if err == nil {
+		err = f.kube.Patch(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: inventory.FencingConfigMap}}, client.RawPatch(types.MergePatchType, patch))
+	}
+	if err != nil {
+		return fmt.Errorf("writing ConfigMap %s/%s, which the Helm chart creates: %w", f.namespace, inventory.FencingConfigMap, err)
+	}
+	return nil
+}
+
+// report prints what was done for a NodeClaim.
+func (f *fence) report(claim *karpv1.NodeClaim, node *corev1.Node) error {
 	verb, where := "fenced", ""
 	if f.undo {
 		verb = "no longer fenced"
 	}
-	if node != nil {
-		where = ", node " + node.Name
-	}
 	if f.dryRun {
 		verb += " (dry run)"
-	} else if err := f.annotate(ctx, claim, host); err != nil {
-		return err
+	}
+	if node != nil {
+		where = ", node " + node.Name
 	}
 	_, err := fmt.Fprintf(f.out, "nodeclaim %s %s: VM %s%s\n", claim.Name, verb, claim.Status.ProviderID, where)
 	return err
@@ -268,21 +283,6 @@ func (f *fence) taint(ctx context.Context, node *corev1.Node) error {
 	})
 	if err != nil {
 		return fmt.Errorf("changing the taints of node %s: %w", node.Name, err)
-	}
-	return nil
-}
-
-func (f *fence) annotate(ctx context.Context, claim *karpv1.NodeClaim, host string) error {
-	before := claim.DeepCopy()
-	if claim.Annotations == nil {
-		claim.Annotations = map[string]string{}
-	}
-	claim.Annotations[v1alpha1.AnnotationHostFenced] = host
-	if f.undo {
-		delete(claim.Annotations, v1alpha1.AnnotationHostFenced)
-	}
-	if err := f.kube.Patch(ctx, claim, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("annotating NodeClaim %s: %w", claim.Name, err)
 	}
 	return nil
 }

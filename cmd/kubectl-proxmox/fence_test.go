@@ -17,6 +17,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -48,19 +49,19 @@ func TestFence(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
 		w := newEnv(t, testenv.NeverPolled())
 		class := w.Class()
+		fences := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: inventory.FencingConfigMap}}
 		dead, deadNode := newNode(w, class, "dead", "region-1", "pve1", corev1.ConditionUnknown)
-		live, liveNode := newNode(w, class, "live", "region-1", "pve2", corev1.ConditionTrue)
+		_, liveNode := newNode(w, class, "live", "region-1", "pve2", corev1.ConditionTrue)
 		// A VM that was migrated to the dead host, and one of another region.
 		moved, _ := newNode(w, class, "moved", "region-1", "pve2", corev1.ConditionUnknown)
 		w.Annotate(moved, map[string]string{v1alpha1.AnnotationHost: "pve1"})
-		other, _ := newNode(w, class, "other", "region-2", "pve1", corev1.ConditionUnknown)
-		expectFenced := func(want ...string) {
+		newNode(w, class, "other", "region-2", "pve1", corev1.ConditionUnknown)
+		expectFenced := func(want map[string]string) {
 			t.Helper()
-			var found []string
-			for _, claim := range []*karpv1.NodeClaim{dead, moved, live, other} {
-				found = append(found, testenv.Reload(w, claim).Annotations[v1alpha1.AnnotationHostFenced])
-			}
-			w.Expect(found).To(Equal(want))
+			w.Expect(testenv.Reload(w, fences).Data).To(Equal(want))
+		}
+		entry := func(at time.Time) map[string]string {
+			return map[string]string{"region-1.pve1": `{"time":"` + at.UTC().Format(time.RFC3339) + `"}`}
 		}
 		tainted := HaveField("Spec.Taints", ContainElement(outOfService))
 
@@ -70,18 +71,18 @@ func TestFence(t *testing.T) {
 			"want REGION/HOST":                                    {"region-1/"},
 			"hosts with NodeClaims: pve1, pve2":                   {"pve9"},
 			"nodes on host pve2 are Ready: live; power":           {"pve2"},
-			"no NodeClaim found for host \"pve2\"; hosts with No": {"pve2", "--undo"},
+			"no NodeClaim found for host \"pve9\"; hosts with No": {"pve9", "--undo"},
 		} {
 			w.Expect(errorOf(runIn(w, append([]string{"fence"}, args...)...))).To(MatchError(ContainSubstring(want)))
 		}
 		w.Expect(runIn(w, "fence", "region-1/pve1", "--dry-run")).To(ContainSubstring("nodeclaim dead fenced (dry run)"))
 		w.Expect(testenv.Reload(w, deadNode)).NotTo(tainted)
-		expectFenced("", "", "", "")
 
 		_, _, err := execute(t, &kubeCluster{client: withoutAttachments{w.Kube}, version: "v1.36.3"}, "fence", "region-1/pve1")
 		w.Expect(err).To(MatchError("interrupted"))
 		w.Expect(testenv.Reload(w, deadNode)).To(tainted)
-		expectFenced("", "", "", "")
+		w.Expect(errorOf(runIn(w, "fence", "region-1/pve1"))).To(MatchError(And(ContainSubstring("kube-system/karpenter-proxmox-fencing, which the Helm chart creates"), ContainSubstring("not found"))))
+		w.Create(fences)
 		w.Expect(runIn(w, "fence", "region-1/pve1", "--undo")).To(ContainSubstring("nodeclaim dead no longer fenced"), "the taint is sufficient")
 		w.Expect(testenv.Reload(w, deadNode)).NotTo(tainted)
 
@@ -94,12 +95,13 @@ func TestFence(t *testing.T) {
 			ContainSubstring("nodeclaim dead fenced: VM proxmox://region-1/20001, node dead\n"),
 			ContainSubstring("kubectl delete nodeclaim dead moved\n")))
 		w.Expect(time.Since(began)).To(Equal(time.Minute))
-		expectFenced("pve1", "pve1", "", "")
+		expectFenced(entry(began))
 		w.Expect(testenv.Reload(w, deadNode)).To(tainted)
 		w.Expect(testenv.Reload(w, liveNode)).NotTo(tainted)
 
+		w.Annotate(dead, map[string]string{v1alpha1.AnnotationHost: "pve2"}) // HA restarted the VM there
 		w.Expect(errorOf(runIn(w, "fence", "region-1/pve1", "--undo"))).NotTo(HaveOccurred())
-		expectFenced("", "", "", "")
+		expectFenced(nil)
 		w.Expect(testenv.Reload(w, deadNode)).NotTo(tainted)
 	})
 }

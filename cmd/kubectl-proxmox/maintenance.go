@@ -50,7 +50,7 @@ func newMaintenance(cluster *kubeCluster) *cobra.Command {
 The hosts are listed in the ConfigMap ` + maintenance.ConfigMapName + `. Hosts in Proxmox's own HA maintenance are
 drained in the same way, without this command.`,
 	}
-	command.PersistentFlags().StringVar(&m.namespace, "system-namespace", "", "namespace of the ConfigMap "+maintenance.ConfigMapName+" (default that of the controller's settings, or kube-system)")
+	command.PersistentFlags().StringVar(&m.namespace, "system-namespace", "", "namespace of the ConfigMap "+maintenance.ConfigMapName+systemNamespaceDefault)
 	var reason string
 	start := &cobra.Command{
 		Use:   "start REGION/HOST",
@@ -94,22 +94,32 @@ func parseHost(arg string) (inventory.HostName, error) {
 	return name, nil
 }
 
-// connect returns a client, and sets the namespace to that of the controller's settings if it is
-// not set.
-func (m *hostMaintenance) connect(command *cobra.Command) (client.Client, error) {
-	kube, _, err := m.cluster.connect()
-	if err != nil || m.namespace != "" {
-		return kube, err
+const systemNamespaceDefault = " (default that of the controller's settings, or kube-system)"
+
+// systemNamespace returns the namespace of the controller's ConfigMaps if it is not set: that of
+// its settings.
+func systemNamespace(command *cobra.Command, kube client.Client, namespace string) string {
+	if namespace != "" {
+		return namespace
 	}
 	controller, err := findController(command.Context(), kube, "")
 	if err == nil {
-		m.namespace, err = controller.deployed(command.Context()).SystemNamespace()
+		namespace, err = controller.deployed(command.Context()).SystemNamespace()
 	}
 	if err != nil {
-		m.namespace = metav1.NamespaceSystem
-		_, _ = fmt.Fprintf(command.ErrOrStderr(), "warning: using namespace %s: %v; if the controller uses another one, set --system-namespace\n", m.namespace, err)
+		namespace = metav1.NamespaceSystem
+		_, _ = fmt.Fprintf(command.ErrOrStderr(), "warning: using namespace %s: %v; if the controller uses another one, set --system-namespace\n", namespace, err)
 	}
-	return kube, nil
+	return namespace
+}
+
+// connect returns a client, and sets the namespace.
+func (m *hostMaintenance) connect(command *cobra.Command) (client.Client, error) {
+	kube, _, err := m.cluster.connect()
+	if err == nil {
+		m.namespace = systemNamespace(command, kube, m.namespace)
+	}
+	return kube, err
 }
 
 // set adds a host to the ConfigMap with a reason, or removes it if the reason is nil.

@@ -119,17 +119,17 @@ func TestDelete(t *testing.T) {
 	testenv.With().Test(t, func(w *testenv.Env, _ *testenv.Process) {
 		w.ResetForeignGuests()
 		claim := w.Launched("a", w.Class())
-		w.Annotate(claim, map[string]string{v1alpha1.AnnotationHostFenced: "pve1"})
+		w.Fence("pve1")
 		w.Expect(w.Tokens()).NotTo(BeEmpty())
 		deleteVM(w, claim)
 		w.ExpectNoOrphans()
-		w.Expect(w.Events.Messages(v1alpha1.EventVMAbandoned)).To(BeEmpty(), "the host is online, so the annotation has no effect")
+		w.Expect(w.Events.Messages(v1alpha1.EventVMAbandoned)).To(BeEmpty(), "the host is online, so its fence has no effect")
 		deleteVM(w, claim)
 	})
 }
 
 // The claim of a VM that cannot be reached waits until an administrator gives it up, although the
-// annotation of another Host is set.
+// another Host is fenced.
 func TestDeleteUnreachable(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -146,13 +146,15 @@ func TestDeleteUnreachable(t *testing.T) {
 				w.Refresh()
 			},
 			event:     v1alpha1.EventHostUnreachable,
-			message:   []string{"kubectl proxmox fence region-1/HOST", "kubectl annotate nodeclaim a " + v1alpha1.AnnotationHostFenced + "=HOST"},
+			message:   []string{"kubectl proxmox fence region-1/HOST", "kubectl patch configmap karpenter-proxmox-fencing -n kube-system --type merge -p \"data: {region-1.HOST: 'time: $(date -u +%FT%TZ)'}\""},
 			abandoned: []string{"VM VMID", "fenced"},
 		},
-		"cluster_fenced_after_a_restart": {
+		"cluster_fenced": {
 			fail: func(w *testenv.Env, _ instance.Intent) {
 				w.Disconnect()
-				w.Restart(false)
+				for range 2 {
+					w.Expect(w.Inventory.RefreshAll(w.Context())).NotTo(Succeed())
+				}
 			},
 			event:     v1alpha1.EventHostUnreachable,
 			abandoned: []string{"VM VMID"},
@@ -163,7 +165,7 @@ func TestDeleteUnreachable(t *testing.T) {
 				w.Restart(true)
 			},
 			event:     v1alpha1.EventRegionNotConfigured,
-			message:   []string{testenv.Region, "VM VMID", "HOST", v1alpha1.AnnotationHostFenced},
+			message:   []string{testenv.Region, "VM VMID", "HOST", "kubectl proxmox fence region-1/HOST", "kubectl patch configmap"},
 			abandoned: []string{"VM VMID"},
 		},
 		// Proxmox still lists the guests of a host that was removed with "pvecm delnode".
@@ -189,7 +191,7 @@ func TestDeleteUnreachable(t *testing.T) {
 				}
 			}
 			test.fail(w, in)
-			w.Annotate(claim, map[string]string{v1alpha1.AnnotationHostFenced: "pve9"})
+			w.Fence(testenv.OtherHost(in.Host))
 			for range 2 {
 				w.Expect(w.CloudProvider().Delete(w.Context(), claim)).To(Succeed(), "in progress")
 				w.Clock.Advance(time.Hour) // the host may have been a member in the meantime
@@ -197,7 +199,7 @@ func TestDeleteUnreachable(t *testing.T) {
 			w.Expect(w.Events.Messages(test.event)).To(HaveLen(2))
 			expectParts(test.event, test.message)
 			if !test.removed {
-				w.Annotate(claim, map[string]string{v1alpha1.AnnotationHostFenced: in.Host})
+				w.Fence(in.Host)
 			}
 			deleteVM(w, claim)
 			w.Expect(w.Events.Messages(v1alpha1.EventVMAbandoned)).NotTo(BeEmpty())
@@ -206,4 +208,22 @@ func TestDeleteUnreachable(t *testing.T) {
 			w.Expect(w.Sim.Guests()).To(ContainElement(HaveField("VMID", in.VMID)), "it is not touched")
 		})
 	}
+}
+
+// After a restart, the host of a VM is unknown until its region was polled, unless the region is gone.
+func TestDeleteFencedAfterRestart(t *testing.T) {
+	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+		claim := w.Launched("a", w.Class())
+		w.Disconnect()
+		w.Restart(false)
+		w.Fence("pve1")
+		w.Expect(w.CloudProvider().Delete(w.Context(), claim)).To(Succeed(), "in progress")
+		w.Expect(w.Events.Messages(v1alpha1.EventHostUnreachable)).To(ConsistOf(ContainSubstring("was not polled since the start")))
+		w.Expect(w.Events.Messages(v1alpha1.EventVMAbandoned)).To(BeEmpty())
+		delete(w.Clients, testenv.Region)
+		w.Restart(false)
+		w.Fence("pve1")
+		deleteVM(w, claim)
+		w.Expect(w.Events.Messages(v1alpha1.EventVMAbandoned)).NotTo(BeEmpty())
+	})
 }

@@ -19,7 +19,7 @@ import (
 // abandon finishes a claim without its VM, which an administrator allowed.
 func (c *collector) abandon(claim *karpv1.NodeClaim, host string) {
 	c.T.Helper()
-	c.Annotate(claim, map[string]string{v1alpha1.AnnotationHostFenced: host})
+	c.Fence(host)
 	deleted, err := c.Instances.Deleter.Delete(c.T.Context(), claim)
 	c.Expect(deleted).To(BeTrue())
 	c.Expect(err).To(MatchError(ContainSubstring("is fenced")))

@@ -5,13 +5,11 @@ package controllers_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/awslabs/operatorpkg/reconciler"
 	. "github.com/onsi/gomega"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/reachability"
@@ -43,51 +41,6 @@ func TestRegionNotConfigured(t *testing.T) {
 		}
 		w.Expect(w.Events.Reasons(a)).To(Equal([]string{v1alpha1.EventRegionNotConfigured, v1alpha1.EventRegionNotConfigured}))
 		w.Expect(w.Events.Messages(v1alpha1.EventRegionNotConfigured)).To(ContainElement(
-			MatchRegexp("kubectl annotate nodeclaim %[1]s %[2]s=pve1; .*kubectl delete nodeclaim %[1]s --wait=false", b.Name, v1alpha1.AnnotationHostFenced)))
+			MatchRegexp("kubectl proxmox fence region-1/pve1, .*kubectl delete nodeclaim %s --wait=false", b.Name)))
 	})
-}
-
-func TestHostFenceIgnored(t *testing.T) {
-	t.Parallel()
-	down := func(w *testenv.Env, host string) {
-		w.Expect(w.Sim.HostDown(host, "refused")).To(Succeed())
-		w.Refresh()
-	}
-	failPolls := func(polls int) func(*testenv.Env, string) {
-		return func(w *testenv.Env, _ string) {
-			w.Disconnect()
-			for range polls {
-				w.Expect(w.Inventory.Refresh(w.T.Context(), testenv.Region)).NotTo(Succeed())
-			}
-		}
-	}
-	for name, test := range map[string]struct {
-		// named is the annotation, with HOST for the host of the VM.
-		named  string
-		change func(w *testenv.Env, host string)
-		cause  string
-	}{
-		"online":             {"HOST", failPolls(0), "host HOST is online"},
-		"other_host":         {"pve9", down, `it names host "pve9", but the VM was last seen on host "HOST"`},
-		"empty":              {"", down, `it names host ""`},
-		"offline":            {"HOST", down, ""},
-		"one_failed_poll":    {"HOST", failPolls(1), "host HOST is online"},
-		"region_unreachable": {"HOST", failPolls(2), ""},
-	} {
-		testenv.RunSimulated(t, name, func(t *testing.T) {
-			w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
-			claim := w.Launched("a", w.Class())
-			host := w.Intent(claim).Host
-			testenv.Modify(w, claim, func(c *karpv1.NodeClaim) {
-				c.Annotations[v1alpha1.AnnotationHostFenced] = strings.ReplaceAll(test.named, "HOST", host)
-			})
-			test.change(w, host)
-			w.Expect(newReachabilityController(w).Reconcile(t.Context())).Error().NotTo(HaveOccurred())
-			if test.cause == "" {
-				w.Expect(w.Events.Messages("HostFenceIgnored")).To(BeEmpty())
-				return
-			}
-			w.Expect(w.Events.Messages("HostFenceIgnored")).To(ConsistOf(ContainSubstring(strings.ReplaceAll(test.cause, "HOST", host))))
-		})
-	}
 }

@@ -55,7 +55,7 @@ func TestDeleteNoConnectionFenced(t *testing.T) {
 	testenv.With(testenv.NoPolling(), quickly).Test(t, func(w *testenv.Env, p *testenv.Process) {
 		claim := p.Launched("pool-abc", w.NodeClass)
 		p.Refresh()
-		w.Annotate(claim, map[string]string{v1alpha1.AnnotationHostFenced: w.Intent(claim).Host})
+		p.Fence(w.Intent(claim).Host)
 		release := useAllConnections(w)
 		w.AddFault(pvesim.Fault{Method: "GET", Path: "/cluster/resources", Status: 500})
 		for range 2 {

@@ -11,6 +11,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
 // RecordedHost returns the Host of a Claim's VM as the Claim records it; empty if it does
@@ -30,35 +31,30 @@ func (d Deps) LastHost(claim *karpv1.NodeClaim) string {
 	return RecordedHost(claim)
 }
 
-// IsFenced reports whether an administrator declared the Host of a Claim's VM as fenced.
-// If the annotation has no effect, why explains it.
+// IsFenced reports whether an administrator declared the Host of a Claim's VM as powered off,
+// so the Claim may end without its VM. If that has no effect, why explains it.
 func (d Deps) IsFenced(claim *karpv1.NodeClaim) (fenced bool, why string) {
-	named, ok := claim.Annotations[v1alpha1.AnnotationHostFenced]
-	if !ok {
+	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
+	host, view := d.LastHost(claim), d.Inventory.View()
+	if err != nil || !view.IsFenced(inventory.HostName{Region: id.Region, Host: host}) {
 		return false, ""
 	}
-	host := d.LastHost(claim)
-	if named == "" || named != host {
-		return false, fmt.Sprintf("it names host %[1]q, but the VM was last seen on host %[2]q; if that host is powered off, run: kubectl annotate nodeclaim %[3]s %[4]s=%[2]s --overwrite; then delete the NodeClaim: kubectl delete nodeclaim %[3]s --wait=false",
-			named, host, claim.Name, v1alpha1.AnnotationHostFenced)
-	}
-	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
-	if err != nil {
-		return false, "the NodeClaim has no VM"
-	}
-	view := d.Inventory.View()
-	if snapshot := view.Snapshots[id.Region]; snapshot != nil && view.Unavailable(id.Region) == nil && snapshot.Hosts[host].Online {
-		return false, fmt.Sprintf("host %[1]s is online, so its VM is deleted with the NodeClaim as usual; remove the annotation: kubectl annotate nodeclaim %[2]s %[3]s-",
-			host, claim.Name, v1alpha1.AnnotationHostFenced)
+	snapshot := view.Snapshots[id.Region]
+	switch {
+	case d.Clients[id.Region] == nil: // it is not polled, and the Claim is all that is known
+	case snapshot == nil:
+		// The VM may be on another Host, and write to disks that its successor would get.
+		return false, fmt.Sprintf("region %s was not polled since the start of the controller, so the host of the VM is unknown; if the region does not exist any more, remove it from the cloud config", id.Region)
+	case view.Unavailable(id.Region) == nil && snapshot.Hosts[host].Online:
+		return false, "the host is online"
 	}
 	return true, ""
 }
 
-// FenceIgnored returns why the annotation of a Claim that declares its Host as fenced has
-// no effect; empty if it has, or there is none.
-func (p *Provider) FenceIgnored(claim *karpv1.NodeClaim) string {
-	_, why := p.deps.IsFenced(claim)
-	return why
+// FenceCommands are the commands that declare a Host as powered off.
+func (d Deps) FenceCommands(host inventory.HostName) string {
+	return fmt.Sprintf(`kubectl proxmox fence %s, or with: kubectl patch configmap %s -n %s --type merge -p "data: {%s: 'time: $(date -u +%%FT%%TZ)'}"`,
+		host, inventory.FencingConfigMap, d.Settings.SystemNamespace, host.Key())
 }
 
 // CheckRegion returns a BlockedError if the region of a Claim's VM is not in the cloud
@@ -73,7 +69,8 @@ func (d Deps) CheckRegion(claim *karpv1.NodeClaim) *BlockedError {
 	if planned := err == nil; !planned || d.Clients[id.Region] != nil {
 		return nil
 	}
+	host := d.LastHost(claim)
 	return &BlockedError{Reason: v1alpha1.EventRegionNotConfigured, Message: fmt.Sprintf(
-		"region %[1]s is not in the cloud config, so VM %[2]d on host %[3]s cannot be deleted: add the region again; or delete the VM by hand, then run: kubectl annotate nodeclaim %[4]s %[5]s=%[3]s; then delete the NodeClaim: kubectl delete nodeclaim %[4]s --wait=false",
-		id.Region, id.VMID, d.LastHost(claim), claim.Name, v1alpha1.AnnotationHostFenced)}
+		"region %[1]s is not in the cloud config, so VM %[2]d on host %[3]s cannot be deleted: add the region again; or delete the VM by hand, and confirm that with: %[4]s; then delete the NodeClaim: kubectl delete nodeclaim %[5]s --wait=false",
+		id.Region, id.VMID, host, d.FenceCommands(inventory.HostName{Region: id.Region, Host: host}), claim.Name)}
 }

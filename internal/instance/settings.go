@@ -11,6 +11,8 @@ import (
 
 // Settings are the limits that an operator may change.
 type Settings struct {
+	// SystemNamespace is the namespace of the ConfigMaps of administrators.
+	SystemNamespace string
 	// VMIDs is the range of the VMs' ids.
 	VMIDs placement.Range
 	// CloneSlots limits parallel clones and parallel destroys per storage: on one Host,

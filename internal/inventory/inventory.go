@@ -63,6 +63,7 @@ type Inventory struct {
 	maintenance Maintenance
 	// maintenanceUnknown is true if maintenance could not be read yet.
 	maintenanceUnknown bool
+	fences             map[HostName]Fence
 	sleeping           map[HostName]Sleep
 	// sleepingCurrent is true after SetSleeping, sleepingOutdated between SetSleepingOutdated and
 	// SetSleeping. Both are false before.
@@ -274,7 +275,7 @@ func (i *Inventory) publish(changed bool) {
 	settings := i.options.Settings.withMaintenance(i.maintenance, i.maintenanceUnknown).WithSleeping(i.sleeping)
 	settings.sleepingOutdated, settings.sleepingFailure = i.sleepingOutdated, i.sleepingFailure
 	view := NewView(maps.Clone(i.snapshots), maps.Clone(i.failures), maps.Clone(i.ledger.reservations), settings)
-	view.Generation, view.recentlyReleased = i.generation, i.ledger.released
+	view.Generation, view.recentlyReleased, view.fences = i.generation, i.ledger.released, i.fences
 	i.view.Store(&view)
 	if !changed {
 		return

@@ -20,6 +20,15 @@ func (n HostName) String() string { return n.Region + "/" + n.Host }
 // has no dot, so the key is unambiguous.
 func (n HostName) Key() string { return n.Region + "." + n.Host }
 
+// ParseHostKey returns the Host of a key; see HostName.Key.
+func ParseHostKey(key string) (HostName, error) {
+	dot := strings.LastIndexByte(key, '.')
+	if dot < 1 || dot == len(key)-1 {
+		return HostName{}, fmt.Errorf("key %q: want REGION.HOST, for example home.pve1", key)
+	}
+	return HostName{Region: key[:dot], Host: key[dot+1:]}, nil
+}
+
 // Maintenance are the Hosts that administrators put into maintenance in Kubernetes, with
 // their reason, which may be empty. Hosts in Proxmox's own HA maintenance are not listed.
 type Maintenance map[HostName]string
@@ -29,12 +38,12 @@ type Maintenance map[HostName]string
 func ParseMaintenance(data map[string]string) (Maintenance, []error) {
 	hosts, errs := Maintenance{}, []error(nil)
 	for _, key := range slices.Sorted(maps.Keys(data)) {
-		dot := strings.LastIndexByte(key, '.')
-		if dot < 1 || dot == len(key)-1 {
-			errs = append(errs, fmt.Errorf("key %q: want REGION.HOST, for example home.pve1", key))
+		name, err := ParseHostKey(key)
+		if err != nil {
+			errs = append(errs, err)
 			continue
 		}
-		hosts[HostName{Region: key[:dot], Host: key[dot+1:]}] = strings.TrimSpace(data[key])
+		hosts[name] = strings.TrimSpace(data[key])
 	}
 	return hosts, errs
 }

@@ -57,12 +57,17 @@ func NewSnapshot(result PollResult, previous *Snapshot, own VMIDRange) *Snapshot
 	}
 	for _, row := range result.Resources.Hosts {
 		before, known := previous.host(row.Name), result.Known[row.Name]
-		s.Hosts[row.Name] = Host{
+		host := Host{
 			HostRow: known.withKnown(withLastSize(row, previous)), Hardware: cmp.Or(result.Hardware[row.Name], known.Hardware), SizeReported: row.CPUs > 0,
 			Topology:          cmp.Or(result.Facts.topologyOf(row.Name), known.topology()),
 			OutOfServiceSince: since(!row.Online || row.Maintenance, before.OutOfServiceSince, result.Taken),
 			OfflineSince:      since(!row.Online, before.OfflineSince, result.Taken),
+			LastOnline:        before.LastOnline,
 		}
+		if row.Online {
+			host.LastOnline = result.Taken
+		}
+		s.Hosts[row.Name] = host
 	}
 	for _, row := range result.Resources.Storages {
 		s.Storages[StorageKey{Host: row.Host, Storage: row.Name}] = row

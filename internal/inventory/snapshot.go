@@ -45,6 +45,8 @@ type Host struct {
 	OutOfServiceSince time.Time
 	// OfflineSince is when the Host was first seen offline; zero if it is online.
 	OfflineSince time.Time
+	// LastOnline is when the Host was last seen online; zero if it was not.
+	LastOnline time.Time
 	// Hardware is zero until it was read.
 	Hardware proxmox.HostInfo
 	// Topology is zero if none is published.

@@ -29,6 +29,7 @@ type View struct {
 	settings         Settings
 	index            *index
 	recentlyReleased map[netip.Addr]time.Time
+	fences           map[HostName]Fence
 }
 
 // OutOfServiceReason is why a Host is out of service; empty if it is in service.

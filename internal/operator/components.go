@@ -19,6 +19,7 @@ import (
 // InstanceSettings returns the settings of the instance provider.
 func (o *Options) InstanceSettings() instance.Settings {
 	return instance.Settings{
+		SystemNamespace:       o.SystemNamespace,
 		VMIDs:                 placement.Range{From: o.ProxmoxVMID, To: o.ProxmoxVMIDMax, Exclude: o.ProxmoxExcludedVMIDs},
 		CloneSlots:            o.ProxmoxCloneSlots,
 		TaskTimeout:           o.ProxmoxTaskTimeout,

@@ -38,6 +38,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/consolidation"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/fencing"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/offline"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
@@ -126,6 +127,11 @@ func New(ctx context.Context, core *coreoperator.Operator, settings Settings) (*
 	o.connect(ctx, clients)
 	if err := o.addMaintenance(ctx); err != nil {
 		return nil, err
+	}
+	if err := o.Add(&fencing.ConfigMap{
+		Kube: o.uncached, Namespace: settings.Options.SystemNamespace, Config: o.GetConfig(), Inventory: o.Inventory, Recorder: o.EventRecorder, Clock: o.Clock,
+	}); err != nil {
+		return nil, fmt.Errorf("watching the fenced hosts: %w", err)
 	}
 	if err := o.addProviders(ctx, o.clients, roots, kube); err != nil {
 		return nil, err

@@ -129,7 +129,7 @@ func OptionTable() []Option { //nolint:funlen // a table
 			oneOf(func(o *Options) *string { return &o.NodePolicy }, nodePolicySimple, nodePolicyStatic)},
 		{"vm-size-policy", "VM_SIZE_POLICY", vmSizeAuto, "Size of VMs for NodeClasses without spec.vmSize.policy: Exact (what the pods need), InstanceType (the cheapest instance type that is large enough), or Auto (Exact, but InstanceType if instance-types-file is set).",
 			oneOf(func(o *Options) *v1alpha1.VMSizePolicy { return &o.VMSizePolicy }, vmSizeAuto, string(v1alpha1.VMSizeExact), string(v1alpha1.VMSizeInstanceType))},
-		{"", "SYSTEM_NAMESPACE", "kube-system", "Namespace of the ConfigMaps kube-root-ca.crt, from which boot data gets the cluster's CA, karpenter-proxmox-maintenance, which lists hosts in maintenance, and karpenter-proxmox-power, which lists hosts that were shut down to save energy.",
+		{"", "SYSTEM_NAMESPACE", "kube-system", "Namespace of the ConfigMaps kube-root-ca.crt, from which boot data gets the cluster's CA, karpenter-proxmox-maintenance, which lists hosts in maintenance, karpenter-proxmox-fencing, which lists hosts that you powered off, and karpenter-proxmox-power, which lists hosts that were shut down to save energy.",
 			text(func(o *Options) *string { return &o.SystemNamespace })},
 		{"proxmox-vmid", "PROXMOX_VMID", "20000", "Lowest VMID of the VMs that the controller creates.",
 			number(func(o *Options) *int { return &o.ProxmoxVMID }, 100, 999_999_999)},

@@ -75,7 +75,8 @@ func (w *Env) StartProcess(options ...Option) *Process {
 		option(&s)
 	}
 	settings := instance.Settings{
-		VMIDs: placement.Range{From: FirstVMID, To: LastVMID}, CloneSlots: 4, TaskTimeout: 20 * time.Second, LaunchRetryTimeout: time.Minute, StaticCapacityTimeout: 5 * time.Minute,
+		SystemNamespace: "kube-system",
+		VMIDs:           placement.Range{From: FirstVMID, To: LastVMID}, CloneSlots: 4, TaskTimeout: 20 * time.Second, LaunchRetryTimeout: time.Minute, StaticCapacityTimeout: 5 * time.Minute,
 		OperationTimeout: 2 * time.Minute, HostRemovedAfter: 10 * time.Minute, CloneSlowAfter: 5 * time.Minute, CloneRefuseAfter: 10 * time.Minute, CloneRecordAfter: 2 * time.Second,
 	}
 	for _, change := range s.settings {
@@ -117,6 +118,11 @@ func (p *Process) ApplySettings(content string) {
 	settings, err := inventory.ParseSettings([]byte(content))
 	Must(p.env.T, err)
 	p.Inventory.SetSettings(settings)
+}
+
+// Fence declares a Host of Region as powered off.
+func (p *Process) Fence(host string) {
+	p.Inventory.SetFences(map[inventory.HostName]inventory.Fence{{Region: Region, Host: host}: {Time: p.env.Clock.unscaled().Now()}})
 }
 
 // Planned returns a claim that was planned: it has an intent and a providerID.

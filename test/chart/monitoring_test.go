@@ -26,6 +26,9 @@ func queries(t *testing.T) []query {
 		check(t, err)
 		switch object.GetKind() {
 		case "ConfigMap":
+			if object.GetLabels()["grafana_dashboard"] == "" {
+				continue
+			}
 			found = append(found, panels(t, content)...)
 		case "PrometheusRule":
 			found = append(found, alerts(t, content)...)

@@ -21,6 +21,7 @@ func TestRenderedObjectsApply(t *testing.T) {
 	t.Parallel()
 	rendered := render(t, `
 fullnameOverride: rendered
+settings: {systemNamespace: default} # another test installs the chart
 replicaCount: 2
 config: {clusters: [{region: a, url: "https://a", token_id: a@pve!b, token_secret: c}]}
 metrics: {enabled: true, type: service}

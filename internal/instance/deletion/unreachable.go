@@ -50,10 +50,10 @@ func (a *attempt) isUnreachable(cause *instance.BlockedError) bool {
 func (a *attempt) deleteUnreachable(ctx context.Context, cause *instance.BlockedError) (bool, error) {
 	host := a.deps.LastHost(a.claim)
 	if fenced, why := a.deps.IsFenced(a.claim); fenced {
-		return a.abandon(ctx, "host %s is fenced (annotation %s), so the NodeClaim is finished without its VM %d; the VM is deleted as an orphan when region %s shows the host online again",
-			host, v1alpha1.AnnotationHostFenced, a.id.VMID, a.id.Region)
+		return a.abandon(ctx, "host %s is fenced (ConfigMap %s), so the NodeClaim is finished without its VM %d; the VM is deleted as an orphan when region %s shows the host online again",
+			host, inventory.FencingConfigMap, a.id.VMID, a.id.Region)
 	} else if why != "" {
-		log.FromContext(ctx).Info("ignoring annotation", "annotation", v1alpha1.AnnotationHostFenced, "reason", why)
+		return false, hostUnreachable("%s; host %s is fenced without effect: %s", cause.Message, host, why)
 	}
 	if a.isHostRemoved(host) {
 		return a.abandon(ctx, "host %[1]s was removed from the Proxmox cluster of region %[2]s, so the NodeClaim is finished without its VM %[3]d; left are its disks on shared storages, which you find on another host with pvesm list STORAGE --vmid %[3]d and delete with pvesm free VOLUME, and its configuration, which keeps the VMID in use until you delete it: rm /etc/pve/nodes/%[1]s/qemu-server/%[3]d.conf",
@@ -62,16 +62,16 @@ func (a *attempt) deleteUnreachable(ctx context.Context, cause *instance.Blocked
 	if host == "" {
 		return false, cause
 	}
-	return false, hostUnreachable("%[1]s; if host %[2]s is powered off and stays off, end the wait with: kubectl proxmox fence %[3]s/%[2]s, or with: kubectl annotate nodeclaim %[4]s %[5]s=%[2]s",
-		cause.Message, host, a.id.Region, a.claim.Name, v1alpha1.AnnotationHostFenced)
+	return false, hostUnreachable("%s; if host %s is powered off and stays off, end the wait with: %s",
+		cause.Message, host, a.deps.FenceCommands(inventory.HostName{Region: a.id.Region, Host: host}))
 }
 
 // deleteUnconfigured handles a Claim whose region is not in the cloud config.
 func (a *attempt) deleteUnconfigured(ctx context.Context, cause *instance.BlockedError) (bool, error) {
 	host := a.deps.LastHost(a.claim)
 	if fenced, _ := a.deps.IsFenced(a.claim); fenced {
-		return a.abandon(ctx, "region %[1]s is not in the cloud config and host %[2]s is fenced (annotation %[3]s), so the NodeClaim is finished without its VM %[4]d; if the VM still exists on host %[2]s, delete it by hand: qm stop %[4]d && qm destroy %[4]d --purge",
-			a.id.Region, host, v1alpha1.AnnotationHostFenced, a.id.VMID)
+		return a.abandon(ctx, "region %[1]s is not in the cloud config and host %[2]s is fenced (ConfigMap %[3]s), so the NodeClaim is finished without its VM %[4]d; if the VM still exists on host %[2]s, delete it by hand: qm stop %[4]d && qm destroy %[4]d --purge",
+			a.id.Region, host, inventory.FencingConfigMap, a.id.VMID)
 	}
 	return false, cause
 }

@@ -8,19 +8,16 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
@@ -65,40 +62,8 @@ func (c *ConfigMap) Read(ctx context.Context, kube client.Reader) error {
 // Start applies every change of the ConfigMap until the context ends. If the ConfigMap
 // cannot be read, the last one remains in effect and the watch is retried.
 func (c *ConfigMap) Start(ctx context.Context) error {
-	kube, err := kubernetes.NewForConfig(c.Config)
-	if err != nil {
-		return fmt.Errorf("creating the client of the host maintenance: %w", err)
-	}
-	var store toolscache.Store
-	var mu sync.Mutex
-	// apply applies what is in the store, so the order of calls does not matter.
-	apply := func() {
-		mu.Lock()
-		defer mu.Unlock()
-		var found *corev1.ConfigMap
-		for _, o := range store.List() {
-			found, _ = o.(*corev1.ConfigMap)
-		}
-		c.apply(ctx, found)
-	}
-	var informer toolscache.Controller
-	store, informer = toolscache.NewInformerWithOptions(toolscache.InformerOptions{
-		ListerWatcher: toolscache.NewListWatchFromClient(kube.CoreV1().RESTClient(), "configmaps", c.Namespace, fields.OneTermEqualSelector("metadata.name", ConfigMapName)),
-		ObjectType:    &corev1.ConfigMap{},
-		Handler: toolscache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { apply() },
-			UpdateFunc: func(any, any) { apply() },
-			DeleteFunc: func(any) { apply() },
-		},
-	})
-	go func() {
-		// It may have been deleted between Read and the first list.
-		if toolscache.WaitForCacheSync(ctx.Done(), informer.HasSynced) && len(store.List()) == 0 {
-			apply()
-		}
-	}()
-	informer.RunWithContext(ctx)
-	return nil
+	key := client.ObjectKey{Namespace: c.Namespace, Name: ConfigMapName}
+	return watch.ConfigMap(ctx, c.Config, key, 0, func(found *corev1.ConfigMap) { c.apply(ctx, found) })
 }
 
 // apply sets the Hosts in maintenance; nil for none. Invalid entries are reported and

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -80,17 +79,17 @@ func (s Store) Follow(ctx context.Context, i *inventory.Inventory) error {
 
 func (s Store) parse(key, value string) (inventory.HostName, inventory.Sleep, error) {
 	var record inventory.Sleep
-	dot := strings.LastIndexByte(key, '.')
-	if dot < 1 || dot == len(key)-1 {
-		return inventory.HostName{}, record, fmt.Errorf("key %q: want REGION.HOST, for example home.pve1", key)
+	name, err := inventory.ParseHostKey(key)
+	if err != nil {
+		return name, record, err
 	}
 	if err := json.Unmarshal([]byte(value), &record); err != nil {
-		return inventory.HostName{}, record, fmt.Errorf("key %q: %w", key, err)
+		return name, record, fmt.Errorf("key %q: %w", key, err)
 	}
 	if record.KubeCluster != s.KubeCluster {
-		return inventory.HostName{}, record, fmt.Errorf("key %q: found kubeCluster %q, want %q, the UID of this cluster's namespace kube-system", key, record.KubeCluster, s.KubeCluster)
+		return name, record, fmt.Errorf("key %q: found kubeCluster %q, want %q, the UID of this cluster's namespace kube-system", key, record.KubeCluster, s.KubeCluster)
 	}
-	return inventory.HostName{Region: key[:dot], Host: key[dot+1:]}, record, nil
+	return name, record, nil
 }
 
 // Put writes the record about a Host; nil removes it.

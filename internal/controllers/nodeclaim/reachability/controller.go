@@ -1,9 +1,8 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reachability reports Claims that an administrator has to act on because their VM
-// cannot be reached: their region is not in the cloud config, or they declare a Host as
-// fenced without effect. It checks all Claims at startup and then regularly.
+// Package reachability reports Claims that an administrator has to act on because their
+// region is not in the cloud config. It checks all Claims at startup and then regularly.
 package reachability
 
 import (
@@ -68,8 +67,6 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 				unconfigured[id.Region] = append(unconfigured[id.Region], claim.Name)
 			}
 			c.recorder.Publish(newEvent(claim, blocked.Reason, blocked.Message))
-		} else if why := c.vms.FenceIgnored(claim); why != "" {
-			c.recorder.Publish(newEvent(claim, v1alpha1.EventHostFenceIgnored, fmt.Sprintf("annotation %s has no effect: %s", v1alpha1.AnnotationHostFenced, why)))
 		}
 	}
 	for region, names := range unconfigured {
