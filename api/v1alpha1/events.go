@@ -143,8 +143,11 @@ const (
 
 // Events of orphaned VMs, on their former Claims.
 const (
-	// EventOrphanedVM means that a VM has no Claim. With orphan-policy report it is not deleted.
+	// EventOrphanedVM means that a VM has no Claim and is not deleted, because the orphan-policy is report, or because only
+	// its ownership mark shows that it is ours. The message contains the reason and the command to delete it.
 	EventOrphanedVM = "OrphanedVM"
+	// EventDuplicateVM means that two VMs are those of one Claim. Garbage collection deletes neither.
+	EventDuplicateVM = "DuplicateVM"
 	// EventOrphanedVMDeleted means that a VM without a Claim was deleted.
 	EventOrphanedVMDeleted = "OrphanedVMDeleted"
 )

@@ -31,7 +31,7 @@ func newOrphans(cluster *kubeCluster) *cobra.Command {
 		Long: `Show VMs, boot drives, join tokens and nodes of this Kubernetes cluster without a NodeClaim. To
 delete a VM with its boot drive, run both commands, that of the VM first.
 
-The controller deletes them after a minute (--orphan-grace-period), unless --orphan-policy is
+The controller deletes them after 15 minutes (--orphan-grace-period), unless --orphan-policy is
 report or the fraction of orphaned VMs exceeds --orphan-deletion-max-fraction. This
 command deletes nothing.`,
 		Args: cobra.NoArgs,

@@ -32,7 +32,7 @@ func TestBlockedOrphan(t *testing.T) {
 		protect("1")
 		run()
 		c.Expect(c.Events.Reasons(orphan)).To(HaveEach(v1alpha1.EventVMProtected))
-		c.Expect(c.Events.Emitted(v1alpha1.EventVMProtected)).To(ConsistOf(And(ContainSubstring("no longer has a NodeClaim"), ContainSubstring("--protection 0"))))
+		c.Expect(c.Events.Emitted(v1alpha1.EventVMProtected)).To(ConsistOf(And(ContainSubstring("its NodeClaim does not exist"), ContainSubstring("--protection 0"))))
 		protect("0")
 		c.Expect(c.Sim.SetConfigLock(in.VMID, "backup")).To(Succeed())
 		run()

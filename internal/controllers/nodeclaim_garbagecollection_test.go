@@ -43,10 +43,16 @@ type collector struct {
 func garbageCollectionSimulated(t *testing.T, setup testenv.Setup, test func(c *collector)) {
 	t.Helper()
 	testenv.Simulated(t, func(t *testing.T) {
-		c := &collector{Env: testenv.New(t, append(setup, testenv.NoPolling())...)}
-		c.start(func(*garbagecollection.Deps) {})
-		test(c)
+		test(newCollector(t, setup...))
 	})
+}
+
+// newCollector returns a collector that deletes orphans. It needs a simulation.
+func newCollector(t *testing.T, options ...testenv.Option) *collector {
+	t.Helper()
+	c := &collector{Env: testenv.New(t, append(options, testenv.NoPolling())...)}
+	c.start(func(*garbagecollection.Deps) {})
+	return c
 }
 
 // start replaces the controller by one of the Process with other dependencies.
@@ -251,6 +257,22 @@ func TestKeepReplacedNode(t *testing.T) {
 		c.runAfterGrace()
 		uid := node.UID
 		c.Expect(testenv.Reload(c.Env, node).UID).NotTo(Equal(uid))
+	})
+}
+
+// Core provisions nothing while there is a Node that is not initialized, so an orphaned Node is not kept
+// as long as a VM.
+func TestGracePeriodOfNode(t *testing.T) {
+	garbageCollectionSimulated(t, testenv.With(), func(c *collector) {
+		c.start(func(d *garbagecollection.Deps) { d.Rules.GracePeriod = 15 * time.Minute })
+		c.orphan(c.Launched("orphan", c.Class()))
+		ghost := c.addNode("ghost", "proxmox://region-1/20001", corev1.ConditionUnknown)
+		c.runAfterGrace()
+		c.Expect(c.IsDeleted(ghost)).To(BeTrue())
+		c.Expect(c.VMs()).To(HaveLen(1))
+		c.Clock.Advance(15 * time.Minute)
+		c.run()
+		c.Expect(c.VMs()).To(BeEmpty())
 	})
 }
 

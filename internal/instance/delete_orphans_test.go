@@ -11,6 +11,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/deletion"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -36,7 +37,7 @@ func TestDeleteOrphan(t *testing.T) {
 			w.Expect(w.Kube.Delete(w.Context(), claim)).To(Succeed())
 			vms := listVMs(w, p)
 			w.Sim.ResetRequests()
-			w.Expect(p.Instances.Deleter.DeleteOrphan(w.Context(), vms[0])).To(BeTrue())
+			w.Expect(p.Instances.Deleter.DeleteOrphan(w.Context(), deletion.Orphan{VM: vms[0]})).To(BeTrue())
 			w.Expect(w.Sim.CountRequests("GET", "/nodes/{node}/qemu/{vmid}/config")).To(Equal(1))
 			w.ExpectNoOrphans()
 		})
@@ -51,12 +52,12 @@ func TestDeleteOrphanLocked(t *testing.T) {
 			claim := p.Launched("pool-abc", w.NodeClass)
 			orphan := listVMs(w, p)[0]
 			w.Expect(w.Sim.SetConfigLock(orphan.VMID, lock)).To(Succeed())
-			deleted, err := p.Instances.Deleter.DeleteOrphan(w.Context(), orphan)
+			deleted, err := p.Instances.Deleter.DeleteOrphan(w.Context(), deletion.Orphan{VM: orphan})
 			w.Expect(err).To(And(testenv.HaveReason(v1alpha1.EventVMLocked), MatchError(ContainSubstring(command))))
 			w.Expect(deleted).To(BeFalse())
 			w.Expect(w.Running(claim)).To(BeTrue(), "it was not stopped")
 			w.Expect(w.Sim.SetConfigLock(orphan.VMID, "")).To(Succeed())
-			w.Expect(p.Instances.Deleter.DeleteOrphan(w.Context(), orphan)).To(BeTrue())
+			w.Expect(p.Instances.Deleter.DeleteOrphan(w.Context(), deletion.Orphan{VM: orphan})).To(BeTrue())
 			w.ExpectNoOrphans()
 		})
 	}
@@ -69,7 +70,7 @@ func TestDeleteOrphanWithInactiveStorage(t *testing.T) {
 		host := w.Intent(p.Launched("pool-abc", w.NodeClass)).Host
 		vms := listVMs(w, p)
 		w.Expect(w.Sim.SetStorageActive(host, "local-lvm", false)).To(Succeed())
-		deleted, err := p.Instances.Deleter.DeleteOrphan(w.Context(), vms[0])
+		deleted, err := p.Instances.Deleter.DeleteOrphan(w.Context(), deletion.Orphan{VM: vms[0]})
 		w.Expect(err).To(MatchError(ContainSubstring("local-lvm:vm-%d-disk-0", vms[0].VMID)))
 		w.Expect(deleted).To(BeFalse())
 		w.ExpectNoBootDrives()
@@ -78,7 +79,7 @@ func TestDeleteOrphanWithInactiveStorage(t *testing.T) {
 
 		w.Expect(w.Sim.SetStorageActive(host, "local-lvm", true)).To(Succeed())
 		p.Refresh()
-		w.Expect(p.Instances.Deleter.DeleteOrphan(w.Context(), vms[0])).To(BeTrue())
+		w.Expect(p.Instances.Deleter.DeleteOrphan(w.Context(), deletion.Orphan{VM: vms[0]})).To(BeTrue())
 		w.Expect(p.Instances.Deleter.UnfinishedOrphans()).To(BeEmpty())
 		w.ExpectNoOrphans()
 	})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/deletion"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -174,7 +175,7 @@ func TestDeleteNewerMark(t *testing.T) {
 		w.Expect(vm.ClaimUID).To(Equal(string(claim.UID)))
 
 		expectBlocked(w, p, claim, v1alpha1.EventCreatedByNewerController)
-		deleted, err := p.Instances.Deleter.DeleteOrphan(w.Context(), vm)
+		deleted, err := p.Instances.Deleter.DeleteOrphan(w.Context(), deletion.Orphan{VM: vm})
 		w.Expect(deleted).To(BeFalse())
 		w.Expect(err).To(MatchError(ContainSubstring(instance.ErrNewerVersion.Error())))
 		w.Expect(p.Instances.Updater.UpdateInPlace(w.Context(), claim, w.NodeClass)).To(MatchError(instance.ErrNewerVersion))

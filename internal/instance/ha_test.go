@@ -13,6 +13,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/deletion"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -224,7 +225,7 @@ func TestDeleteOrphanInHA(t *testing.T) {
 		vms := listVMs(w, p)
 		w.Expect(vms).To(HaveEach(HaveField("UnderHA()", true)))
 		for _, vm := range vms {
-			w.Expect(p.Instances.Deleter.DeleteOrphan(w.Context(), vm)).To(BeTrue())
+			w.Expect(p.Instances.Deleter.DeleteOrphan(w.Context(), deletion.Orphan{VM: vm})).To(BeTrue())
 		}
 		w.Expect(w.Sim.HAResources()).To(BeEmpty())
 		w.Expect(w.Sim.HARules()).To(BeEmpty())

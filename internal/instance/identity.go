@@ -97,6 +97,12 @@ func (id Identity) HasLostMark(cfg proxmox.VMConfig) bool {
 	return !marked && vmconfig.IsConfigured(cfg, id.VMID) && strings.EqualFold(cfg.SMBIOS().UUID, id.uuid())
 }
 
+// IsConfirmed reports whether a launch of this Claim configured the VM: its SMBIOS serial and UUID
+// are those of the Claim. A user who may only edit notes can change neither.
+func (id Identity) IsConfirmed(cfg proxmox.VMConfig) bool {
+	return vmconfig.IsConfigured(cfg, id.VMID) && strings.EqualFold(cfg.SMBIOS().UUID, id.ClaimUID)
+}
+
 // BootDriveName returns the file name of a Claim's boot drive. It contains the
 // Kubernetes cluster and the Claim, so an orphan can be recognized.
 func (id Identity) BootDriveName() string {

@@ -5,6 +5,7 @@ package instance
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -69,6 +70,11 @@ func (v VM) AttachedBootDrive() string {
 // ProviderID returns the VM's provider ID.
 func (v VM) ProviderID() string {
 	return v1alpha1.ProviderID{Region: v.Region, VMID: v.VMID}.String()
+}
+
+// DestroyCommand returns the command with which root deletes the VM on its Host.
+func (v VM) DestroyCommand() string {
+	return fmt.Sprintf("qm stop %d && qm destroy %d --purge", v.VMID, v.VMID)
 }
 
 // UnderHA reports whether Proxmox's HA starts and stops the VM: it does not act on

@@ -30,6 +30,8 @@ var (
 	kindAgent     = ReadKind{"agent", 2 * time.Minute}
 	// ReadBootDrives lists the boot drives on one storage.
 	ReadBootDrives = ReadKind{"boot drives", 2 * time.Minute}
+	// ReadClones lists the tasks of all Hosts, to find those that cloned a VM.
+	ReadClones = ReadKind{"clones", 2 * time.Minute}
 	// ReadImages lists the images of one Host.
 	ReadImages = ReadKind{"images", 2 * time.Minute}
 )

@@ -57,9 +57,14 @@ func (o *Options) FailureBackoff() backoff.Exponential {
 	return backoff.Exponential{Initial: o.LaunchFailureBackoff, Max: o.LaunchFailureBackoffMax}
 }
 
+// minReplacementMaxFraction is the minimum of the fraction of VMs that are replaced: a host that failed can
+// have many VMs.
+const minReplacementMaxFraction = 0.5
+
 // RestartPolicy returns the limits for starting stopped VMs.
 func (o *Options) RestartPolicy() vmhealth.RestartPolicy {
-	return vmhealth.RestartPolicy{Backoff: o.RestartBackoff, Limit: o.RestartLimit, ReplacementMaxFraction: instance.SafetyThreshold(o.OrphanDeletionMaxFraction)}
+	fraction := instance.SafetyThreshold(max(o.OrphanDeletionMaxFraction, minReplacementMaxFraction))
+	return vmhealth.RestartPolicy{Backoff: o.RestartBackoff, Limit: o.RestartLimit, ReplacementMaxFraction: fraction}
 }
 
 // RepairTolerations returns the delays of node repair.

@@ -43,6 +43,8 @@ type powerOffOptions struct {
 	// inHA is set if the last Snapshot shows the VM in HA.
 	inHA     bool
 	nodePool string
+	// orphan is set if the VM has no Claim.
+	orphan *Orphan
 }
 
 // deleteVM powers off and destroys a VM after its ownership was verified. It returns the
@@ -75,6 +77,11 @@ func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Id
 	if owns, why := id.Owns(cfg); !owns {
 		log.FromContext(ctx).Info("skipping VM not owned by this cluster", "vmid", id.VMID, "host", host, "reason", why)
 		return cfg, vmAbsent, nil
+	}
+	if options.orphan != nil {
+		if err := d.checkOrphan(*options.orphan, cfg); err != nil {
+			return cfg, vmRemaining, err
+		}
 	}
 	if cfg.Protected() {
 		return cfg, vmRemaining, &instance.BlockedError{Reason: v1alpha1.EventVMProtected, Message: fmt.Sprintf(

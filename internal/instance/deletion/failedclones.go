@@ -12,15 +12,17 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// cachedClones is of how many failed clones the created disks are cached.
+// cachedClones is of how many clones the created disks are cached.
 const cachedClones = 1000
 
 // createdDisk matches the name of a disk in the lines that a clone logs when it creates one:
@@ -41,7 +43,7 @@ func (a *attempt) deleteClonedDisks(ctx context.Context, host string, tasks []pr
 		if task.UPID.Kind() != instance.TaskClone || a.intent.TemplateID != 0 && task.ID != strconv.Itoa(a.intent.TemplateID) || !task.Ended() || task.Succeeded() {
 			continue
 		}
-		disks, err := a.createdDisks(ctx, task.UPID)
+		disks, err := a.createdDisks(ctx, a.client, task.UPID)
 		if err != nil {
 			return blocked(err, unreachable(host))
 		}
@@ -107,17 +109,17 @@ func (a *attempt) reportHiddenDisks(ctx context.Context) {
 
 // createdDisks returns the names of the disks that a clone created. They are cached: the
 // Claims of a burst can fail together, and the deletion of each one reads all logs.
-func (a *attempt) createdDisks(ctx context.Context, clone proxmox.UPID) (disks []string, err error) {
-	if cached, ok := a.clones.Get(clone); ok {
+func (d *Deleter) createdDisks(ctx context.Context, client proxmox.Client, clone proxmox.UPID) (disks []string, err error) {
+	if cached, ok := d.clones.Get(clone); ok {
 		disks, _ = cached.([]string)
 		return disks, nil
 	}
-	lines, err := a.client.TaskLog(ctx, clone)
+	lines, err := client.TaskLog(ctx, clone)
 	if err != nil {
 		return nil, err
 	}
 	disks = createdIn(lines)
-	a.clones.Add(clone, disks)
+	d.clones.Add(clone, disks)
 	return disks, nil
 }
 
@@ -130,4 +132,54 @@ func createdIn(log []string) []string {
 		}
 	}
 	return disks
+}
+
+// FindClones returns which VMIDs of a region a task of our user cloned a Template to, and no task of it
+// destroyed since. It reads the tasks of all online Hosts, and returns none if the call budget does not
+// allow that now.
+func (d *Deleter) FindClones(ctx context.Context, region string, vmids []int) (map[int]bool, error) {
+	client, err := d.deps.Clients.Get(region)
+	snapshot := d.deps.Inventory.View().Snapshots[region]
+	if err != nil || snapshot == nil || len(vmids) == 0 || !d.deps.Inventory.TryAcquire(region, inventory.ReadClones) {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.deps.Settings.OperationTimeout)
+	defer cancel()
+	cloned, destroyed := map[int]time.Time{}, map[int]time.Time{}
+	for name, host := range snapshot.Hosts {
+		if !host.Online {
+			continue
+		}
+		tasks, err := recentTasks(ctx, client, name, time.Unix(0, 0))
+		if err != nil {
+			return nil, err
+		}
+		for _, task := range tasks {
+			created, err := d.createdByClone(ctx, client, task)
+			if err != nil {
+				return nil, err
+			}
+			for _, vmid := range vmids {
+				if slices.ContainsFunc(created, func(disk string) bool { return proxmox.IsDiskOf(disk, vmid) }) && task.Started.After(cloned[vmid]) {
+					cloned[vmid] = task.Started
+				}
+				if task.UPID.Kind() == instance.TaskDestroy && task.ID == strconv.Itoa(vmid) && task.Started.After(destroyed[vmid]) {
+					destroyed[vmid] = task.Started
+				}
+			}
+		}
+	}
+	out := map[int]bool{}
+	for vmid, at := range cloned {
+		out[vmid] = at.After(destroyed[vmid])
+	}
+	return out, nil
+}
+
+// createdByClone returns the names of the disks that a task created if it is a clone that ended.
+func (d *Deleter) createdByClone(ctx context.Context, client proxmox.Client, task proxmox.TaskStatus) ([]string, error) {
+	if task.UPID.Kind() != instance.TaskClone || !task.Ended() {
+		return nil, nil
+	}
+	return d.createdDisks(ctx, client, task.UPID)
 }

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"regexp"
 	"slices"
 	"sync"
@@ -17,46 +18,59 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
+// Orphan is a VM with our ownership mark that garbage collection does not find for a Claim.
+type Orphan struct {
+	instance.VM
+	// HasClaim: its Claim exists and has another VM.
+	HasClaim bool
+	// Claimant is the name of another Claim whose providerID is that of the VM; empty if there is none.
+	Claimant string
+	// IsOurClone: a task of our user cloned it.
+	IsOurClone bool
+}
+
 // unfinishedOrphan is an orphan whose deletion began.
 type unfinishedOrphan struct {
-	vm    instance.VM
+	Orphan
 	begun time.Time
 }
 
 // beginOrphan records that the deletion of an orphan begins, and returns when it first did.
-func (d *Deleter) beginOrphan(vm instance.VM) time.Time {
-	orphan := unfinishedOrphan{vm: vm, begun: d.deps.Clock.Now()}
-	if before, ok := d.orphans.LoadOrStore(vm.ClaimUID, orphan); ok {
-		orphan, _ = before.(unfinishedOrphan)
+func (d *Deleter) beginOrphan(orphan Orphan) time.Time {
+	unfinished := unfinishedOrphan{orphan, d.deps.Clock.Now()}
+	if before, ok := d.orphans.LoadOrStore(orphan.ClaimUID, unfinished); ok {
+		unfinished, _ = before.(unfinishedOrphan)
 	}
-	return orphan.begun
+	return unfinished.begun
 }
 
 // UnfinishedOrphans returns the orphans for which DeleteOrphan of this process has not
 // returned true yet. Proxmox may list such a VM no longer, although a disk of it remains.
-func (d *Deleter) UnfinishedOrphans() (out []instance.VM) {
+func (d *Deleter) UnfinishedOrphans() (out []Orphan) {
 	for _, value := range d.orphans.Range {
-		if orphan, ok := value.(unfinishedOrphan); ok {
-			out = append(out, orphan.vm)
+		if unfinished, ok := value.(unfinishedOrphan); ok {
+			out = append(out, unfinished.Orphan)
 		}
 	}
 	return out
 }
 
 // DeleteOrphan deletes a VM whose Claim does not exist, with its disks, boot drive and join
-// token. It returns true if all of it is deleted, and false to be called again. A
-// *instance.BlockedError explains what prevents the deletion.
-func (d *Deleter) DeleteOrphan(ctx context.Context, vm instance.VM) (bool, error) {
+// token. It keeps boot drive and token if the Claim has another VM. It returns true if all of it
+// is deleted, and false to be called again. A *instance.BlockedError explains what prevents the
+// deletion.
+func (d *Deleter) DeleteOrphan(ctx context.Context, vm Orphan) (bool, error) {
 	client, err := d.deps.Clients.Get(vm.Region)
 	if err != nil {
 		return false, err
 	}
-	release, ok := d.deps.Guard.AcquireDelete(ctx, vm.ClaimUID)
+	release, ok := d.acquireOrphan(ctx, vm)
 	if !ok {
 		return false, nil
 	}
@@ -65,7 +79,7 @@ func (d *Deleter) DeleteOrphan(ctx context.Context, vm instance.VM) (bool, error
 	ctx, cancel := context.WithTimeout(ctx, d.deps.Settings.OperationTimeout)
 	defer cancel()
 	begun := d.beginOrphan(vm)
-	cfg, found, err := d.deleteVM(ctx, client, vm.Identity, vm.Host, powerOffOptions{inHA: vm.HAState != ""})
+	cfg, found, err := d.deleteVM(ctx, client, vm.Identity, vm.Host, powerOffOptions{inHA: vm.HAState != "", orphan: &vm})
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return false, nil // its error is that of the canceled request
 	}
@@ -73,29 +87,65 @@ func (d *Deleter) DeleteOrphan(ctx context.Context, vm instance.VM) (bool, error
 		return false, err
 	}
 	if found != vmDestroyed && found != vmAbsent {
-		return false, d.checkOrphanLock(ctx, client, vm, found)
+		return false, d.checkOrphanLock(ctx, client, vm.VM, found)
 	}
 	if owns, _ := vm.Owns(cfg); found == vmAbsent && (owns || len(cfg.Options) == 0) {
-		err = d.deleteOrphanedDisks(ctx, client, vm, begun)
+		err = d.deleteOrphanedDisks(ctx, client, vm.VM, begun)
 	}
 	if found == vmDestroyed && vm.AttachedBootDrive() == "" {
 		vm.Config = cfg // the Snapshot may be older than the boot drive
 	}
 	// The rest is deleted even if a disk remains.
-	if err := errors.Join(d.releaseOrphan(ctx, client, vm), err); err != nil {
+	if !vm.HasClaim {
+		err = errors.Join(d.releaseOrphan(ctx, client, vm.VM), err)
+	}
+	if err != nil {
 		return false, err
 	}
 	d.orphans.Delete(vm.ClaimUID)
 	return true, nil
 }
 
+// acquireOrphan locks the Claim of an orphan. It does not end the launch of a Claim that exists.
+func (d *Deleter) acquireOrphan(ctx context.Context, vm Orphan) (release func(), ok bool) {
+	if vm.HasClaim {
+		_, release, ok = d.deps.Guard.AcquireLaunch(ctx, vm.ClaimUID)
+		return release, ok
+	}
+	return d.deps.Guard.AcquireDelete(ctx, vm.ClaimUID)
+}
+
 // CheckOrphan returns a *instance.BlockedError if DeleteOrphan would refuse to destroy a VM with the
 // configuration that was last read.
-func CheckOrphan(ctx context.Context, vm instance.VM) error {
+func (d *Deleter) CheckOrphan(ctx context.Context, vm Orphan) error {
 	if err := checkMark(vm.Identity, vm.Host, vm.Config); err != nil {
 		return err
 	}
+	if err := d.checkOrphan(vm, vm.Config); err != nil {
+		return err
+	}
 	return checkVolumes(ctx, vm.Identity, vm.Host, vm.Config)
+}
+
+// checkOrphan returns a *instance.BlockedError if nothing but the ownership mark shows that a VM is
+// ours: each user who may edit the notes of a VM can write the mark.
+func (d *Deleter) checkOrphan(vm Orphan, cfg proxmox.VMConfig) error {
+	var why string
+	vmids := d.deps.Settings.VMIDs
+	switch {
+	case !vmids.Contains(vm.VMID):
+		why = fmt.Sprintf("its VMID is not one of the configured VMIDs, which are %d to %d without the excluded ones", vmids.From, vmids.To)
+	case vm.Claimant != "":
+		why = fmt.Sprintf("the ownership mark in its notes is not that of NodeClaim %s, whose providerID is %s", vm.Claimant, vm.ProviderID())
+	case vm.UUID != "":
+		why = "another controller created it, and it was adopted"
+	case !vm.IsConfirmed(cfg) && !vm.IsOurClone:
+		why = "it was never configured, and no task of the token's user that cloned it was found"
+	default:
+		return nil
+	}
+	return &instance.BlockedError{Reason: v1alpha1.EventOrphanedVM, Message: fmt.Sprintf("VM %d on host %s of region %s is only deleted by hand, because %s; if it is not in use, run: %s",
+		vm.VMID, vm.Host, vm.Region, why, vm.DestroyCommand())}
 }
 
 // releaseOrphan deletes what belonged to an orphan besides its VM.

@@ -31,12 +31,14 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// pollInterval and orphanGrace are the product's defaults. firstPollTimeout is how long a Process waits for its first poll, in
+// pollInterval is the product's default. orphanGrace and orphanMaxFraction allow to delete orphans that a
+// step creates soon. firstPollTimeout is how long a Process waits for its first poll, in
 // real time: the API of a host may hang.
 const (
-	pollInterval     = 10 * time.Second
-	orphanGrace      = time.Minute
-	firstPollTimeout = time.Second
+	pollInterval      = 10 * time.Second
+	orphanGrace       = time.Minute
+	orphanMaxFraction = 0.5
+	firstPollTimeout  = time.Second
 )
 
 // Process is one run of the controller. Its in-memory state is lost when it is killed.
@@ -150,7 +152,7 @@ func (p *Process) newControllers(defaults *operator.Options, timeout time.Durati
 		PollInterval: pollInterval, Timeout: timeout, Restarts: defaults.RestartPolicy(),
 	})
 	rules := defaults.OrphanRules()
-	rules.GracePeriod = min(rules.GracePeriod, orphanGrace)
+	rules.GracePeriod, rules.DeletionMaxFraction = min(rules.GracePeriod, orphanGrace), max(rules.DeletionMaxFraction, orphanMaxFraction)
 	p.collector = garbagecollection.NewController(garbagecollection.Deps{
 		Kube: p.kube, Reader: p.kube, VMs: p.Instances.VMs, Deleter: p.Instances.Deleter, Planner: p.Instances.Planner, Inventory: p.Inventory,
 		Tokens: p.Boot.Tokens, Recorder: discarded, Clock: clock, Rules: rules, PollInterval: pollInterval,

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -27,6 +28,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/deletion"
@@ -47,12 +49,18 @@ const (
 // Rules define what an orphan is, and when it is deleted.
 type Rules struct {
 	Policy Policy
-	// GracePeriod is how long something must be an orphan before it is deleted.
+	// GracePeriod is how long a VM or a boot drive must be an orphan before it is deleted.
 	GracePeriod time.Duration
 	// DeletionMaxFraction is the fraction of all VMs above which no orphan is deleted: after an
 	// etcd restore, or with the wrong kubeconfig, live Nodes have no Claim.
 	DeletionMaxFraction instance.SafetyThreshold
 }
+
+// shortGracePeriod is the maximum for what is deleted without a VM, and for VMs that an administrator
+// gave up.
+const shortGracePeriod = time.Minute
+
+func (r Rules) shortGracePeriod() time.Duration { return min(r.GracePeriod, shortGracePeriod) }
 
 // Deps are the dependencies of the Controller.
 type Deps struct {
@@ -79,13 +87,16 @@ type Deps struct {
 type Controller struct {
 	deps    Deps
 	metrics *metrics
-	// orphanSince is since when VMs have no Claim, by the UID of the Claim.
-	orphanSince map[string]time.Time
+	// orphanSince is since when VMs are orphans.
+	orphanSince map[vmKey]time.Time
 }
+
+// vmKey identifies a VM by its place and by the UID of the Claim in its ownership mark.
+type vmKey struct{ providerID, claimUID string }
 
 // NewController returns a Controller.
 func NewController(deps Deps) *Controller {
-	return &Controller{deps: deps, metrics: newMetrics(deps.Registerer), orphanSince: map[string]time.Time{}}
+	return &Controller{deps: deps, metrics: newMetrics(deps.Registerer), orphanSince: map[vmKey]time.Time{}}
 }
 
 // Name returns the name of the controller in logs and metrics.
@@ -114,40 +125,42 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	}
 	unfinished := c.deps.Deleter.UnfinishedOrphans()
 	if len(vms) == 0 && len(unfinished) == 0 && len(reservations) == 0 && found.isEmpty() {
-		c.orphanVMs(nil, nil)
+		c.dueOrphans(nil)
 		return result, nil
 	}
 	claims, err := c.listClaims(ctx, c.deps.Kube)
-	if err == nil && (found.swept || hasOrphans(claims, slices.Concat(vms, unfinished), reservations, found)) {
-		// A new Claim may not be in the cache yet.
-		claims, err = c.listClaims(ctx, c.deps.Reader)
-	}
 	if err != nil {
 		return result, err
+	}
+	due := c.dueOrphans(findOrphans(vms, claims))
+	if found.swept || len(due)+len(unfinished) > 0 || hasOrphans(claims, reservations, found) {
+		// A new Claim may not be in the cache yet.
+		if claims, err = c.listClaims(ctx, c.deps.Reader); err != nil {
+			return result, err
+		}
 	}
 	c.releaseReservations(vms, claims)
 	// Before the VMs, which take longer: core provisions nothing because of some Nodes.
 	for _, orphan := range c.orphanResources(ctx, found, vms, claims) {
 		c.deleteResource(ctx, orphan)
 	}
-	c.deleteVMs(ctx, vms, claims)
+	confirmed := slices.DeleteFunc(findOrphans(vms, claims), func(orphan deletion.Orphan) bool {
+		return !slices.ContainsFunc(due, func(o deletion.Orphan) bool { return keyOf(o) == keyOf(orphan) })
+	})
+	c.reportDuplicates(ctx, vms)
+	c.deleteVMs(ctx, vms, confirmed, claims)
 	return result, nil
 }
 
-// hasOrphans reports whether anything has no Claim.
-func hasOrphans(claims map[string]*karpv1.NodeClaim, vms []instance.VM, reservations map[string]inventory.Reservation, found resources) bool {
-	for _, vm := range vms {
-		if claims[vm.ClaimUID] == nil {
-			return true
-		}
-	}
+// hasOrphans reports whether anything but a VM has no Claim.
+func hasOrphans(claims map[string]*karpv1.NodeClaim, reservations map[string]inventory.Reservation, found resources) bool {
 	for uid := range reservations {
 		if claims[uid] == nil {
 			return true
 		}
 	}
-	claimed := providerIDs(claims)
-	if slices.ContainsFunc(found.nodes, func(node *corev1.Node) bool { return !claimed[node.Spec.ProviderID] }) {
+	claimed := claimsByProviderID(claims)
+	if slices.ContainsFunc(found.nodes, func(node *corev1.Node) bool { return claimed[node.Spec.ProviderID] == nil }) {
 		return true
 	}
 	return slices.ContainsFunc(found.drives, func(drive deletion.BootDrive) bool { return claims[drive.ClaimUID] == nil })
@@ -166,9 +179,8 @@ func (c *Controller) listClaims(ctx context.Context, reader client.Reader) (map[
 	return out, nil
 }
 
-// deleteVMs deletes the VMs whose Claim does not exist.
-func (c *Controller) deleteVMs(ctx context.Context, vms []instance.VM, claims map[string]*karpv1.NodeClaim) {
-	orphans := c.orphanVMs(vms, claims)
+// deleteVMs deletes orphaned VMs.
+func (c *Controller) deleteVMs(ctx context.Context, vms []instance.VM, orphans []deletion.Orphan, claims map[string]*karpv1.NodeClaim) {
 	unexpected := c.countUnexpected(orphans)
 	all := len(vms) - (len(orphans) - unexpected)
 	if c.deps.Rules.DeletionMaxFraction.IsExceeded(unexpected, all) {
@@ -181,19 +193,39 @@ func (c *Controller) deleteVMs(ctx context.Context, vms []instance.VM, claims ma
 	// One region must not delay another.
 	var wg sync.WaitGroup
 	for _, region := range c.deps.Inventory.Regions() {
-		inRegion := slices.DeleteFunc(slices.Clone(orphans), func(vm instance.VM) bool { return vm.Region != region })
-		wg.Go(func() { c.deleteOrphans(ctx, inRegion) })
+		inRegion := slices.DeleteFunc(slices.Clone(orphans), func(vm deletion.Orphan) bool { return vm.Region != region })
+		wg.Go(func() {
+			c.findClones(ctx, region, inRegion)
+			c.deleteOrphans(ctx, inRegion)
+		})
 	}
 	wg.Wait()
 }
 
+// findClones sets IsOurClone of the orphans of a region.
+func (c *Controller) findClones(ctx context.Context, region string, orphans []deletion.Orphan) {
+	var vmids []int
+	for _, vm := range orphans {
+		if !vm.IsConfirmed(vm.Config) {
+			vmids = append(vmids, vm.VMID)
+		}
+	}
+	clones, err := c.deps.Deleter.FindClones(ctx, region, vmids)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "reading the tasks that cloned orphaned VMs failed", "region", region)
+	}
+	for i := range orphans {
+		orphans[i].IsOurClone = clones[orphans[i].VMID]
+	}
+}
+
 // deleteOrphans deletes VMs, or only reports them, according to the policy.
-func (c *Controller) deleteOrphans(ctx context.Context, orphans []instance.VM) {
+func (c *Controller) deleteOrphans(ctx context.Context, orphans []deletion.Orphan) {
 	for _, vm := range orphans {
 		logger := log.FromContext(ctx).WithValues("NodeClaim", klog.KRef("", vm.Claim), "vmid", vm.VMID, "region", vm.Region, "host", vm.Host, "claim-uid", vm.ClaimUID)
 		if c.deps.Rules.Policy == PolicyReport {
 			logger.V(1).Info("found orphaned VM, keeping it by policy")
-			if blocked, ok := errors.AsType[*instance.BlockedError](deletion.CheckOrphan(ctx, vm)); ok {
+			if blocked, ok := errors.AsType[*instance.BlockedError](c.deps.Deleter.CheckOrphan(ctx, vm)); ok {
 				c.deps.Recorder.Publish(orphanBlockedEvent(vm, blocked))
 			} else {
 				c.deps.Recorder.Publish(orphanFoundEvent(vm))
@@ -216,11 +248,11 @@ func (c *Controller) deleteOrphans(ctx context.Context, orphans []instance.VM) {
 	}
 }
 
-// countUnexpected returns the number of orphans that no administrator caused by fencing
-// their Host.
-func (c *Controller) countUnexpected(orphans []instance.VM) (n int) {
+// countUnexpected returns the number of orphans that are ours for certain, and that no administrator
+// caused by fencing their Host. A user who may edit notes cannot make it larger.
+func (c *Controller) countUnexpected(orphans []deletion.Orphan) (n int) {
 	for _, vm := range orphans {
-		if !c.deps.Deleter.HasAbandoned(vm.ClaimUID) {
+		if vm.IsConfirmed(vm.Config) && !c.deps.Deleter.HasAbandoned(vm.ClaimUID) {
 			n++
 		}
 	}
@@ -229,10 +261,10 @@ func (c *Controller) countUnexpected(orphans []instance.VM) (n int) {
 
 // unlistedOrphans returns the orphans whose deletion is unfinished, although Proxmox does
 // not list their VMs any more: a disk remains.
-func (c *Controller) unlistedOrphans(vms []instance.VM, claims map[string]*karpv1.NodeClaim) []instance.VM {
+func (c *Controller) unlistedOrphans(vms []instance.VM, claims map[string]*karpv1.NodeClaim) []deletion.Orphan {
 	listed := claimUIDs(vms)
-	return slices.DeleteFunc(c.deps.Deleter.UnfinishedOrphans(), func(vm instance.VM) bool {
-		return listed[vm.ClaimUID] || claims[vm.ClaimUID] != nil || c.deps.VMs.OutOfService(vm) == inventory.Offline
+	return slices.DeleteFunc(c.deps.Deleter.UnfinishedOrphans(), func(vm deletion.Orphan) bool {
+		return listed[vm.ClaimUID] || claims[vm.ClaimUID] != nil || c.deps.VMs.OutOfService(vm.VM) == inventory.Offline
 	})
 }
 
@@ -242,7 +274,7 @@ func (c *Controller) releaseReservations(vms []instance.VM, claims map[string]*k
 	withVM, view := claimUIDs(vms), c.deps.Inventory.View()
 	for uid, reservation := range view.Reservations {
 		hasVM := withVM[uid] && !c.deps.Deleter.HasAbandoned(uid)
-		if claims[uid] == nil && !hasVM && view.Snapshots[reservation.Region] != nil && c.deps.Clock.Since(reservation.CreatedAt) > c.deps.Rules.GracePeriod {
+		if claims[uid] == nil && !hasVM && view.Snapshots[reservation.Region] != nil && c.deps.Clock.Since(reservation.CreatedAt) > c.deps.Rules.shortGracePeriod() {
 			c.deps.Planner.Release(uid)
 		}
 	}
@@ -256,26 +288,74 @@ func claimUIDs(vms []instance.VM) map[string]bool {
 	return out
 }
 
-// orphanVMs returns and counts the VMs without a Claim for the whole grace period, except those
-// on Hosts that are offline or were removed: they cannot be deleted now.
-func (c *Controller) orphanVMs(vms []instance.VM, claims map[string]*karpv1.NodeClaim) []instance.VM {
-	now := c.deps.Clock.Now()
-	orphanSince := map[string]time.Time{}
-	var out []instance.VM
+func keyOf(vm deletion.Orphan) vmKey { return vmKey{vm.ProviderID(), vm.ClaimUID} }
+
+// findOrphans returns the VMs whose Claim does not exist, or has a providerID with another VMID. It does
+// not return VMs of which several belong to one Claim.
+func findOrphans(vms []instance.VM, claims map[string]*karpv1.NodeClaim) (out []deletion.Orphan) {
+	claimants, ambiguous := claimsByProviderID(claims), duplicates(vms)
 	for _, vm := range vms {
-		if claims[vm.ClaimUID] != nil {
+		claim := claims[vm.ClaimUID]
+		if claim != nil {
+			// The region is not compared: it may have been renamed.
+			if id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID); err != nil || id.VMID == vm.VMID {
+				continue
+			}
+		}
+		if vm.IsConfirmed(vm.Config) && len(ambiguous[vm.ClaimUID]) > 0 {
 			continue
 		}
-		since, ok := c.orphanSince[vm.ClaimUID]
+		orphan := deletion.Orphan{VM: vm, HasClaim: claim != nil}
+		if claimant := claimants[vm.ProviderID()]; claimant != nil {
+			orphan.Claimant = claimant.Name
+		}
+		out = append(out, orphan)
+	}
+	return out
+}
+
+// duplicates returns the VMs of which several have the mark, the serial and the UUID of one Claim, by the
+// UID of the Claim.
+func duplicates(vms []instance.VM) map[string][]instance.VM {
+	out := map[string][]instance.VM{}
+	for _, vm := range vms {
+		if vm.IsConfirmed(vm.Config) {
+			out[vm.ClaimUID] = append(out[vm.ClaimUID], vm)
+		}
+	}
+	maps.DeleteFunc(out, func(_ string, vms []instance.VM) bool { return len(vms) < 2 })
+	return out
+}
+
+// reportDuplicates reports VMs of which several belong to one Claim.
+func (c *Controller) reportDuplicates(ctx context.Context, vms []instance.VM) {
+	for _, vms := range duplicates(vms) {
+		event := duplicateEvent(vms)
+		log.FromContext(ctx).V(1).Info("several VMs belong to one NodeClaim", "NodeClaim", klog.KRef("", vms[0].Claim), "message", event.Message)
+		c.deps.Recorder.Publish(event)
+	}
+}
+
+// dueOrphans returns and counts the VMs that were orphans for the whole grace period, except those
+// on Hosts that are offline or were removed: they cannot be deleted now.
+func (c *Controller) dueOrphans(orphans []deletion.Orphan) (due []deletion.Orphan) {
+	now := c.deps.Clock.Now()
+	orphanSince := map[vmKey]time.Time{}
+	for _, vm := range orphans {
+		since, ok := c.orphanSince[keyOf(vm)]
 		if !ok {
 			since = now
 		}
-		orphanSince[vm.ClaimUID] = since
-		if c.deps.VMs.OutOfService(vm) != inventory.Offline && now.Sub(since) >= c.deps.Rules.GracePeriod {
-			out = append(out, vm)
+		orphanSince[keyOf(vm)] = since
+		grace := c.deps.Rules.GracePeriod
+		if c.deps.Deleter.HasAbandoned(vm.ClaimUID) {
+			grace = c.deps.Rules.shortGracePeriod()
+		}
+		if c.deps.VMs.OutOfService(vm.VM) != inventory.Offline && now.Sub(since) >= grace {
+			due = append(due, vm)
 		}
 	}
 	c.orphanSince = orphanSince
-	c.metrics.orphans.WithLabelValues(kindVM).Set(float64(len(out)))
-	return out
+	c.metrics.orphans.WithLabelValues(kindVM).Set(float64(len(due)))
+	return due
 }

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/deletion"
 )
 
@@ -42,11 +41,6 @@ func nodeOrphan(name string, del func() error) Orphan {
 	return Orphan{kindNode, name, inKubernetes, "kubectl delete node " + name, del}
 }
 
-// destroyCommand returns the command that deletes a VM.
-func destroyCommand(vm instance.VM) string {
-	return fmt.Sprintf("qm stop %d && qm destroy %d --purge", vm.VMID, vm.VMID)
-}
-
 // Find returns the orphans without their grace period, and deletes nothing. It ignores
 // DeletionMaxFraction. With an error, it returns those that it found.
 func (c *Controller) Find(ctx context.Context) ([]Orphan, error) {
@@ -57,12 +51,11 @@ func (c *Controller) Find(ctx context.Context) ([]Orphan, error) {
 		return nil, err
 	}
 	var out []Orphan
-	for _, vm := range vms {
-		if claims[vm.ClaimUID] != nil {
-			continue
-		}
-		command := destroyCommand(vm)
-		if err := deletion.CheckOrphan(ctx, vm); err != nil {
+	for _, vm := range findOrphans(vms, claims) {
+		// The controller reads the tasks.
+		vm.IsOurClone = true
+		command := vm.DestroyCommand()
+		if err := c.deps.Deleter.CheckOrphan(ctx, vm); err != nil {
 			command = "# not deleted by the controller: " + err.Error()
 		}
 		out = append(out, Orphan{Kind: kindVM, Name: fmt.Sprintf("%d (%s)", vm.VMID, vm.Name), Where: vm.Region + "/" + vm.Host, Command: command})

@@ -5,6 +5,7 @@ package garbagecollection
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/deletion"
 )
 
 // Kinds of orphans.
@@ -63,26 +65,48 @@ func missingClaim(vm instance.VM) *karpv1.NodeClaim {
 	return claim
 }
 
-func orphanFoundEvent(vm instance.VM) events.Event {
+// why returns why a VM is an orphan.
+func why(vm deletion.Orphan) string {
+	if vm.HasClaim {
+		return "its NodeClaim has another VM"
+	}
+	return "its NodeClaim does not exist"
+}
+
+func orphanFoundEvent(vm deletion.Orphan) events.Event {
 	return events.Event{
-		InvolvedObject: missingClaim(vm), Type: corev1.EventTypeWarning, Reason: v1alpha1.EventOrphanedVM,
-		Message:      fmt.Sprintf("VM %d on host %s of region %s no longer has a NodeClaim; to delete it, run: %s", vm.VMID, vm.Host, vm.Region, destroyCommand(vm)),
+		InvolvedObject: missingClaim(vm.VM), Type: corev1.EventTypeWarning, Reason: v1alpha1.EventOrphanedVM,
+		Message:      fmt.Sprintf("VM %d on host %s of region %s is an orphan: %s; to delete it, run: %s", vm.VMID, vm.Host, vm.Region, why(vm), vm.DestroyCommand()),
 		DedupeValues: []string{vm.ClaimUID}, DedupeTimeout: eventInterval,
 	}
 }
 
-func orphanBlockedEvent(vm instance.VM, blocked *instance.BlockedError) events.Event {
+func orphanBlockedEvent(vm deletion.Orphan, blocked *instance.BlockedError) events.Event {
 	return events.Event{
-		InvolvedObject: missingClaim(vm), Type: corev1.EventTypeWarning, Reason: blocked.Reason,
-		Message:      "VM no longer has a NodeClaim, but cannot be deleted: " + blocked.Message,
-		DedupeValues: []string{vm.ClaimUID, blocked.Reason}, DedupeTimeout: eventInterval,
+		InvolvedObject: missingClaim(vm.VM), Type: corev1.EventTypeWarning, Reason: blocked.Reason,
+		Message:      fmt.Sprintf("VM is an orphan (%s), but cannot be deleted: %s", why(vm), blocked.Message),
+		DedupeValues: []string{vm.ProviderID(), vm.ClaimUID, blocked.Reason}, DedupeTimeout: eventInterval,
 	}
 }
 
-func orphanDeletedEvent(vm instance.VM) events.Event {
+func orphanDeletedEvent(vm deletion.Orphan) events.Event {
 	return events.Event{
-		InvolvedObject: missingClaim(vm), Type: corev1.EventTypeNormal, Reason: v1alpha1.EventOrphanedVMDeleted,
-		Message:      fmt.Sprintf("VM %d on host %s of region %s no longer had a NodeClaim and was deleted", vm.VMID, vm.Host, vm.Region),
+		InvolvedObject: missingClaim(vm.VM), Type: corev1.EventTypeNormal, Reason: v1alpha1.EventOrphanedVMDeleted,
+		Message:      fmt.Sprintf("VM %d on host %s of region %s was an orphan and was deleted: %s", vm.VMID, vm.Host, vm.Region, why(vm)),
 		DedupeValues: []string{vm.ClaimUID},
+	}
+}
+
+func duplicateEvent(vms []instance.VM) events.Event {
+	var places, commands []string
+	for _, vm := range vms {
+		places = append(places, fmt.Sprintf("%d on host %s of region %s", vm.VMID, vm.Host, vm.Region))
+		commands = append(commands, vm.DestroyCommand())
+	}
+	return events.Event{
+		InvolvedObject: missingClaim(vms[0]), Type: corev1.EventTypeWarning, Reason: v1alpha1.EventDuplicateVM,
+		Message: fmt.Sprintf("VMs %s have the ownership mark and the SMBIOS UUID of one NodeClaim, and none is deleted as an orphan; delete the one that is not the node, on its host: %s",
+			strings.Join(places, " and "), strings.Join(commands, ", or: ")),
+		DedupeValues: []string{vms[0].ClaimUID}, DedupeTimeout: eventInterval,
 	}
 }

@@ -90,8 +90,8 @@ func isCleanedUp(claim *karpv1.NodeClaim) bool {
 	return claim != nil && claim.Annotations[v1alpha1.AnnotationBootDataStatus] == v1alpha1.BootDataInitialized
 }
 
-// unreadyNodes returns the Nodes of NodePools that are not ready and older than the grace
-// period.
+// unreadyNodes returns the Nodes of NodePools that are not ready and older than the short
+// grace period.
 func (c *Controller) unreadyNodes(ctx context.Context) ([]*corev1.Node, error) {
 	list := &corev1.NodeList{}
 	if err := c.deps.Kube.List(ctx, list, client.HasLabels{karpv1.NodePoolLabelKey}); err != nil {
@@ -101,18 +101,18 @@ func (c *Controller) unreadyNodes(ctx context.Context) ([]*corev1.Node, error) {
 	for i := range list.Items {
 		node := &list.Items[i]
 		if node.DeletionTimestamp.IsZero() && nodeutils.GetCondition(node, corev1.NodeReady).Status != corev1.ConditionTrue &&
-			c.deps.Clock.Since(node.CreationTimestamp.Time) >= c.deps.Rules.GracePeriod {
+			c.deps.Clock.Since(node.CreationTimestamp.Time) >= c.deps.Rules.shortGracePeriod() {
 			out = append(out, node)
 		}
 	}
 	return out, nil
 }
 
-// providerIDs returns the provider IDs of Claims.
-func providerIDs(claims map[string]*karpv1.NodeClaim) map[string]bool {
-	out := make(map[string]bool, len(claims))
+// claimsByProviderID returns Claims by their provider IDs.
+func claimsByProviderID(claims map[string]*karpv1.NodeClaim) map[string]*karpv1.NodeClaim {
+	out := make(map[string]*karpv1.NodeClaim, len(claims))
 	for _, claim := range claims {
-		out[claim.Status.ProviderID] = true
+		out[claim.Status.ProviderID] = claim
 	}
 	return out
 }
@@ -122,10 +122,10 @@ func providerIDs(claims map[string]*karpv1.NodeClaim) map[string]bool {
 // controller manager otherwise.
 func (c *Controller) orphanNodes(ctx context.Context, unready []*corev1.Node, claims map[string]*karpv1.NodeClaim) []Orphan {
 	var out []Orphan
-	claimed := providerIDs(claims)
+	claimed := claimsByProviderID(claims)
 	for _, node := range unready {
 		id, err := v1alpha1.ParseProviderID(node.Spec.ProviderID)
-		if err != nil || claimed[node.Spec.ProviderID] {
+		if err != nil || claimed[node.Spec.ProviderID] != nil {
 			continue
 		}
 		if _, err := c.deps.VMs.Get(ctx, id); !errors.Is(err, proxmox.ErrNotFound) {
