@@ -9,6 +9,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
@@ -16,6 +17,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
@@ -32,11 +34,87 @@ func TestDeleteLostMark(t *testing.T) {
 		w.Expect(p.Instances.VMs.MayExist(claim)).To(BeTrue())
 		_, err := p.Instances.VMs.Get(w.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
 		w.Expect(err).To(And(HaveOccurred(), Not(MatchError(proxmox.ErrNotFound))))
-		expectBlocked(w, p, claim, v1alpha1.EventOwnershipMarkLost, ContainSubstring("add this line"), ContainSubstring("<!-- karpenter.proxmox.sinextra.dev {"))
+		expectBlocked(w, p, claim, v1alpha1.EventOwnershipMarkLost, ContainSubstring("append this line"), ContainSubstring("<!-- karpenter.proxmox.sinextra.dev {"))
 		w.Expect(w.Running(claim)).To(BeTrue())
 		setOption(w, claim, "description", before)
 		p.DeleteAll(claim)
 	})
+}
+
+// What is left of a VM's identity names the claim: it does not count as deleted.
+func TestDeleteLostMarkPartly(t *testing.T) {
+	t.Parallel()
+	smbios := func(smbios proxmox.SMBIOS) string { return smbios.Encode() }
+	for name, test := range map[string]struct {
+		options func(claim *karpv1.NodeClaim, vmid int) map[string]string
+		lost    bool
+	}{
+		"name": {func(*karpv1.NodeClaim, int) map[string]string { return map[string]string{"smbios1": ""} }, true},
+		"serial": {func(claim *karpv1.NodeClaim, vmid int) map[string]string {
+			return map[string]string{"name": "web", "smbios1": smbios(proxmox.SMBIOS{UUID: "00000000-0000-4000-8000-000000000000", Serial: vmconfig.SMBIOSSerial(claim.Name, vmid)})}
+		}, true},
+		"UUID": {func(claim *karpv1.NodeClaim, _ int) map[string]string {
+			return map[string]string{"name": "web", "smbios1": smbios(proxmox.SMBIOS{UUID: string(claim.UID)})}
+		}, true},
+		"mark_of_another_claim": {func(*karpv1.NodeClaim, int) map[string]string {
+			return map[string]string{"description": ownership.Mark{VMID: 20001, KubeCluster: "x", ClaimUID: "y"}.Notes("")}
+		}, true},
+		"nothing": {func(*karpv1.NodeClaim, int) map[string]string { return map[string]string{"name": "web", "smbios1": ""} }, false},
+	} {
+		testenv.With(testenv.NoPolling()).Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
+			claim := p.Launched("pool-abc", w.NodeClass)
+			in := w.Intent(claim)
+			w.Wait(w.Client.StopVM(w.Context(), in.Host, in.VMID))
+			setOption(w, claim, "description", "web server")
+			for option, value := range test.options(claim, in.VMID) {
+				setOption(w, claim, option, value)
+			}
+			p = w.StartProcess(testenv.NoPolling())
+			_, err := p.Instances.VMs.Get(w.Context(), in.ID())
+			w.Expect(p.Instances.VMs.MayExist(claim)).To(Equal(test.lost))
+			if !test.lost {
+				w.Expect(err).To(MatchError(proxmox.ErrNotFound))
+				w.Expect(p.Instances.Deleter.Delete(w.Context(), claim)).To(BeTrue())
+				return
+			}
+			w.Expect(err).To(And(HaveOccurred(), Not(MatchError(proxmox.ErrNotFound))))
+			expectBlocked(w, p, claim, v1alpha1.EventOwnershipMarkLost)
+		})
+	}
+}
+
+// The line to append is the last known mark. Without one, it is rebuilt from the configuration.
+func TestLostMarkOfMachine(t *testing.T) {
+	t.Parallel()
+	for name, restarted := range map[string]bool{"known": false, "rebuilt": true} {
+		onFast.Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
+			claim := launchMachine(w, p)
+			in := w.Intent(claim)
+			before, _ := ownership.Read(w.VMConfig(in).Description())
+			w.Expect(before).To(And(HaveField("Machine", "db-1"), HaveField("Retained", ConsistOf("data"))))
+			p.Refresh()
+			setOption(w, claim, "description", "database\n\nDo not touch.")
+			if restarted {
+				p = w.StartProcess(testenv.NoPolling())
+			} else {
+				setOption(w, claim, "tags", "x") // it is read again
+				p.Refresh()
+				p.Refresh()
+			}
+			deleted, err := p.Instances.Deleter.Delete(w.Context(), claim)
+			w.Expect(deleted).To(BeFalse())
+			w.Expect(err).To(And(testenv.HaveReason(v1alpha1.EventOwnershipMarkLost), MatchError(ContainSubstring("append"))))
+			mark, ok := ownership.Read(err.Error())
+			w.Expect(ok).To(BeTrue())
+			w.Expect(mark).To(Equal(before))
+			w.Expect(strings.Contains(err.Error(), "rebuilt")).To(Equal(restarted))
+
+			setOption(w, claim, "description", "database\n"+mark.Comment())
+			p.Delete(claim)
+			w.Expect(w.VMs()).To(BeEmpty())
+			w.Expect(w.Volumes(in.Host, "fast", "images")).To(ConsistOf(HaveField("ID", in.Retained["data"])))
+		})
+	}
 }
 
 // A VM whose ownership mark was lost does not count as deleted if it was migrated since the last

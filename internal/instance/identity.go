@@ -23,6 +23,8 @@ type Identity struct {
 	// Region is that of the Cluster; it is not in the ownership mark.
 	Region string
 	VMID   int
+	// ClaimName is the name of the Claim. It is not compared; empty if it is unknown.
+	ClaimName string
 	// ClaimUID is also the VM's SMBIOS UUID, so the guest can read it as its product UUID.
 	ClaimUID string
 	// KubeCluster is the UID of the kube-system namespace.
@@ -34,7 +36,7 @@ type Identity struct {
 
 // NewIdentity returns the identity of a Claim's VM.
 func NewIdentity(kubeCluster string, at v1alpha1.ProviderID, claim *karpv1.NodeClaim) Identity {
-	id := Identity{Region: at.Region, VMID: at.VMID, ClaimUID: string(claim.UID), KubeCluster: kubeCluster}
+	id := Identity{Region: at.Region, VMID: at.VMID, ClaimName: claim.Name, ClaimUID: string(claim.UID), KubeCluster: kubeCluster}
 	if isAdopted(claim) {
 		id.UUID = strings.ToLower(claim.Annotations[v1alpha1.AnnotationAdopt])
 	}
@@ -58,7 +60,7 @@ func ReadIdentity(region string, cfg proxmox.VMConfig) (Identity, bool) {
 	if !ok || m.ClaimUID == "" {
 		return Identity{}, false
 	}
-	return Identity{Region: region, VMID: m.VMID, ClaimUID: m.ClaimUID, KubeCluster: m.KubeCluster, UUID: m.UUID}, true
+	return Identity{Region: region, VMID: m.VMID, ClaimName: m.Name, ClaimUID: m.ClaimUID, KubeCluster: m.KubeCluster, UUID: m.UUID}, true
 }
 
 // Owns reports whether the configuration is that of the VM with this identity, and if
@@ -88,13 +90,6 @@ func (id Identity) Owns(cfg proxmox.VMConfig) (owns bool, why string) {
 func (id Identity) HasNewerMark(cfg proxmox.VMConfig) bool {
 	m, ok := ownership.Read(cfg.Description())
 	return ok && m.Newer() && m.VMID == id.VMID && m.ClaimUID == id.ClaimUID && m.KubeCluster == id.KubeCluster
-}
-
-// HasLostMark reports whether the VM has the UUID and serial of this identity although
-// its notes were replaced. A VM without the mark is not destroyed.
-func (id Identity) HasLostMark(cfg proxmox.VMConfig) bool {
-	_, marked := ReadIdentity(id.Region, cfg)
-	return !marked && vmconfig.IsConfigured(cfg, id.VMID) && strings.EqualFold(cfg.SMBIOS().UUID, id.uuid())
 }
 
 // IsConfirmed reports whether a launch of this Claim configured the VM: its SMBIOS serial and UUID

@@ -12,12 +12,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
 // Provider finds the VMs of this Kubernetes cluster.
@@ -116,13 +118,32 @@ func (p *Provider) read(ctx context.Context, id v1alpha1.ProviderID) (VM, error)
 	}
 	guest.Config = &cfg
 	vm, ok := newVM(p.deps.KubeCluster, snapshot, guest)
-	if !ok && (Identity{Region: id.Region, VMID: id.VMID, ClaimUID: strings.ToLower(cfg.SMBIOS().UUID)}).HasLostMark(cfg) {
-		return VM{}, fmt.Errorf("VM %d on host %s has the SMBIOS fields of a node, but no ownership mark: another controller created it, or its notes have lost the mark", id.VMID, guest.Host)
-	}
 	if !ok {
+		if err := p.checkLostMark(ctx, id, guest.Host, cfg); err != nil {
+			return VM{}, err
+		}
 		return VM{}, fmt.Errorf("VM %d in region %s is not owned by this Kubernetes cluster: %w", id.VMID, id.Region, proxmox.ErrNotFound)
 	}
 	return vm, nil
+}
+
+// checkLostMark returns an error if a VM without our ownership mark is that of a Claim, or of another
+// Claim by its SMBIOS fields.
+func (p *Provider) checkLostMark(ctx context.Context, id v1alpha1.ProviderID, host string, cfg proxmox.VMConfig) error {
+	_, marked := ReadIdentity(id.Region, cfg)
+	lost := !marked && vmconfig.IsConfigured(cfg, id.VMID)
+	claims := &karpv1.NodeClaimList{}
+	if err := p.deps.Kube.List(ctx, claims, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("listing NodeClaims: %w", err)
+	}
+	for i := range claims.Items {
+		claim := &claims.Items[i]
+		lost = lost || claim.Status.ProviderID == id.String() && NewIdentity(p.deps.KubeCluster, id, claim).HasLostMark(cfg)
+	}
+	if lost {
+		return fmt.Errorf("VM %d on host %s is that of a node, but its notes have no ownership mark of it: another controller created it, or its notes have lost the mark", id.VMID, host)
+	}
+	return nil
 }
 
 // ConfirmAbsent reads the configuration of a VM that no list shows, and returns

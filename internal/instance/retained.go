@@ -22,7 +22,7 @@ func RetainedVolumes(in Intent, kubeCluster string, snapshot *inventory.Snapshot
 			continue
 		}
 		// Neither machines nor disks have an underscore in their names.
-		name := fmt.Sprintf("vm-%d-%s_%s_%s", proxmox.RetainedVMID, ShortClusterID(kubeCluster), in.Machine, disk.Name)
+		name := retainedPrefix(kubeCluster) + in.Machine + "_" + disk.Name
 		if snapshot.Storages[inventory.StorageKey{Host: in.Host, Storage: disk.Storage}].HasFiles() {
 			name = fmt.Sprintf("%d/%s.raw", proxmox.RetainedVMID, name)
 		}
@@ -32,4 +32,9 @@ func RetainedVolumes(in Intent, kubeCluster string, snapshot *inventory.Snapshot
 		out[disk.Name] = disk.Storage + ":" + name
 	}
 	return out
+}
+
+// retainedPrefix is the prefix of the names of retained disks.
+func retainedPrefix(kubeCluster string) string {
+	return fmt.Sprintf("vm-%d-%s_", proxmox.RetainedVMID, ShortClusterID(kubeCluster))
 }

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -87,14 +88,28 @@ func NewSnapshot(result PollResult, previous *Snapshot, own VMIDRange) *Snapshot
 		}
 		switch {
 		case guest.Config == before.Config:
-			guest.addresses = before.addresses
+			guest.addresses, guest.LastNotes = before.addresses, before.LastNotes
 		case guest.Config != nil:
+			guest.LastNotes = lastNotes(*guest.Config, before)
 			guest.addresses = guest.Config.Network().Addresses()
 		}
 		s.add(guest, own)
 	}
 	s.Addresses, s.AddressesKnown = collectAddresses(result, s.Hosts, s.Guests, own), result.Complete
 	return s
+}
+
+// lastNotes returns the last notes with an ownership mark, unless the configuration has one.
+func lastNotes(config proxmox.VMConfig, before Guest) string {
+	if _, marked := ownership.Read(config.Description()); marked {
+		return ""
+	}
+	if before.Config != nil {
+		if _, marked := ownership.Read(before.Config.Description()); marked {
+			return before.Config.Description()
+		}
+	}
+	return before.LastNotes
 }
 
 // add adds a guest and its allocation on its Host.

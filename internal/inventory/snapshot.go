@@ -60,6 +60,8 @@ type Host struct {
 type Guest struct {
 	proxmox.GuestRow
 	Config *proxmox.VMConfig
+	// LastNotes are the last notes with an ownership mark that were read; empty if those in Config have one.
+	LastNotes string
 	// Stale is true if the row has no resources and name, template flag and resources come
 	// from an earlier poll. Status is always current.
 	Stale bool

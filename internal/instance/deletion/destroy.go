@@ -71,7 +71,7 @@ func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Id
 		log.FromContext(ctx).Info("keeping VM that was converted to a template", "vmid", id.VMID, "host", host, "region", id.Region)
 		return cfg, vmAbsent, nil
 	}
-	if err := checkMark(id, host, cfg); err != nil {
+	if err := d.checkMark(id, host, cfg); err != nil {
 		return cfg, vmRemaining, err
 	}
 	if owns, why := id.Owns(cfg); !owns {
@@ -111,10 +111,10 @@ func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Id
 
 // checkMark returns a BlockedError if the VM is ours, but its ownership mark was lost or
 // cannot be read: such a VM is not destroyed.
-func checkMark(id instance.Identity, host string, cfg proxmox.VMConfig) error {
+func (d *Deleter) checkMark(id instance.Identity, host string, cfg proxmox.VMConfig) error {
 	if id.HasLostMark(cfg) {
-		return &instance.BlockedError{Reason: v1alpha1.EventOwnershipMarkLost, Message: fmt.Sprintf(
-			"the notes of VM %d on host %s have lost the ownership mark, and a VM without it is not destroyed; add this line to the notes, or delete the VM by hand: %s", id.VMID, host, id.MarkComment())}
+		guest, _ := d.deps.Inventory.View().Guest(id.Region, id.VMID)
+		return &instance.BlockedError{Reason: v1alpha1.EventOwnershipMarkLost, Message: id.LostMarkMessage(host, cfg, guest)}
 	}
 	if id.HasNewerMark(cfg) {
 		return &instance.BlockedError{Reason: v1alpha1.EventCreatedByNewerController, Message: fmt.Sprintf(

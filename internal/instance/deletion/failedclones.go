@@ -6,7 +6,6 @@ package deletion
 import (
 	"context"
 	"fmt"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"path"
 	"regexp"
 	"slices"

@@ -118,7 +118,7 @@ func (d *Deleter) acquireOrphan(ctx context.Context, vm Orphan) (release func(),
 // CheckOrphan returns a *instance.BlockedError if DeleteOrphan would refuse to destroy a VM with the
 // configuration that was last read.
 func (d *Deleter) CheckOrphan(ctx context.Context, vm Orphan) error {
-	if err := checkMark(vm.Identity, vm.Host, vm.Config); err != nil {
+	if err := d.checkMark(vm.Identity, vm.Host, vm.Config); err != nil {
 		return err
 	}
 	if err := d.checkOrphan(vm, vm.Config); err != nil {
