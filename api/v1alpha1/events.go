@@ -70,7 +70,8 @@ const (
 	EventVMNotVisible = "VMNotVisible"
 	// EventCreatedByNewerController means that a newer release of the controller created the VM.
 	EventCreatedByNewerController = "CreatedByNewerController"
-	// EventVMNotAdopted means that another controller created the VM.
+	// EventVMNotAdopted means that another controller created the VM. The message contains the ownership mark to append to its
+	// notes.
 	EventVMNotAdopted = "VMNotAdopted"
 	// EventVolumeAttached means that Proxmox would delete a volume that is not a disk of the VM.
 	EventVolumeAttached = "VolumeAttached"
@@ -110,9 +111,10 @@ const (
 	// EventBootDriveNotDeleted means that the Node is initialized, and the boot drive of its VM cannot be deleted. The message contains
 	// the volume and the reason. The deletion is retried.
 	EventBootDriveNotDeleted = "BootDriveNotDeleted"
-	// EventVMAdopted means that the VM of another controller was adopted.
+	// EventVMAdopted means that the VM of another controller was adopted: an administrator added the ownership mark to its notes.
 	EventVMAdopted = "VMAdopted"
-	// EventAdoptionRefused means that the VM was not adopted. The message contains the reason. The adoption is retried.
+	// EventAdoptionRefused means that the VM has an ownership mark and was not adopted, because something does not match. The
+	// message contains what was found and what is expected. The VM is neither changed nor deleted.
 	EventAdoptionRefused = "AdoptionRefused"
 )
 

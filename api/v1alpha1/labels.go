@@ -94,9 +94,6 @@ const AnnotationDriftTerminateFirst = Group + "/drift-terminate-first"
 // when, and the UIDs of the controllers of its pods. No other Node is deleted until its pods are scheduled.
 const AnnotationDriftTerminatedFirst = Group + "/drift-terminated-first"
 
-// AnnotationAdopt is set on a Claim by an administrator to transfer a VM that another controller created. The value is the
-// VM's SMBIOS UUID, which the Claim's Node reports as its system UUID. The annotation is kept as a record of the opt-in.
-const AnnotationAdopt = Group + "/adopt"
 
 // TerminationFinalizer keeps an object until its resources in Proxmox are deleted, or until it is no longer in use.
 const TerminationFinalizer = Group + "/termination"

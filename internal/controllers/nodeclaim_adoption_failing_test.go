@@ -7,8 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"slices"
 	"testing"
 	"time"
 
@@ -23,74 +21,51 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// expectRefused reconciles the claim with an annotation, and checks its event.
-func (i *inherited) expectRefused(annotation, message string) {
+// expectRefused reconciles the claim, and checks its event. Neither its VM nor the claim is changed.
+func (i *inherited) expectRefused(reason, message string) {
 	i.T.Helper()
-	i.annotate(annotation)
+	i.Sim.ResetRequests()
 	i.Expect(i.reconcile()).To(Equal(retried))
-	i.Expect(i.Events.Messages(v1alpha1.EventAdoptionRefused)).To(ConsistOf(ContainSubstring(message)))
+	i.Expect(i.Events.Messages(reason)).To(ConsistOf(ContainSubstring(message)))
 	i.Expect(i.claim.Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchedBy))
+	i.Expect(i.Sim.Requests()).NotTo(ContainElement(HaveField("Method", Not(Equal("GET")))))
 }
 
+// A VM whose mark, claim and node do not match is neither adopted nor deleted.
 func TestAdoptRefused(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
-		change func(*inherited)
-		value  string
-		want   string
-	}{
-		"other_UUID":       {value: otherUUID, want: "VM 20000 has the SMBIOS UUID \"" + uuid},
-		"no_UUID":          {value: "true", want: `names the VM "true"`},
-		"other_name":       {func(i *inherited) { i.set("name", "database") }, uuid, `VM 20000 is named "database"`},
-		"no_VM":            {func(i *inherited) { i.DestroyByHand("pve1", vmid) }, uuid, "shows no VM 20000"},
-		"node_of_other_VM": {func(i *inherited) { i.reportUUID(otherUUID) }, uuid, "the node does not run in this VM"},
-		"other_region": {func(i *inherited) {
-			testenv.ModifyStatus(i.Env, i.claim, func(c *karpv1.NodeClaim) { c.Status.ProviderID = "proxmox://elsewhere/20000" })
-		}, uuid, `region "elsewhere" is not in the cloud config`},
-		"other_kubernetes_cluster": {func(i *inherited) {
-			i.set("description", ownership.Mark{VMID: vmid, KubeCluster: "another", ClaimUID: string(i.claim.UID)}.Notes(""))
-		}, uuid, "belongs to another Kubernetes cluster"},
-	} {
-		testenv.RunSimulated(t, name, func(t *testing.T) {
-			i := inherit(t, "")
-			if test.change != nil {
-				test.change(i)
-			}
-			i.Sim.ResetRequests()
-			i.expectRefused(test.value, test.want)
-			i.Expect(i.Sim.Requests()).NotTo(ContainElement(HaveField("Method", Not(Equal("GET")))))
-		})
+	lock := func(lock string) func(*inherited) {
+		return func(i *inherited) { i.Expect(i.Sim.SetConfigLock(vmid, lock)).To(Succeed()) }
 	}
-}
-
-// Failures that are no mismatch of VM and claim are reported as well.
-func TestAdoptFailing(t *testing.T) {
-	t.Parallel()
-	forbidden := testenv.Scenario(func(s *pvesim.Scenario) {
-		for n := range s.Roles {
-			s.Roles[n].Privileges = slices.DeleteFunc(s.Roles[n].Privileges, func(p string) bool { return p == "VM.Config.Options" })
-		}
-	})
-	const missing = "writing the ownership mark: configuring VM 20000 on host pve1: forbidden: privilege VM.Config.Options is missing on /vms/20000"
-	refused := pvesim.Fault{Method: http.MethodPut, Path: "/nodes/*/qemu/*/config", Status: http.StatusInternalServerError, Message: "unable to write config"}
 	for name, test := range map[string]struct {
-		options       []testenv.Option
+		mark          func(*ownership.Mark)
 		fail, recover func(*inherited)
 		want          string
 	}{
-		"forbidden": {options: []testenv.Option{forbidden}, want: missing},
-		"locked": {
-			fail:    func(i *inherited) { i.Expect(i.Sim.SetConfigLock(vmid, "backup")).To(Succeed()) },
-			recover: func(i *inherited) { i.Expect(i.Sim.SetConfigLock(vmid, "")).To(Succeed()) }, want: "VM 20000 is locked (backup)",
-		},
-		"API_error": {fail: func(i *inherited) { i.AddFault(refused) }, recover: func(i *inherited) { i.Sim.ClearFaults() }, want: refused.Message},
+		"other_UUID":       {mark: func(m *ownership.Mark) { m.UUID = otherUUID }, want: "SMBIOS UUID is not the one"},
+		"no_UUID":          {mark: func(m *ownership.Mark) { m.UUID = "" }, want: "SMBIOS UUID is not the one"},
+		"other_VMID":       {mark: func(m *ownership.Mark) { m.VMID = 20001 }, want: "written for VM 20001"},
+		"other_claim":      {mark: func(m *ownership.Mark) { m.ClaimUID = otherUUID }, want: "belongs to another NodeClaim"},
+		"other_cluster":    {mark: func(m *ownership.Mark) { m.KubeCluster = "another" }, want: "belongs to another Kubernetes cluster"},
+		"other_name":       {fail: func(i *inherited) { i.set("name", "database") }, recover: func(i *inherited) { i.set("name", i.claim.Name) }, want: `its name is "database"`},
+		"node_of_other_VM": {fail: func(i *inherited) { i.reportUUID(otherUUID) }, recover: func(i *inherited) { i.reportUUID(uuid) }, want: "the node does not run in this VM"},
+		"locked":           {fail: lock("backup"), recover: lock(""), want: "it is locked (backup)"},
 	} {
 		testenv.RunSimulated(t, name, func(t *testing.T) {
-			i := inherit(t, "", test.options...)
+			i := inherit(t, "")
+			if test.mark == nil {
+				test.mark = func(*ownership.Mark) {}
+			}
+			i.mark(test.mark)
 			if test.fail != nil {
 				test.fail(i)
 			}
-			i.expectRefused(uuid, test.want)
+			i.expectRefused(v1alpha1.EventAdoptionRefused, test.want)
+			i.Restart(true) // it reads the configuration
+			i.Expect(i.kept()).To(BeTrue())
+			i.Expect(i.Kube.Delete(t.Context(), i.claim)).To(Succeed())
+			i.Expect(i.blocked(v1alpha1.EventAdoptionRefused)).To(ContainSubstring(test.want))
+			i.expectRunning()
 			if test.recover != nil {
 				test.recover(i)
 				i.Expect(i.reconcile()).To(BeZero())
@@ -116,7 +91,6 @@ func TestAdoptInvisible(t *testing.T) {
 		const message = "the token may not read VM 20000 of region region-1, so it cannot be adopted"
 		i.Expect(i.reconcile()).To(Equal(retried))
 		i.Expect(i.Events.Messages(v1alpha1.EventVMNotVisible)).To(ConsistOf(ContainSubstring(message)))
-		i.expectRefused(uuid, message)
 	})
 }
 

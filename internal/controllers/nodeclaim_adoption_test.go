@@ -6,7 +6,6 @@ package controllers_test
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -109,9 +108,14 @@ func (i *inherited) reconcile() reconcile.Result {
 	return testenv.Reconcile(i.Env, adoption.NewController(i.Instances.Adopter, i.Events), i.claim)
 }
 
-func (i *inherited) annotate(value string) {
+// mark appends the ownership mark to the notes, like an administrator.
+func (i *inherited) mark(changes ...func(*ownership.Mark)) {
 	i.T.Helper()
-	i.Annotate(i.claim, map[string]string{v1alpha1.AnnotationAdopt: value})
+	mark := ownership.Mark{VMID: vmid, KubeCluster: i.KubeCluster, ClaimUID: string(i.claim.UID), UUID: uuid}
+	for _, change := range changes {
+		change(&mark)
+	}
+	i.set("description", i.config().Description()+"\n"+mark.Comment())
 }
 
 // kept reports whether the VM is listed or may exist: core deletes claims that are not listed.
@@ -143,8 +147,11 @@ func TestUnadoptedVM(t *testing.T) {
 		i := inherit(t, "")
 		before := i.config().Options
 		i.Expect(i.reconcile()).To(Equal(retried))
-		howTo := fmt.Sprintf("kubectl annotate nodeclaim %s karpenter.proxmox.sinextra.dev/adopt=%s", i.claim.Name, uuid)
-		i.Expect(i.Events.Messages(v1alpha1.EventVMNotAdopted)).To(ConsistOf(ContainSubstring(howTo)))
+		howTo := i.Events.Messages(v1alpha1.EventVMNotAdopted)
+		i.Expect(howTo).To(ConsistOf(ContainSubstring("append this line")))
+		mark, ok := ownership.Read(howTo[0])
+		i.Expect(ok).To(BeTrue())
+		i.Expect(mark).To(And(HaveField("VMID", vmid), HaveField("ClaimUID", string(i.claim.UID)), HaveField("KubeCluster", i.KubeCluster), HaveField("UUID", uuid)))
 		i.Expect(i.kept()).To(BeTrue())
 		_, err := i.get()
 		i.Expect(err).To(MatchError(ContainSubstring("another controller created it")))
@@ -152,14 +159,13 @@ func TestUnadoptedVM(t *testing.T) {
 
 		i.Expect(i.Kube.Delete(t.Context(), i.claim)).To(Succeed())
 		for range 3 {
-			i.Expect(i.blocked(v1alpha1.EventVMNotAdopted)).To(ContainSubstring(howTo))
+			i.Expect(i.blocked(v1alpha1.EventVMNotAdopted)).To(ContainSubstring(mark.Comment()))
 		}
 		i.expectRunning()
 		i.Expect(i.config().Options).To(Equal(before))
 
 		// Adopted while its claim is being deleted, the VM is deleted.
-		i.annotate(uuid)
-		i.reconcile()
+		i.set("description", i.config().Description()+"\n"+mark.Comment())
 		i.Delete(i.claim)
 		i.Expect(i.VMs()).To(BeEmpty())
 	})
@@ -183,19 +189,15 @@ func TestDeleteClaimWithoutVM(t *testing.T) {
 func TestAdopt(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
 		i := inherit(t, "")
-		before := maps.Clone(i.config().Options)
-		i.annotate(strings.ToUpper(uuid))
-		i.reconcile()
-		i.Expect(i.Events.Reasons(i.claim)).To(Equal([]string{"VMAdopted"}))
-
-		after := i.config().Options
-		i.Expect(after["description"]).To(HavePrefix(before["description"]), "the notes of users stay")
-		mark, ok := ownership.Read(after["description"])
-		i.Expect(ok).To(BeTrue())
-		i.Expect(mark).To(And(HaveField("VMID", vmid), HaveField("ClaimUID", string(i.claim.UID)), HaveField("UUID", uuid)))
-		delete(before, "description")
-		delete(after, "description")
-		i.Expect(after).To(Equal(before), "nothing else of a running VM changes")
+		i.Refresh()
+		i.Expect(i.reconcile()).To(Equal(retried))
+		// The configuration is not due in the cache.
+		i.mark()
+		before := i.config().Options
+		i.Clock.Advance(retried.RequeueAfter)
+		i.Expect(i.reconcile()).To(BeZero())
+		i.Expect(i.Events.Reasons(i.claim)).To(ContainElement("VMAdopted"))
+		i.Expect(i.config().Options).To(Equal(before), "the VM is not changed")
 
 		in := i.Intent(i.claim)
 		i.Expect(in).To(And(HaveField("VMID", vmid), HaveField("Host", "pve1"), HaveField("InstanceType", testenv.InstanceType),
@@ -210,11 +212,6 @@ func TestAdopt(t *testing.T) {
 		i.Expect(i.Instances.Updater.UpdateInPlace(t.Context(), i.claim, i.class)).To(Succeed())
 		i.Expect(i.config().Tags()).To(Equal([]string{"karpenter"}), "after an administrator allowed it")
 
-		// A controller that was killed after it wrote the mark resumes.
-		i.Annotate(i.claim, map[string]string{v1alpha1.AnnotationLaunchedBy: "", v1alpha1.AnnotationLaunchCompleted: ""})
-		i.reconcile()
-		i.Expect(i.Intent(i.claim)).To(Equal(in))
-		i.Expect(strings.Count(i.config().Description(), `"claim"`)).To(Equal(1))
 		i.Expect(i.reconcile()).To(BeZero(), "adopted once")
 
 		i.Delete(i.claim)
@@ -225,7 +222,7 @@ func TestAdopt(t *testing.T) {
 func TestAdoptedVMLostMark(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
 		i := inherit(t, "")
-		i.annotate(uuid)
+		i.mark()
 		i.reconcile()
 		mark := i.config().Description()
 		i.set("description", "cleaned up")
@@ -235,25 +232,7 @@ func TestAdoptedVMLostMark(t *testing.T) {
 		i.set("description", mark)
 		i.replaceBIOS(otherUUID)
 		_, err := i.get()
-		i.Expect(err).To(MatchError(proxmox.ErrNotFound), "the mark is valid only for its UUID")
-	})
-}
-
-// A NodePool may set the annotation on claims of this controller, where it has no effect.
-func TestAdoptAnnotationOnOwnClaim(t *testing.T) {
-	testenv.Simulated(t, func(t *testing.T) {
-		w := testenv.New(t, testenv.NoPolling())
-		class := w.Class()
-		annotated := func(c *karpv1.NodeClaim) { c.Annotations = map[string]string{v1alpha1.AnnotationAdopt: uuid} }
-		ours, fresh := w.Launched("ours", class, annotated), w.Claim("fresh", class)
-		w.Sim.ResetRequests()
-		for _, claim := range []*karpv1.NodeClaim{ours, fresh} {
-			w.Expect(testenv.Reconcile(w, adoption.NewController(w.Instances.Adopter, w.Events), claim)).To(BeZero())
-		}
-		w.Expect(w.Sim.Requests()).To(BeEmpty())
-		mark, _ := ownership.Read(w.VMConfig(w.Intent(ours)).Description())
-		w.Expect(mark).To(And(HaveField("ClaimUID", string(ours.UID)), HaveField("UUID", "")))
-		w.Delete(ours)
-		w.Expect(w.VMs()).To(BeEmpty())
+		i.Expect(err).To(HaveOccurred(), "the mark is valid only for its UUID")
+		i.Expect(err).NotTo(MatchError(proxmox.ErrNotFound), "its name is that of the claim")
 	})
 }

@@ -5,7 +5,6 @@ package instance
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -19,7 +18,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
 // IsOurs reports whether an object is a Claim of our NodeClasses.
@@ -33,33 +31,61 @@ func LaunchedByOther(claim *karpv1.NodeClaim) bool {
 	return claim.Status.ProviderID != "" && claim.Annotations[v1alpha1.AnnotationLaunchedBy] == ""
 }
 
-// isAdopted reports whether a Claim's VM was adopted, or is to be. On a Claim that this
-// controller launched the annotation has no effect: a NodePool may set it on all of them.
-func isAdopted(claim *karpv1.NodeClaim) bool {
-	if claim.Annotations[v1alpha1.AnnotationAdopt] == "" {
-		return false
+// CheckAdoption returns a *BlockedError if a VM at the VMID of a Claim that another controller launched
+// must neither be changed nor destroyed: it has no ownership mark yet, or the mark does not match. An
+// administrator adopts such a VM by adding the mark to its notes. It returns nil for the VM of a third party.
+func (d Deps) CheckAdoption(ctx context.Context, claim *karpv1.NodeClaim, id Identity, host string, cfg proxmox.VMConfig) error {
+	uuid := strings.ToLower(cfg.SMBIOS().UUID)
+	expected := id
+	if uuid != id.ClaimUID {
+		expected.UUID = uuid
 	}
-	return claim.Annotations[v1alpha1.AnnotationLaunchedBy] != v1alpha1.LaunchedByVersion
+	owns, why := id.Owns(cfg)
+	if !owns && !id.isNamedBy(cfg) {
+		return nil
+	}
+	if _, marked := ReadIdentity(id.Region, cfg); !marked {
+		return &BlockedError{Reason: v1alpha1.EventVMNotAdopted, Message: fmt.Sprintf("another controller created VM %d on host %s, and it has no ownership mark, so it is not changed; "+
+			"to adopt it, append this line to its notes in the web interface; or delete it by hand: %s", id.VMID, host, expected.MarkComment())}
+	}
+	if why == "" {
+		why = d.mismatch(ctx, claim, id, cfg)
+	}
+	if why == "" {
+		return nil
+	}
+	return &BlockedError{Reason: v1alpha1.EventAdoptionRefused, Message: fmt.Sprintf("VM %d on host %s has an ownership mark, but is not adopted, and is neither changed nor deleted: %s; the mark that would match is: %s",
+		id.VMID, host, why, expected.MarkComment())}
 }
 
-// isUnadopted reports whether a VM belongs to a Claim that another controller launched
-// and that was not adopted. It has no mark; its name or SMBIOS serial names the Claim.
-// That is enough to keep the Claim, and not enough to destroy the VM.
-func isUnadopted(claim *karpv1.NodeClaim, vmid int, cfg proxmox.VMConfig) bool {
-	if _, marked := ReadIdentity("", cfg); marked || !LaunchedByOther(claim) || cfg.IsTemplate() {
-		return false
+// mismatch returns how a VM with the ownership mark of a Claim differs from what the Claim and its Node
+// show; empty if it does not.
+func (d Deps) mismatch(ctx context.Context, claim *karpv1.NodeClaim, id Identity, cfg proxmox.VMConfig) string {
+	uuid, mark := cfg.SMBIOS().UUID, Identity{}
+	if found, ok := ReadIdentity(id.Region, cfg); ok {
+		mark = found
 	}
-	return cfg.Name() == claim.Name || cfg.SMBIOS().Serial == vmconfig.SMBIOSSerial(claim.Name, vmid)
-}
-
-// UnadoptedMessage explains how to adopt the VM of a Claim that another controller
-// launched; empty if the VM is not such a VM.
-func UnadoptedMessage(claim *karpv1.NodeClaim, vmid int, host string, cfg proxmox.VMConfig) string {
-	if !isUnadopted(claim, vmid, cfg) {
-		return ""
+	switch {
+	case cfg.IsTemplate():
+		return "it is a template"
+	case cfg.Lock() != "":
+		return fmt.Sprintf("it is locked (%s), and is adopted when it is unlocked", cfg.Lock())
+	case !strings.EqualFold(uuid, mark.uuid()):
+		return fmt.Sprintf("its SMBIOS UUID is %q, and the mark was written for %q", uuid, mark.uuid())
+	case cfg.Name() != claim.Name:
+		return fmt.Sprintf("its name is %q, want the name of the NodeClaim, %q", cfg.Name(), claim.Name)
+	case claim.Status.NodeName == "":
+		return "" // it never joined, so there is no Node to compare with
 	}
-	return fmt.Sprintf("another controller created VM %d on host %s, and it has no ownership mark, so it is not changed; "+
-		"to adopt it, run: kubectl annotate nodeclaim %s %s=%s; or delete it by hand", vmid, host, claim.Name, v1alpha1.AnnotationAdopt, strings.ToLower(cfg.SMBIOS().UUID))
+	node := &corev1.Node{}
+	err := d.Kube.Get(ctx, types.NamespacedName{Name: claim.Status.NodeName}, node)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Sprintf("reading node %s: %v", claim.Status.NodeName, err)
+	}
+	if found := node.Status.NodeInfo.SystemUUID; found != "" && !strings.EqualFold(found, uuid) {
+		return fmt.Sprintf("node %s reports the system UUID %s, and the SMBIOS UUID of the VM is %s: the node does not run in this VM", node.Name, found, uuid)
+	}
+	return ""
 }
 
 const (
@@ -70,7 +96,7 @@ const (
 	unlistedRegionInterval = time.Minute
 )
 
-// Adopter adopts VMs that another controller created.
+// Adopter adopts VMs that another controller created and that have our ownership mark.
 type Adopter struct {
 	deps Deps
 	// read has the UIDs of Claims, and the regions, whose next read of an unlisted VM is not due.
@@ -80,29 +106,6 @@ type Adopter struct {
 // NewAdopter returns an Adopter.
 func NewAdopter(deps Deps) *Adopter {
 	return &Adopter{deps: deps, read: cache.NewExpiringWithClock(deps.Clock)}
-}
-
-// Explain returns the reason and the message of an event that explains how to adopt the VM
-// of a Claim that another controller launched, or that the token may not read it. The
-// message is empty if there is no such VM, or if no list shows it and its next read is not due.
-func (a *Adopter) Explain(ctx context.Context, claim *karpv1.NodeClaim) (reason, message string) {
-	at, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
-	if err != nil {
-		return "", ""
-	}
-	pve, err := a.deps.Clients.Get(at.Region)
-	snapshot := a.deps.Inventory.View().Snapshots[at.Region]
-	if err != nil || snapshot == nil {
-		return "", ""
-	}
-	guest, listed := snapshot.Guests[at.VMID]
-	switch {
-	case !listed && a.isNotVisible(ctx, claim, at, pve, snapshot):
-		return v1alpha1.EventVMNotVisible, NotVisibleMessage(at.Region, at.VMID, "adopted")
-	case !listed, guest.Config == nil:
-		return "", ""
-	}
-	return v1alpha1.EventVMNotAdopted, UnadoptedMessage(claim, at.VMID, guest.Host, *guest.Config)
 }
 
 // isNotVisible reports whether the token may not read the VM of a Claim that no list shows. It
@@ -120,98 +123,57 @@ func (a *Adopter) isNotVisible(ctx context.Context, claim *karpv1.NodeClaim, at 
 	return IsNotVisible(ConfirmAbsent(ctx, pve, snapshot, at.VMID))
 }
 
-// Adopt adopts the VM of a Claim that another controller launched. It requires the
-// annotation with which an administrator names the VM by its SMBIOS UUID. Adopt writes
-// our ownership mark to the VM's notes, and to the Claim what a launch would have
-// written. Nothing else of the VM changes. An error explains what was found, and what is
-// expected. After an error or a crash, the next call continues.
-func (a *Adopter) Adopt(ctx context.Context, claim *karpv1.NodeClaim) error {
+// Adopt adopts the VM of a Claim that another controller launched, if an administrator added our ownership
+// mark to its notes. It reads the VM, and changes nothing of it. It returns false if there is no such VM, or if
+// no list shows it and its next read is not due. A *BlockedError explains how to adopt the VM, what does not
+// match, or that the token may not read it.
+func (a *Adopter) Adopt(ctx context.Context, claim *karpv1.NodeClaim) (bool, error) {
 	at, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
-	if err != nil {
-		return fmt.Errorf("the NodeClaim's providerID does not name a VM: %w", err)
+	pve, configured := a.deps.Clients[at.Region]
+	snapshot := a.deps.Inventory.View().Snapshots[at.Region]
+	if err != nil || !configured || snapshot == nil {
+		return false, nil //nolint:nilerr // it is no VM of a region that was read
 	}
-	pve, err := a.deps.Clients.Get(at.Region)
-	if err != nil {
-		return err
+	guest, listed := snapshot.Guests[at.VMID]
+	notVisible := &BlockedError{Reason: v1alpha1.EventVMNotVisible, Message: NotVisibleMessage(at.Region, at.VMID, "adopted")}
+	switch {
+	case !listed && a.isNotVisible(ctx, claim, at, pve, snapshot):
+		return false, notVisible
+	case !listed, guest.Kind != proxmox.KindQEMU, !snapshot.Hosts[guest.Host].Online:
+		return false, nil
 	}
 	ctx, release, ok := a.deps.Guard.AcquireLaunch(ctx, string(claim.UID))
 	if !ok {
-		return ErrClaimBusy
+		return false, ErrClaimBusy
 	}
 	defer release()
-	if err := a.deps.Inventory.Refresh(ctx, at.Region); err != nil {
-		return fmt.Errorf("reading VM %d in region %s: %w", at.VMID, at.Region, err)
-	}
-	snapshot, ok := a.deps.Inventory.View().Snapshots[at.Region]
-	if !ok {
-		return fmt.Errorf("reading VM %d in region %s: %w", at.VMID, at.Region, ErrNotPolled)
-	}
-	guest, ok := snapshot.Guests[at.VMID]
-	if !ok {
-		return explainAbsent(ConfirmAbsent(ctx, pve, snapshot, at.VMID), at)
-	}
+	ctx, cancel := context.WithTimeout(ctx, a.deps.Settings.OperationTimeout)
+	defer cancel()
+	// The cached configuration may be hours old.
 	cfg, err := pve.VMConfig(ctx, guest.Host, at.VMID)
+	if IsNotVisible(err) {
+		return false, notVisible
+	}
 	if err != nil {
-		return fmt.Errorf("reading VM %d on host %s: %w", at.VMID, guest.Host, err)
+		return false, IgnoreNotFound(err) // it was migrated or deleted
 	}
 	id := NewIdentity(a.deps.KubeCluster, at, claim)
-	if owns, _ := id.Owns(cfg); !owns {
-		if err := a.verify(ctx, claim, id, cfg); err != nil {
-			return err
-		}
-		change := proxmox.ConfigChange{Set: map[string]string{"description": id.newMark(claim.Name).Notes(cfg.Description())}, Digest: cfg.Digest}
-		if err := pve.UpdateVM(ctx, guest.Host, at.VMID, change); err != nil {
-			return fmt.Errorf("writing the ownership mark: %w", err)
-		}
+	if err := a.deps.CheckAdoption(ctx, claim, id, guest.Host, cfg); err != nil {
+		return false, err
 	}
+	if owns, _ := id.Owns(cfg); !owns {
+		return false, nil
+	}
+	a.deps.Inventory.InvalidateConfig(at.Region, at.VMID)
+	return true, a.recordAdoption(ctx, claim, at, guest, cfg)
+}
+
+// recordAdoption writes to the Claim what a launch would have written.
+func (a *Adopter) recordAdoption(ctx context.Context, claim *karpv1.NodeClaim, at v1alpha1.ProviderID, guest inventory.Guest, cfg proxmox.VMConfig) error {
 	return Annotate(ctx, a.deps.Kube, claim, map[string]string{
 		v1alpha1.AnnotationLaunchedBy:      v1alpha1.LaunchedByAdopted,
 		v1alpha1.AnnotationLaunchCompleted: a.deps.Clock.Now().UTC().Format(time.RFC3339),
 		// Its boot data is not ours to delete.
 		v1alpha1.AnnotationBootDataStatus: v1alpha1.BootDataInitialized,
 	})
-}
-
-// explainAbsent returns why a VM that no list shows is not adopted. A VM that the token may
-// not read is not reported as deleted.
-func explainAbsent(err error, at v1alpha1.ProviderID) error {
-	switch {
-	case errors.Is(err, proxmox.ErrNotFound):
-		return fmt.Errorf("region %s shows no VM %d", at.Region, at.VMID)
-	case IsNotVisible(err):
-		return errors.New(NotVisibleMessage(at.Region, at.VMID, "adopted"))
-	}
-	return fmt.Errorf("reading VM %d in region %s: %w", at.VMID, at.Region, err)
-}
-
-// verify compares the annotation with the VM and the Claim's Node. All must match: the
-// VMID in the providerID, the name, the UUID, and the Node that runs in the VM.
-func (a *Adopter) verify(ctx context.Context, claim *karpv1.NodeClaim, id Identity, cfg proxmox.VMConfig) error {
-	uuid := strings.ToLower(cfg.SMBIOS().UUID)
-	_, marked := ReadIdentity(id.Region, cfg)
-	switch {
-	case cfg.IsTemplate():
-		return fmt.Errorf("VM %d is a template", id.VMID)
-	case marked:
-		_, why := id.Owns(cfg)
-		return fmt.Errorf("VM %d has another owner: %s", id.VMID, why)
-	case cfg.Lock() != "":
-		return fmt.Errorf("VM %d is locked (%s), and is adopted when it is unlocked", id.VMID, cfg.Lock())
-	case uuid == "" || uuid != id.UUID:
-		return fmt.Errorf("annotation %s names the VM %q, and VM %d has the SMBIOS UUID %q", v1alpha1.AnnotationAdopt, id.UUID, id.VMID, uuid)
-	case cfg.Name() != claim.Name:
-		return fmt.Errorf("VM %d is named %q, want the name of the NodeClaim, %q", id.VMID, cfg.Name(), claim.Name)
-	}
-	if claim.Status.NodeName == "" {
-		return nil // it never joined, so there is no Node to compare with
-	}
-	node := &corev1.Node{}
-	err := a.deps.Kube.Get(ctx, types.NamespacedName{Name: claim.Status.NodeName}, node)
-	if err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	if found := node.Status.NodeInfo.SystemUUID; found != "" && !strings.EqualFold(found, uuid) {
-		return fmt.Errorf("node %s reports the system UUID %s, VM %d has the SMBIOS UUID %s: the node does not run in this VM", node.Name, found, id.VMID, uuid)
-	}
-	return nil
 }

@@ -106,6 +106,9 @@ func TestLostMarkOfMachine(t *testing.T) {
 			w.Expect(err).To(And(testenv.HaveReason(v1alpha1.EventOwnershipMarkLost), MatchError(ContainSubstring("append"))))
 			mark, ok := ownership.Read(err.Error())
 			w.Expect(ok).To(BeTrue())
+			if restarted {
+				before.Source, before.Applied = nil, nil // the VM is neither updated in place, nor does it drift
+			}
 			w.Expect(mark).To(Equal(before))
 			w.Expect(strings.Contains(err.Error(), "rebuilt")).To(Equal(restarted))
 

@@ -29,18 +29,14 @@ type Identity struct {
 	ClaimUID string
 	// KubeCluster is the UID of the kube-system namespace.
 	KubeCluster string
-	// UUID is the VM's SMBIOS UUID if it is not the Claim's: another controller
-	// created the VM, and it was adopted.
+	// UUID is the VM's SMBIOS UUID in the ownership mark if it is not the Claim's: another
+	// controller created the VM, and it was adopted.
 	UUID string
 }
 
 // NewIdentity returns the identity of a Claim's VM.
 func NewIdentity(kubeCluster string, at v1alpha1.ProviderID, claim *karpv1.NodeClaim) Identity {
-	id := Identity{Region: at.Region, VMID: at.VMID, ClaimName: claim.Name, ClaimUID: string(claim.UID), KubeCluster: kubeCluster}
-	if isAdopted(claim) {
-		id.UUID = strings.ToLower(claim.Annotations[v1alpha1.AnnotationAdopt])
-	}
-	return id
+	return Identity{Region: at.Region, VMID: at.VMID, ClaimName: claim.Name, ClaimUID: string(claim.UID), KubeCluster: kubeCluster}
 }
 
 // uuid returns the SMBIOS UUID that the VM must have.
@@ -51,7 +47,7 @@ func (id Identity) newMark(claim string) ownership.Mark {
 }
 
 // MarkComment returns the ownership mark as a line that a user can add to the notes.
-func (id Identity) MarkComment() string { return id.newMark("").Comment() }
+func (id Identity) MarkComment() string { return id.newMark(id.ClaimName).Comment() }
 
 // ReadIdentity returns the identity in a VM's ownership mark; false if it has none.
 // Templates belong to no Claim.

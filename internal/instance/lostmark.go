@@ -15,19 +15,17 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
-// HasLostMark reports whether the VM is that of this Claim although its notes do not show it: its
-// notes have no mark and its name, serial or UUID names the Claim, or they have the mark of another
-// one and both serial and UUID name the Claim. Such a VM exists, but it is not changed.
+// HasLostMark reports whether the VM is that of this Claim by its name, serial or UUID, although its notes
+// have no ownership mark, or another one. Such a VM exists, but it is not changed.
 func (id Identity) HasLostMark(cfg proxmox.VMConfig) bool {
-	if owns, _ := id.Owns(cfg); owns || id.HasNewerMark(cfg) || cfg.IsTemplate() {
-		return false
-	}
-	if id.IsConfirmed(cfg) {
-		return true
-	}
-	_, marked := ReadIdentity(id.Region, cfg)
+	owns, _ := id.Owns(cfg)
+	return !owns && !id.HasNewerMark(cfg) && id.isNamedBy(cfg)
+}
+
+// isNamedBy reports whether the name, the serial or the UUID of a VM that is no template names the Claim.
+func (id Identity) isNamedBy(cfg proxmox.VMConfig) bool {
 	named := id.ClaimName != "" && (cfg.Name() == id.ClaimName || cfg.SMBIOS().Serial == vmconfig.SMBIOSSerial(id.ClaimName, id.VMID))
-	return !marked && (named || strings.EqualFold(cfg.SMBIOS().UUID, id.uuid()))
+	return !cfg.IsTemplate() && (named || strings.EqualFold(cfg.SMBIOS().UUID, id.uuid()))
 }
 
 // LostMarkMessage explains how to restore the mark of a VM that has lost it. The guest is the VM as of
@@ -35,9 +33,9 @@ func (id Identity) HasLostMark(cfg proxmox.VMConfig) bool {
 func (id Identity) LostMarkMessage(host string, cfg proxmox.VMConfig, guest inventory.Guest) string {
 	mark, rebuilt := id.lastMark(guest), ""
 	if mark == "" {
-		mark, rebuilt = id.rebuildMark(cfg).Comment(), " (rebuilt from its configuration, without dedicated CPUs and hook scripts)"
+		mark, rebuilt = id.rebuildMark(cfg).Comment(), " (rebuilt from its configuration, without its template, what was applied, dedicated CPUs and hook scripts)"
 	}
-	return fmt.Sprintf("the notes of VM %d on host %s have lost the ownership mark, and a VM without it is not destroyed; append this line to the notes%s, or delete the VM by hand; "+
+	return fmt.Sprintf("the notes of VM %d on host %s have lost the ownership mark or have another one, and such a VM is not destroyed; append this line to the notes%s, or delete the VM by hand; "+
 		"append it in the web interface, because qm set --description replaces all notes: %s", id.VMID, host, rebuilt, mark)
 }
 

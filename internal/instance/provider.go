@@ -195,7 +195,7 @@ func (p *Provider) MayExist(claim *karpv1.NodeClaim) bool {
 	switch {
 	case snapshot == nil || view.Failures[id.Region] != nil:
 		return true
-	case listed && (guest.Config == nil || NewIdentity(p.deps.KubeCluster, id, claim).HasLostMark(*guest.Config) || isUnadopted(claim, id.VMID, *guest.Config)):
+	case listed && (guest.Config == nil || NewIdentity(p.deps.KubeCluster, id, claim).HasLostMark(*guest.Config)):
 		return true
 	case !launched:
 		return !LaunchedByOther(claim)

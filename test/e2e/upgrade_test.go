@@ -21,6 +21,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
@@ -60,10 +61,28 @@ func TestMigration(t *testing.T) {
 	e.expectSameNode(t, node)
 
 	e.shell(t, home, blocks[3])
+	e.appendMark(t, claim)
 	e.waitForEvent(t, claim.Name, "VMAdopted")
 	e.expectSameNode(t, node)
 	p.deleteClaims(t)
 	e.detach(t, p, blocks[4])
+}
+
+// appendMark appends the ownership mark in the event to the notes of a VM, like an administrator.
+func (e *env) appendMark(t *testing.T, claim *karpv1.NodeClaim) {
+	t.Helper()
+	events := &corev1.EventList{}
+	must(t, e.kube.List(e.ctx, events))
+	for _, event := range events.Items {
+		mark, ok := ownership.Read(event.Message)
+		if event.Reason != "VMNotAdopted" || event.InvolvedObject.Name != claim.Name || !ok {
+			continue
+		}
+		vm := e.vmOf(NewWithT(t), claim)
+		must(t, e.api.Call(e.ctx, "PUT", fmt.Sprintf("/nodes/%s/qemu/%d/config", vm.Host, vm.VMID), url.Values{"description": {"mine\n" + mark.Comment()}}, nil))
+		return
+	}
+	t.Fatal("no event contains the ownership mark")
 }
 
 // detach follows the steps for a Node of the other controller that is not adopted: it stays,

@@ -65,7 +65,7 @@ func (a *attempt) confirmAbsent(ctx context.Context) (bool, error) {
 		if err != nil {
 			return false, blocked(err, unreachable(guest.Host))
 		}
-		if a.mayBeOurs(cfg, guest.Host) {
+		if a.mayBeOurs(cfg) {
 			return false, nil
 		}
 		// Another guest has the VMID, so ours was deleted.
@@ -82,12 +82,12 @@ func (a *attempt) confirmAbsent(ctx context.Context) (bool, error) {
 }
 
 // mayBeOurs reports whether a VM that was found on another Host must be examined there.
-func (a *attempt) mayBeOurs(cfg proxmox.VMConfig, host string) bool {
+func (a *attempt) mayBeOurs(cfg proxmox.VMConfig) bool {
 	if cfg.Lock() != "" {
 		return true
 	}
 	owns, _ := a.id.Owns(cfg)
-	return !cfg.IsTemplate() && (owns || a.id.HasLostMark(cfg) || a.id.HasNewerMark(cfg) || instance.UnadoptedMessage(a.claim, a.id.VMID, host, cfg) != "")
+	return !cfg.IsTemplate() && (owns || a.id.HasLostMark(cfg) || a.id.HasNewerMark(cfg))
 }
 
 // confirmInvisible handles a VM that the token may not read. A token with privileges on a

@@ -171,8 +171,8 @@ func (a *attempt) locate(ctx context.Context) (host string, listed bool, err err
 	return guest.Host, ok, nil
 }
 
-// refuseUnadopted refuses to delete a VM that another controller created. It does not
-// count as deleted either: it would keep running without a Claim.
+// refuseUnadopted refuses to delete a VM that another controller created and that was not adopted. It
+// does not count as deleted either: it would keep running without a Claim.
 func (a *attempt) refuseUnadopted(ctx context.Context, host string) error {
 	if !instance.LaunchedByOther(a.claim) {
 		return nil
@@ -181,10 +181,10 @@ func (a *attempt) refuseUnadopted(ctx context.Context, host string) error {
 	if err != nil {
 		return blocked(instance.IgnoreNotFound(err), unreachable(host))
 	}
-	if message := instance.UnadoptedMessage(a.claim, a.id.VMID, host, cfg); message != "" {
-		return &instance.BlockedError{Reason: v1alpha1.EventVMNotAdopted, Message: message}
+	if cfg.IsTemplate() {
+		return nil // it is kept
 	}
-	return nil
+	return a.deps.CheckAdoption(ctx, a.claim, a.id, host, cfg)
 }
 
 // recordHost records the Host of a VM that was moved since the deletion was requested. If the

@@ -1,9 +1,9 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package adoption adopts VMs that another controller created if an administrator
-// annotates their Claim, and explains how to do that for the others. A VM without the
-// annotation is not changed, and its Claim is kept.
+// Package adoption adopts VMs that another controller created if an administrator added our
+// ownership mark to their notes, and explains how to do that for the others. A VM without the
+// mark is not changed, and its Claim is kept.
 package adoption
 
 import (
@@ -28,8 +28,7 @@ import (
 )
 
 const (
-	// retryInterval is how often a Claim without the annotation, or whose VM could not be
-	// adopted, is checked.
+	// retryInterval is how often a VM that was not adopted is read.
 	retryInterval = time.Minute
 	// eventInterval is how often the same event is repeated.
 	eventInterval = 15 * time.Minute
@@ -62,33 +61,30 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// Reconcile adopts the VM of a Claim with the annotation.
+// Reconcile adopts the VM of a Claim if its notes have the ownership mark.
 func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
 	if !isLaunchedByOther(claim) {
 		return reconcile.Result{}, nil
 	}
-	if claim.Annotations[v1alpha1.AnnotationAdopt] == "" {
-		if reason, message := c.adopter.Explain(ctx, claim); message != "" {
-			c.recorder.Publish(newEvent(claim, corev1.EventTypeWarning, reason, message))
-		}
-		return reconcile.Result{RequeueAfter: retryInterval}, nil
-	}
-	err := c.adopter.Adopt(ctx, claim)
+	adopted, err := c.adopter.Adopt(ctx, claim)
+	blocked, isBlocked := errors.AsType[*instance.BlockedError](err)
 	switch {
 	case errors.Is(err, instance.ErrClaimBusy):
 		return reconcile.Result{RequeueAfter: time.Second}, nil
-	case errors.Is(err, context.Canceled): // by a shutdown, or by the deletion of the Claim
-		return reconcile.Result{}, fmt.Errorf("adopting the VM of NodeClaim %s: %w", claim.Name, err)
+	case isBlocked:
+		log.FromContext(ctx).V(1).Info("VM is not adopted", "reason", blocked.Reason, "message", blocked.Message)
+		c.recorder.Publish(newEvent(claim, corev1.EventTypeWarning, blocked.Reason, blocked.Message))
+		return reconcile.Result{RequeueAfter: retryInterval}, nil
 	case err != nil:
-		log.FromContext(ctx).Info("adoption refused", "reason", err.Error())
-		c.recorder.Publish(newEvent(claim, corev1.EventTypeWarning, v1alpha1.EventAdoptionRefused, err.Error()))
+		return reconcile.Result{}, fmt.Errorf("adopting the VM of NodeClaim %s: %w", claim.Name, err)
+	case !adopted:
 		return reconcile.Result{RequeueAfter: retryInterval}, nil
 	}
 	if id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID); err == nil {
 		log.FromContext(ctx).Info("adopted VM of another controller", "vmid", id.VMID, "region", id.Region)
 	}
 	c.recorder.Publish(newEvent(claim, corev1.EventTypeNormal, v1alpha1.EventVMAdopted,
-		fmt.Sprintf("%s now has the ownership mark and is deleted with its NodeClaim", claim.Status.ProviderID)))
+		fmt.Sprintf("%s has the ownership mark and is deleted with its NodeClaim", claim.Status.ProviderID)))
 	return reconcile.Result{}, nil
 }
 
