@@ -38,7 +38,7 @@ func TestDeleteOrphan(t *testing.T) {
 			vms := listVMs(w, p)
 			w.Sim.ResetRequests()
 			w.Expect(p.Instances.Deleter.DeleteOrphan(w.Context(), deletion.Orphan{VM: vms[0]})).To(BeTrue())
-			w.Expect(w.Sim.CountRequests("GET", "/nodes/{node}/qemu/{vmid}/config")).To(Equal(1))
+			w.Expect(w.Sim.CountRequests("GET", "/nodes/{node}/qemu/{vmid}/config")).To(Equal(2), "its identity is read again before it is destroyed")
 			w.ExpectNoOrphans()
 		})
 	}

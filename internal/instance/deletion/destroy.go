@@ -47,66 +47,96 @@ type powerOffOptions struct {
 	orphan *Orphan
 }
 
-// deleteVM powers off and destroys a VM after its ownership was verified. It returns the
-// configuration that it read.
-func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Identity, host string, options powerOffOptions) (proxmox.VMConfig, result, error) {
-	cfg, err := c.VMConfig(ctx, host, id.VMID)
+// verdict is why a VM is not deleted now.
+type verdict struct {
+	found result
+	cause error
+}
+
+func (v *verdict) Error() string { return fmt.Sprintf("result %d: %v", v.found, v.cause) }
+
+func (v *verdict) Unwrap() error { return v.cause }
+
+// resultOf returns the result that an error of a VerifiedVM means.
+func resultOf(err error, id instance.Identity, host string) (result, error) {
+	if v, ok := errors.AsType[*verdict](err); ok {
+		return v.found, v.cause
+	}
 	if errors.Is(err, proxmox.ErrNotFound) {
-		return cfg, vmAbsent, nil
+		return vmAbsent, nil
 	}
+	return vmRemaining, blocked(err, fmt.Sprintf("%s; VM %d will be deleted when it is back", unreachable(host), id.VMID))
+}
+
+// deleteVM powers off and destroys a VM after its ownership was verified. It returns the
+// configuration that it read first.
+func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Identity, host string, options powerOffOptions) (proxmox.VMConfig, result, error) {
+	vm, err := instance.VerifyVM(ctx, c, id, host, func(cfg proxmox.VMConfig) error { return d.checkDeletable(ctx, id, host, cfg, options) })
+	cfg := vm.Config
 	if err != nil {
-		return cfg, vmRemaining, blocked(err, fmt.Sprintf("%s; VM %d will be deleted when it is back", unreachable(host), id.VMID))
+		found, err := resultOf(err, id, host)
+		return cfg, found, err
 	}
+	mark, _ := ownership.Read(cfg.Description())
+	if ha := instance.AppliedHA(mark); options.inHA || ha != nil {
+		if err := d.removeFromHA(ctx, id, options, ha); err != nil {
+			return cfg, vmRemaining, blocked(err, unreachable(host))
+		}
+		vm.Invalidate()
+	}
+	disk, _ := cfg.Drives().Boot()
+	if err := d.powerOff(ctx, c, vm, instance.DurationKey(id.Region, host, disk.Storage), options.shutdown); err != nil {
+		found, err := resultOf(err, id, host)
+		return cfg, found, err
+	}
+	destroyed, err := d.destroy(ctx, c, vm, disk.Storage)
+	return cfg, destroyed, err
+}
+
+// checkDeletable returns a *verdict unless a VM may be powered off and destroyed.
+func (d *Deleter) checkDeletable(ctx context.Context, id instance.Identity, host string, cfg proxmox.VMConfig, options powerOffOptions) error {
 	switch cfg.Lock() {
 	case "":
 	case instance.LockClone:
-		return cfg, vmCloning, nil
+		return &verdict{vmCloning, nil}
 	case instance.LockDestroyed:
-		return cfg, vmDestroying, nil
+		return &verdict{vmDestroying, nil}
 	default:
-		return cfg, vmRemaining, &instance.BlockedError{Reason: v1alpha1.EventVMLocked, Message: fmt.Sprintf(
-			"VM %d on host %s is locked (%s); it will be deleted when the lock is gone", id.VMID, host, cfg.Lock())}
+		return &verdict{vmRemaining, &instance.BlockedError{Reason: v1alpha1.EventVMLocked, Message: fmt.Sprintf(
+			"VM %d on host %s is locked (%s); it will be deleted when the lock is gone", id.VMID, host, cfg.Lock())}}
 	}
 	if cfg.IsTemplate() {
 		log.FromContext(ctx).Info("keeping VM that was converted to a template", "vmid", id.VMID, "host", host, "region", id.Region)
-		return cfg, vmAbsent, nil
+		return &verdict{vmAbsent, nil}
 	}
 	if err := d.checkMark(id, host, cfg); err != nil {
-		return cfg, vmRemaining, err
+		return &verdict{vmRemaining, err}
 	}
 	if owns, why := id.Owns(cfg); !owns {
 		log.FromContext(ctx).Info("skipping VM not owned by this cluster", "vmid", id.VMID, "host", host, "reason", why)
-		return cfg, vmAbsent, nil
+		return &verdict{vmAbsent, nil}
 	}
+	if err := d.checkBlocked(ctx, id, host, cfg, options); err != nil {
+		return &verdict{vmRemaining, err}
+	}
+	return nil
+}
+
+// checkBlocked returns a BlockedError if something prevents the deletion of our VM.
+func (d *Deleter) checkBlocked(ctx context.Context, id instance.Identity, host string, cfg proxmox.VMConfig, options powerOffOptions) error {
 	if options.orphan != nil {
 		if err := d.checkOrphan(*options.orphan, cfg); err != nil {
-			return cfg, vmRemaining, err
+			return err
 		}
 	}
 	if cfg.Protected() {
-		return cfg, vmRemaining, &instance.BlockedError{Reason: v1alpha1.EventVMProtected, Message: fmt.Sprintf(
+		return &instance.BlockedError{Reason: v1alpha1.EventVMProtected, Message: fmt.Sprintf(
 			"VM %d on host %s is protected; to allow its deletion, run: qm set %d --protection 0", id.VMID, host, id.VMID)}
 	}
 	if err := checkVolumes(ctx, id, host, cfg); err != nil {
-		return cfg, vmRemaining, err
+		return err
 	}
-	if err := d.checkStorages(id, host, cfg); err != nil {
-		return cfg, vmRemaining, err
-	}
-	mark, _ := ownership.Read(cfg.Description())
-	if err := d.removeFromHA(ctx, id, options, instance.AppliedHA(mark)); err != nil {
-		return cfg, vmRemaining, blocked(err, unreachable(host))
-	}
-	disk, _ := cfg.Drives().Boot()
-	err = d.powerOff(ctx, c, id, host, instance.DurationKey(id.Region, host, disk.Storage), options.shutdown)
-	if errors.Is(err, proxmox.ErrNotFound) {
-		return cfg, vmAbsent, nil
-	}
-	if err != nil {
-		return cfg, vmRemaining, blocked(err, unreachable(host))
-	}
-	destroyed, err := d.destroy(ctx, c, id, host, disk.Storage)
-	return cfg, destroyed, err
+	return d.checkStorages(id, host, cfg)
 }
 
 // checkMark returns a BlockedError if the VM is ours, but its ownership mark was lost or
@@ -124,7 +154,8 @@ func (d *Deleter) checkMark(id instance.Identity, host string, cfg proxmox.VMCon
 }
 
 // destroy destroys a VM that is powered off. The storage is that of its boot disk.
-func (d *Deleter) destroy(ctx context.Context, c proxmox.Client, id instance.Identity, host, storage string) (result, error) {
+func (d *Deleter) destroy(ctx context.Context, c proxmox.Client, vm *instance.VerifiedVM, storage string) (result, error) {
+	id, host := vm.Identity, vm.Host
 	release, err := d.deps.Tasks.AcquireSlot(ctx, d.deps.Inventory.View(), instance.TaskDestroy, id.Region, host, storage)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return vmRemaining, &instance.BlockedError{Reason: v1alpha1.EventProxmoxBusy, Message: fmt.Sprintf(
@@ -134,7 +165,8 @@ func (d *Deleter) destroy(ctx context.Context, c proxmox.Client, id instance.Ide
 		return vmRemaining, err
 	}
 	defer release()
-	task, err := c.DestroyVM(ctx, host, id.VMID)
+	vm.Invalidate()
+	task, err := vm.Destroy(ctx)
 	var status proxmox.TaskStatus
 	if err == nil {
 		status, err = d.deps.Tasks.Wait(ctx, c, task, instance.DurationKey(id.Region, host, storage))
@@ -143,11 +175,8 @@ func (d *Deleter) destroy(ctx context.Context, c proxmox.Client, id instance.Ide
 		// It was started in between: the next call stops it again.
 		return vmRemaining, nil
 	}
-	if errors.Is(err, proxmox.ErrNotFound) {
-		return vmAbsent, nil
-	}
 	if err != nil {
-		return vmRemaining, blocked(err, unreachable(host))
+		return resultOf(err, id, host)
 	}
 	log.FromContext(ctx).Info("deleted VM", "region", id.Region, "host", host, "vmid", id.VMID)
 	d.deps.Inventory.Ledger().ObserveDeleted(id.Region, id.VMID)
@@ -171,23 +200,18 @@ func (a *attempt) shutdownTimeout(ctx context.Context) time.Duration {
 // powerOff shuts the guest down within the given time, or stops it if that is 0. Proxmox
 // stops a guest that takes longer. If powerOff takes longer than one Delete, the next one
 // waits for it.
-func (d *Deleter) powerOff(ctx context.Context, c proxmox.Client, id instance.Identity, host, key string, shutdown time.Duration) error {
-	task := d.deps.Launches.Get(id.ClaimUID).PowerOffTask
-	if task == "" || task.Host() != host { // the VM was moved from a Host that failed
+func (d *Deleter) powerOff(ctx context.Context, c proxmox.Client, vm *instance.VerifiedVM, key string, shutdown time.Duration) error {
+	task := d.deps.Launches.Get(vm.ClaimUID).PowerOffTask
+	if task == "" || task.Host() != vm.Host { // the VM was moved from a Host that failed
 		var err error
-		if shutdown > 0 {
-			task, err = c.ShutdownVM(ctx, host, id.VMID, shutdown)
-		} else {
-			task, err = c.StopVM(ctx, host, id.VMID)
-		}
-		if err != nil {
+		if task, err = vm.PowerOff(ctx, shutdown); err != nil {
 			return err
 		}
-		d.deps.Launches.RecordPowerOff(id.ClaimUID, task)
+		d.deps.Launches.RecordPowerOff(vm.ClaimUID, task)
 	}
 	_, err := d.deps.Tasks.Wait(ctx, c, task, key)
 	if ctx.Err() == nil {
-		d.deps.Launches.RecordPowerOff(id.ClaimUID, "")
+		d.deps.Launches.RecordPowerOff(vm.ClaimUID, "")
 	}
 	return err
 }

@@ -25,9 +25,6 @@ func (a *attempt) powerOffOptions(ctx context.Context) powerOffOptions {
 // removeFromHA removes a VM from HA and its rules before it is stopped. For a VM in HA, a
 // stop is only a request, and a destroy leaves the VM in rules.
 func (d *Deleter) removeFromHA(ctx context.Context, id instance.Identity, options powerOffOptions, ha *v1alpha1.HighAvailability) error {
-	if !options.inHA && ha == nil {
-		return nil
-	}
 	err := d.deps.HA.Remove(ctx, instance.HAMember{Region: id.Region, VMID: id.VMID, NodePool: options.nodePool}, ha)
 	if _, forbidden := errors.AsType[*proxmox.ForbiddenError](err); forbidden {
 		// Another user added it. HA stops it when requested, and the destroy purges it.
