@@ -107,7 +107,7 @@ func TestLostMarkOfMachine(t *testing.T) {
 			mark, ok := ownership.Read(err.Error())
 			w.Expect(ok).To(BeTrue())
 			if restarted {
-				before.Source, before.Applied = nil, nil // the VM is neither updated in place, nor does it drift
+				before.Source, before.Boot, before.Applied = nil, nil, nil // the VM is neither updated in place, nor does it drift
 			}
 			w.Expect(mark).To(Equal(before))
 			w.Expect(strings.Contains(err.Error(), "rebuilt")).To(Equal(restarted))

@@ -22,16 +22,16 @@
 //
 // # State of a Claim
 //
-// What must survive a restart is stored on the Claim; the rest is a cache or a lock of
-// this process.
+// What must survive a restart is what core stored with the providerID, and the VM itself; the rest is a
+// cache or a lock of this process. Deps.IntentOf reads all of it.
 //
-//   - Annotations of the Claim: the Intent (launch-intent), the task of its clone
-//     (launch-task), the timeline (launch-progress), the end of the launch
-//     (launch-completed), whether the boot drive was deleted (proxmoxcloudinit-status),
-//     the Host after a migration. The cached Claim lags behind our writes.
+//   - Core's record: VMID, Host, type and capacity, and what the VM holds (annotation holds).
+//   - The VM: its configuration, and its ownership mark with the Template and what was written to it.
+//   - Annotations of the Claim: the task of its clone (launch-task), the timeline (launch-progress), the
+//     end of the launch (launch-completed), whether the boot drive was deleted
+//     (proxmoxcloudinit-status), the Host after a migration. The cached Claim lags behind our writes.
 //   - Ledger (inventory.Inventory): the Reservation of capacity, VMID and addresses
-//     until a Snapshot shows the VM. It is derived from the Intent and restored from it
-//     after a restart. Callbacks that run under its lock have the type
+//     until a Snapshot shows the VM. After a restart it is restored from the Claims. Callbacks that run under its lock have the type
 //     plan.decideUnderLock; they must not block.
 //   - LaunchTracker: what this process knows about a launch before the cached Claim
 //     shows it. It saves requests; a process without an entry reads Proxmox instead.

@@ -42,7 +42,7 @@ func TestListOtherKubernetesCluster(t *testing.T) {
 		own.Refresh()
 		w.Expect(own.Instances.VMs.List()).To(HaveLen(1))
 		w.Expect(other.Instances.VMs.List()).To(BeEmpty())
-		w.Expect(other.Instances.Deleter.Delete(w.Context(), claim)).To(BeTrue(), "for them it does not exist")
+		expectBlocked(w, other, claim, v1alpha1.EventOwnershipMarkLost) // a copy of the claim in another cluster
 		w.Expect(w.VMs()).To(HaveLen(1), "it still exists")
 	})
 }
