@@ -94,7 +94,6 @@ const AnnotationDriftTerminateFirst = Group + "/drift-terminate-first"
 // when, and the UIDs of the controllers of its pods. No other Node is deleted until its pods are scheduled.
 const AnnotationDriftTerminatedFirst = Group + "/drift-terminated-first"
 
-
 // TerminationFinalizer keeps an object until its resources in Proxmox are deleted, or until it is no longer in use.
 const TerminationFinalizer = Group + "/termination"
 

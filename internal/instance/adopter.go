@@ -132,7 +132,7 @@ func (a *Adopter) Adopt(ctx context.Context, claim *karpv1.NodeClaim) (bool, err
 	pve, configured := a.deps.Clients[at.Region]
 	snapshot := a.deps.Inventory.View().Snapshots[at.Region]
 	if err != nil || !configured || snapshot == nil {
-		return false, nil //nolint:nilerr // it is no VM of a region that was read
+		return false, nil // it is no VM of a region that was read
 	}
 	guest, listed := snapshot.Guests[at.VMID]
 	notVisible := &BlockedError{Reason: v1alpha1.EventVMNotVisible, Message: NotVisibleMessage(at.Region, at.VMID, "adopted")}
@@ -165,11 +165,11 @@ func (a *Adopter) Adopt(ctx context.Context, claim *karpv1.NodeClaim) (bool, err
 		return false, nil
 	}
 	a.deps.Inventory.InvalidateConfig(at.Region, at.VMID)
-	return true, a.recordAdoption(ctx, claim, at, guest, cfg)
+	return true, a.recordAdoption(ctx, claim)
 }
 
 // recordAdoption writes to the Claim what a launch would have written.
-func (a *Adopter) recordAdoption(ctx context.Context, claim *karpv1.NodeClaim, at v1alpha1.ProviderID, guest inventory.Guest, cfg proxmox.VMConfig) error {
+func (a *Adopter) recordAdoption(ctx context.Context, claim *karpv1.NodeClaim) error {
 	return Annotate(ctx, a.deps.Kube, claim, map[string]string{
 		v1alpha1.AnnotationLaunchedBy:      v1alpha1.LaunchedByAdopted,
 		v1alpha1.AnnotationLaunchCompleted: a.deps.Clock.Now().UTC().Format(time.RFC3339),

@@ -188,6 +188,11 @@ func ObservedIntent(in Intent, vm VM, pool string) Intent {
 	if mark.Boot != nil {
 		in.ISOStorage, in.Firmware = mark.Boot.Storage, mark.Boot.Firmware
 	}
+	in.Machine, in.Retained, in.Binding = mark.Machine, retainedIn(cfg, mark), bindingIn(cfg, mark)
+	in.Devices = nil
+	for _, device := range cfg.HostDevices().PCI() {
+		in.Devices = append(in.Devices, device.Mapping)
+	}
 	in.MACs, in.Network.Interfaces = map[string]string{}, maps.Clone(in.Network.Interfaces)
 	maps.DeleteFunc(in.Network.Interfaces, func(slot string, _ network.InterfaceAddresses) bool { return strings.HasPrefix(slot, "held") })
 	for _, nic := range cfg.Network().NICs() {
@@ -197,30 +202,35 @@ func ObservedIntent(in Intent, vm VM, pool string) Intent {
 		}
 		in.Network.Interfaces[nic.Slot] = in.Network.Interfaces[nic.Slot].WithConfig(cfg.Network().IPConfig(nic.Slot))
 	}
-	in.Devices = nil
-	for _, device := range cfg.HostDevices().PCI() {
-		in.Devices = append(in.Devices, device.Mapping)
-	}
-	in.Machine, in.Retained = mark.Machine, nil
+	return in
+}
+
+// retainedIn returns the volumes of a VM that are kept for its machine, by the name of the disk.
+func retainedIn(cfg proxmox.VMConfig, mark ownership.Mark) map[string]string {
+	var out map[string]string
 	for _, drive := range cfg.Drives().All() {
 		if name := drive.Properties.Value("serial"); slices.Contains(mark.Retained, name) {
-			if in.Retained == nil {
-				in.Retained = map[string]string{}
+			if out == nil {
+				out = map[string]string{}
 			}
-			in.Retained[name] = drive.VolumeID
+			out[name] = drive.VolumeID
 		}
 	}
-	in.Binding = nil
+	return out
+}
+
+// bindingIn returns the binding of a VM; nil if it has none.
+func bindingIn(cfg proxmox.VMConfig, mark ownership.Mark) *Binding {
 	binding := Binding{CPUs: mark.CPUs, Pin: mark.Pin, Method: placement.PinningMethod(mark.Pinning), Hugepages: mark.Hugepages}
 	for _, cell := range cfg.Compute().NUMACells() {
 		if hosts := cell.HostCells.List(); len(hosts) == 1 {
 			binding.Cells = append(binding.Cells, vmconfig.Cell{HostCell: hosts[0], VCPUs: cell.CPUs.Size(), MemoryMiB: int64(cell.MemoryMiB)})
 		}
 	}
-	if binding.Method != "" || binding.CPUs != "" || binding.Hugepages != "" || len(binding.Cells) > 0 {
-		in.Binding = &binding
+	if binding.Method == "" && binding.CPUs == "" && binding.Hugepages == "" && len(binding.Cells) == 0 {
+		return nil
 	}
-	return in
+	return &binding
 }
 
 // Annotations are those that Create returns with a plan, and that core stores before the

@@ -144,7 +144,7 @@ func (d *Deleter) FindClones(ctx context.Context, region string, vmids []int) (m
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.deps.Settings.OperationTimeout)
 	defer cancel()
-	cloned, destroyed := map[int]time.Time{}, map[int]time.Time{}
+	found := cloneTimes{vmids: vmids, cloned: map[int]time.Time{}, destroyed: map[int]time.Time{}}
 	for name, host := range snapshot.Hosts {
 		if !host.Online {
 			continue
@@ -158,21 +158,32 @@ func (d *Deleter) FindClones(ctx context.Context, region string, vmids []int) (m
 			if err != nil {
 				return nil, err
 			}
-			for _, vmid := range vmids {
-				if slices.ContainsFunc(created, func(disk string) bool { return proxmox.IsDiskOf(disk, vmid) }) && task.Started.After(cloned[vmid]) {
-					cloned[vmid] = task.Started
-				}
-				if task.UPID.Kind() == instance.TaskDestroy && task.ID == strconv.Itoa(vmid) && task.Started.After(destroyed[vmid]) {
-					destroyed[vmid] = task.Started
-				}
-			}
+			found.add(task, created)
 		}
 	}
 	out := map[int]bool{}
-	for vmid, at := range cloned {
-		out[vmid] = at.After(destroyed[vmid])
+	for vmid, at := range found.cloned {
+		out[vmid] = at.After(found.destroyed[vmid])
 	}
 	return out, nil
+}
+
+// cloneTimes are when VMIDs were last cloned to and destroyed.
+type cloneTimes struct {
+	vmids             []int
+	cloned, destroyed map[int]time.Time
+}
+
+// add adds a task, and the names of the disks that it created.
+func (t *cloneTimes) add(task proxmox.TaskStatus, created []string) {
+	for _, vmid := range t.vmids {
+		if slices.ContainsFunc(created, func(disk string) bool { return proxmox.IsDiskOf(disk, vmid) }) && task.Started.After(t.cloned[vmid]) {
+			t.cloned[vmid] = task.Started
+		}
+		if task.UPID.Kind() == instance.TaskDestroy && task.ID == strconv.Itoa(vmid) && task.Started.After(t.destroyed[vmid]) {
+			t.destroyed[vmid] = task.Started
+		}
+	}
 }
 
 // createdByClone returns the names of the disks that a task created if it is a clone that ended.

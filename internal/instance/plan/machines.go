@@ -29,6 +29,8 @@ type machineHolders struct {
 	holders map[string]string
 	// released are machines whose holder is being deleted.
 	released map[string]bool
+	// unknown is why no machine is known to be free; empty if that is known.
+	unknown string
 	// preferred is the machine that the VM was planned with before, and required the one that it was
 	// cloned with; empty if there is none.
 	preferred, required string
@@ -48,21 +50,8 @@ func (p *Planner) readMachineHolders(ctx context.Context, claim *karpv1.NodeClai
 		return out, fmt.Errorf("listing NodeClaims for their machines: %w", err)
 	}
 	for i := range claims.Items {
-		other := &claims.Items[i]
-		in, ok := p.deps.IntentOf(other)
-		if !ok || other.UID == claim.UID {
-			continue
-		}
-		if in.Machine == "" {
-			if !in.Known && !in.Parked && !instance.LaunchedByOther(other) && other.Spec.NodeClassRef.Name == class.Name {
-				return out, fmt.Errorf("NodeClass %s gives no machine while VM %d on host %s of NodeClaim %s was not read: it may be any of them", class.Name, in.VMID, in.Host, other.Name)
-			}
-			continue
-		}
-		out.holders[in.Machine] = "NodeClaim " + other.Name
-		if !other.DeletionTimestamp.IsZero() {
-			out.holders[in.Machine] += ", which is being deleted"
-			out.released[in.Machine] = true
+		if other := &claims.Items[i]; other.UID != claim.UID {
+			out.add(p.deps, other, class)
 		}
 	}
 	for _, machine := range class.Spec.Machines {
@@ -78,6 +67,22 @@ func (p *Planner) readMachineHolders(ctx context.Context, claim *karpv1.NodeClai
 		}
 	}
 	return out, nil
+}
+
+// add adds the machine of a Claim. If it is not known, its VM may be any machine of its class.
+func (h *machineHolders) add(deps instance.Deps, other *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) {
+	in, ok := deps.IntentOf(other)
+	switch {
+	case !ok:
+	case in.Machine != "":
+		h.holders[in.Machine] = "NodeClaim " + other.Name
+		if !other.DeletionTimestamp.IsZero() {
+			h.holders[in.Machine] += ", which is being deleted"
+			h.released[in.Machine] = true
+		}
+	case !in.Known && !in.Parked && !instance.LaunchedByOther(other) && other.Spec.NodeClassRef.Name == class.Name:
+		h.unknown = fmt.Sprintf("each may be held by VM %d on host %s of NodeClaim %s, whose configuration was not read yet", in.VMID, in.Host, other.Name)
+	}
 }
 
 // nodeExists reports whether a Node exists. The cache shows a deleted Node for some time.
@@ -110,6 +115,9 @@ func (p *Planner) placeMachine(
 			err = accept(placed{Placement: chosen})
 		}
 		return placed{Placement: chosen}, err
+	}
+	if read.unknown != "" {
+		return placed{}, &noMachineError{class: class.Name, reasons: []string{read.unknown}}
 	}
 	held := instance.HeldMachines(view, p.deps.KubeCluster)
 	var reasons []string

@@ -6,7 +6,6 @@ package build
 import (
 	"context"
 	"fmt"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"slices"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -15,6 +14,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
 
@@ -93,19 +93,7 @@ func ListUsage(kube client.Client, templates *template.Provider, t *v1alpha1.Pro
 // planned with, or VMs are linked clones of it. A VM that is not configured or was not read counts if it
 // was planned with the image.
 func (o Observed) inUse(templates *template.Provider, t *v1alpha1.ProxmoxTemplate, region string, vmid int) string {
-	view, linked := templates.Inventory().View(), 0
-	image := imageOf(view, region, vmid)
-	for i := range o.Claims {
-		claim := &o.Claims[i]
-		in, ok := instance.IntentIn(view, templates.KubeCluster(), claim)
-		if !ok || in.Region != region || in.Parked {
-			continue
-		}
-		if in.Known && in.TemplateID == vmid && !in.FullClone || !in.Known && image != "" && in.ImageID == image {
-			linked++
-		}
-	}
-	if linked > 0 {
+	if linked := o.linkedClones(templates, region, vmid); linked > 0 {
 		return fmt.Sprintf("%d nodes are linked clones of it", linked)
 	}
 	if !t.DeletionTimestamp.IsZero() {
@@ -123,6 +111,21 @@ func (o Observed) inUse(templates *template.Provider, t *v1alpha1.ProxmoxTemplat
 		}
 	}
 	return ""
+}
+
+// linkedClones counts the Claims whose VMs are, or may be, linked clones of a Template.
+func (o Observed) linkedClones(templates *template.Provider, region string, vmid int) int {
+	view, linked := templates.Inventory().View(), 0
+	image := imageOf(view, region, vmid)
+	for i := range o.Claims {
+		in, ok := instance.IntentIn(view, templates.KubeCluster(), &o.Claims[i])
+		switch {
+		case !ok, in.Region != region, in.Parked:
+		case in.Known && in.TemplateID == vmid && !in.FullClone, !in.Known && image != "" && in.ImageID == image:
+			linked++
+		}
+	}
+	return linked
 }
 
 // imageOf returns the image of a Template; empty if it is not known.
