@@ -40,12 +40,12 @@ func newRender(cluster *kubeCluster) *cobra.Command {
 		Long: `Show the boot data that a node of a ProxmoxNodeClass would get.
 
 Templates and values are read from the cluster, or with -f from manifests without a
-cluster. The join token is a sample: no token is created. Everything else is shown
-unchanged, including the values of valuesRef: treat the output as a secret.`,
+cluster. The join token and MAC addresses are samples: no token is created. Everything
+else is shown unchanged, including the values of valuesRef: treat the output as a secret.`,
 		Example: `  # what a node of this class would get
   kubectl proxmox render default
 
-  # what the node of this claim got
+  # the same with the addresses of this claim
   kubectl proxmox render --nodeclaim default-x7k2p
 
   # try templates before they are applied
