@@ -77,8 +77,6 @@ const (
 	// AnnotationHolds are the addresses, the machine, the devices and the storage of the VM as JSON. It grants nothing: others do
 	// not get them, and the VM gets them again if it is planned again after a restart.
 	AnnotationHolds = Group + "/holds"
-	// AnnotationLaunchTask is the UPID of the clone task, written if the clone takes longer than two seconds.
-	AnnotationLaunchTask = Group + "/launch-task"
 	// AnnotationLaunchProgress is the last launch step that ended, and the seconds from the plan to the end of each step, as JSON. The
 	// last steps are those of the guest and the cluster, until the Node is initialized.
 	AnnotationLaunchProgress = Group + "/launch-progress"

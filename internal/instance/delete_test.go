@@ -141,22 +141,6 @@ func TestDeleteUnreachableHost(t *testing.T) {
 	})
 }
 
-// After a restart, the recorded clone of a claim is canceled.
-func TestDeleteRecordedClone(t *testing.T) {
-	testenv.With(testenv.Settings(func(s *instance.Settings) { s.CloneRecordAfter = 0 })).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		claim := p.Planned("pool-abc", w.NodeClass)
-		w.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})
-		ctx, cancel := context.WithCancel(w.Context())
-		launched := make(chan error, 1)
-		go func() { launched <- p.Instances.Launcher.Launch(ctx, claim, w.NodeClass) }()
-		w.Eventually(func() map[string]string { return w.Stored(claim).Annotations }).Should(HaveKey(v1alpha1.AnnotationLaunchTask))
-		cancel()
-		w.Expect(<-launched).To(HaveOccurred())
-		w.StartProcess().DeleteAll(claim)
-		w.Expect(w.Sim.CountRequests("DELETE", "/nodes/{node}/tasks/{upid}")).To(Equal(1))
-	})
-}
-
 // A launch whose clone was not recorded, and whose host was then recorded as asleep, has a VM.
 func TestDeleteListedWhileHostWakes(t *testing.T) {
 	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {

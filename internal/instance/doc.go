@@ -27,8 +27,7 @@
 //
 //   - Core's record: VMID, Host, type and capacity, and what the VM holds (annotation holds).
 //   - The VM: its configuration, and its ownership mark with the Template and what was written to it.
-//   - Annotations of the Claim: the task of its clone (launch-task), the timeline (launch-progress), the
-//     end of the launch (launch-completed), whether the boot drive was deleted
+//   - Annotations of the Claim: the timeline (launch-progress), the end of the launch (launch-completed), whether the boot drive was deleted
 //     (proxmoxcloudinit-status), the Host after a migration. The cached Claim lags behind our writes.
 //   - Ledger (inventory.Inventory): the Reservation of capacity, VMID and addresses
 //     until a Snapshot shows the VM. After a restart it is restored from the Claims. Callbacks that run under its lock have the type

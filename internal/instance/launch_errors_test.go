@@ -230,7 +230,8 @@ func TestLaunchBesideOtherClone(t *testing.T) {
 		launch.Go(func() { _ = p.Instances.Launcher.Launch(ctx, other, w.NodeClass) })
 		defer launch.Wait()
 		defer cancel()
-		w.Eventually(func() map[string]string { return w.Stored(other).Annotations }).Should(HaveKey(v1alpha1.AnnotationLaunchTask))
+		w.Eventually(func() int { return w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/clone") }).Should(Equal(1))
+		w.Clock.Sleep(time.Second) // the response is received
 		p.MustLaunch(resumed, w.NodeClass)
 		p.Delete(deleted)
 	})
@@ -238,9 +239,7 @@ func TestLaunchBesideOtherClone(t *testing.T) {
 
 // A VM whose clone ends between two requests of a restarted controller is used.
 func TestLaunchCloneEndsDuringResume(t *testing.T) {
-	testenv.With(testenv.NoPolling(), testenv.Settings(func(s *instance.Settings) {
-		s.CloneRecordAfter = time.Hour
-	})).Test(t, func(w *testenv.Env, p *testenv.Process) {
+	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
 		claim := p.Planned("pool-abc", w.NodeClass)
 		w.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/status/start", Count: 1, Status: 500, Message: "not now"})
 		w.Expect(p.Launch(claim, w.NodeClass)).To(MatchError(ContainSubstring("not now")))

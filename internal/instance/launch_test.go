@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -44,14 +43,11 @@ func templatesWith(options map[string]string) func(*pvesim.Scenario) {
 }
 
 func TestLaunchAndDelete(t *testing.T) {
-	testenv.With(testenv.Hosts(2), testenv.Settings(func(s *instance.Settings) {
-		s.CloneRecordAfter = time.Hour
-	})).Test(t, func(w *testenv.Env, p *testenv.Process) {
+	testenv.With(testenv.Hosts(2)).Test(t, func(w *testenv.Env, p *testenv.Process) {
 		claim := p.Launched("pool-abc", w.NodeClass)
 		in := w.Intent(claim)
 		w.Expect(claim.Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
 		w.Expect(claim.Annotations[v1alpha1.AnnotationLaunchProgress]).To(ContainSubstring("Started"))
-		w.Expect(claim.Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchTask), "only that of a long clone")
 
 		cfg := w.VMConfig(in)
 		w.Expect(cfg.Name()).To(Equal("pool-abc"))

@@ -37,6 +37,4 @@ type Settings struct {
 	HostRemovedAfter time.Duration
 	// CloneSlowAfter causes a warning, CloneRefuseAfter makes a Host unavailable.
 	CloneSlowAfter, CloneRefuseAfter time.Duration
-	// CloneRecordAfter is how long a clone runs before its task is recorded on the Claim.
-	CloneRecordAfter time.Duration
 }

@@ -7,9 +7,6 @@ import (
 	"sync"
 	"time"
 
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -30,7 +27,6 @@ type LaunchState struct {
 	Started bool
 	// cloneRequested: the clone was requested. clonePending: it may still run.
 	cloneRequested, clonePending bool
-	cloneTaskKnown               bool
 	cloneTask                    proxmox.UPID
 	// failingSince is the time of the first error since the last progress.
 	failingSince time.Time
@@ -105,22 +101,16 @@ func (t *LaunchTracker) RecordCloneRequested(uid string) {
 
 // RecordCloneStarted records the task of the clone.
 func (t *LaunchTracker) RecordCloneStarted(uid string, task proxmox.UPID) {
-	t.update(uid, func(s *LaunchState) { s.cloneTask, s.cloneTaskKnown = task, true })
+	t.update(uid, func(s *LaunchState) { s.cloneTask = task })
 }
 
 // RecordCloneEnded records that the requested clone has ended, or never started.
 func (t *LaunchTracker) RecordCloneEnded(uid string) {
-	t.update(uid, func(s *LaunchState) { s.clonePending, s.cloneTaskKnown, s.cloneTask = false, true, "" })
+	t.update(uid, func(s *LaunchState) { s.clonePending, s.cloneTask = false, "" })
 }
 
-// CloneTask returns the task of a Claim's clone: the recorded one, otherwise that of
-// the annotation.
-func (t *LaunchTracker) CloneTask(claim *karpv1.NodeClaim) proxmox.UPID {
-	if s := t.Get(string(claim.UID)); s.cloneTaskKnown {
-		return s.cloneTask
-	}
-	return proxmox.UPID(claim.Annotations[v1alpha1.AnnotationLaunchTask])
-}
+// CloneTask returns the task of a Claim's clone; empty if this process started none.
+func (t *LaunchTracker) CloneTask(uid string) proxmox.UPID { return t.Get(uid).cloneTask }
 
 // IsCloneOfOther reports whether this process started the task for another Claim.
 func (t *LaunchTracker) IsCloneOfOther(claimUID string, task proxmox.UPID) bool {

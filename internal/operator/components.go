@@ -30,7 +30,6 @@ func (o *Options) InstanceSettings() instance.Settings {
 		HostRemovedAfter:      o.HostRemovedAfter,
 		CloneSlowAfter:        o.CloneSlowAfter,
 		CloneRefuseAfter:      o.CloneRefuseAfter,
-		CloneRecordAfter:      2 * time.Second, // linked clones are faster on most storages
 	}
 }
 

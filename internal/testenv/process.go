@@ -77,7 +77,7 @@ func (w *Env) StartProcess(options ...Option) *Process {
 	settings := instance.Settings{
 		SystemNamespace: "kube-system",
 		VMIDs:           placement.Range{From: FirstVMID, To: LastVMID}, CloneSlots: 4, TaskTimeout: 20 * time.Second, LaunchRetryTimeout: time.Minute, StaticCapacityTimeout: 5 * time.Minute,
-		OperationTimeout: 2 * time.Minute, HostRemovedAfter: 10 * time.Minute, CloneSlowAfter: 5 * time.Minute, CloneRefuseAfter: 10 * time.Minute, CloneRecordAfter: 2 * time.Second,
+		OperationTimeout: 2 * time.Minute, HostRemovedAfter: 10 * time.Minute, CloneSlowAfter: 5 * time.Minute, CloneRefuseAfter: 10 * time.Minute,
 	}
 	for _, change := range s.settings {
 		change(&settings)

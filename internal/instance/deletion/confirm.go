@@ -119,7 +119,7 @@ func (a *attempt) ensureCloneEnded(ctx context.Context) (bool, error) {
 	if a.deps.Launches.Get(string(a.claim.UID)).HasNoClone() {
 		return true, nil
 	}
-	own := a.deps.Launches.CloneTask(a.claim)
+	own := a.deps.Launches.CloneTask(string(a.claim.UID))
 	for _, host := range a.cloneHosts() {
 		if a.isCloneHostDown(host) {
 			continue
@@ -134,7 +134,7 @@ func (a *attempt) ensureCloneEnded(ctx context.Context) (bool, error) {
 				// A canceled clone may or may not be rolled back: the next call checks.
 				return false, instance.IgnoreNotFound(a.client.CancelTask(ctx, task.UPID))
 			case own == "" && (a.intent.TemplateID == 0 || task.ID == fmt.Sprint(a.intent.TemplateID)) && !a.deps.Launches.IsCloneOfOther(string(a.claim.UID), task.UPID):
-				// It could be ours, of a controller that stopped before it recorded the task.
+				// It could be ours, of a controller that was restarted.
 				return false, a.cancelOwnClone(ctx, task.UPID)
 			}
 		}

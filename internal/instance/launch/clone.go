@@ -51,7 +51,7 @@ const clonePollInterval = time.Second
 // resumeClone reads what an earlier attempt did, and does what is missing. It returns
 // true if the clone is still in progress.
 func (a *attempt) resumeClone(ctx context.Context) (retry bool, err error) {
-	if task := a.deps.Launches.CloneTask(a.claim); task != "" {
+	if task := a.deps.Launches.CloneTask(string(a.claim.UID)); task != "" {
 		// The task may still run when the configuration seems complete.
 		a.deps.Launches.RecordCloneStarted(string(a.claim.UID), task)
 		err := a.waitCloned(ctx, task)
@@ -180,33 +180,6 @@ func (a *attempt) clone(ctx context.Context) error {
 	return a.waitCloned(ctx, task)
 }
 
-// recordLongClone records the task on the Claim when it has run for CloneRecordAfter, so that after
-// a restart the controller knows which clone is its own. Most linked clones have ended by then. The
-// caller calls stop at the end of the task.
-func (a *attempt) recordLongClone(ctx context.Context, task proxmox.UPID) (stop func()) {
-	if a.claim.Annotations[v1alpha1.AnnotationLaunchTask] == string(task) {
-		return func() {}
-	}
-	ended, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		select {
-		case <-ended:
-			return
-		case <-ctx.Done():
-			return
-		case <-a.deps.Clock.After(a.deps.Settings.CloneRecordAfter):
-		}
-		if err := instance.Annotate(ctx, a.deps.Kube, a.claim, map[string]string{
-			v1alpha1.AnnotationLaunchTask:     string(task),
-			v1alpha1.AnnotationLaunchProgress: a.encodeProgress(),
-		}); err != nil {
-			a.log.Error(err, "recording the clone task")
-		}
-	}()
-	return func() { close(ended); <-stopped }
-}
-
 func (a *attempt) cloneRequest() (proxmox.CloneRequest, error) {
 	notes := instance.NewNotes(a.claim.Name, a.claim.Labels[karpv1.NodePoolLabelKey], a.class.Name, a.intent)
 	text, err := instance.RenderDescription(a.claim, a.class, a.intent)
@@ -231,9 +204,7 @@ func (a *attempt) cloneRequest() (proxmox.CloneRequest, error) {
 // waitCloned waits for the end of a clone task, and records it. If the status cannot be
 // read, the task may still run.
 func (a *attempt) waitCloned(ctx context.Context, task proxmox.UPID) error {
-	stop := a.recordLongClone(ctx, task)
 	status, err := a.wait(ctx, task)
-	stop()
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

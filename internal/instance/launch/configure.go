@@ -40,7 +40,8 @@ func (a *attempt) ensureConfigured(ctx context.Context, cfg proxmox.VMConfig) (r
 	// parallel. An error does not cancel the other: a rule in flight would still be added,
 	// and the next attempt would add it twice.
 	var group errgroup.Group
-	group.Go(func() error { return a.ensureFirewall(ctx, cfg) })
+	existing := cfg
+	group.Go(func() error { return a.ensureFirewall(ctx, existing) })
 	group.Go(func() (err error) {
 		if !vmconfig.IsConfigured(cfg, a.intent.VMID) {
 			if cfg, err = a.configure(ctx); err != nil {
