@@ -148,7 +148,9 @@ func (e *env) disown(t *testing.T, claim *karpv1.NodeClaim) {
 	vm := e.vmOf(NewWithT(t), claim)
 	must(t, e.api.Call(e.ctx, "PUT", fmt.Sprintf("/nodes/%s/qemu/%d/config", vm.Host, vm.VMID), url.Values{"delete": {"description"}}, nil))
 	changed := claim.DeepCopy()
-	maps.DeleteFunc(changed.Annotations, func(key, _ string) bool { return strings.HasPrefix(key, v1alpha1.Group+"/launch-") })
+	maps.DeleteFunc(changed.Annotations, func(key, _ string) bool {
+		return strings.HasPrefix(key, v1alpha1.Group+"/launch") || key == v1alpha1.AnnotationHolds
+	})
 	changed.Annotations[v1alpha1.AnnotationNodeClassHash] = "1"
 	changed.Annotations[v1alpha1.AnnotationNodeClassHashVersion] = "v1"
 	must(t, e.kube.Patch(e.ctx, changed, client.MergeFrom(claim)))
