@@ -145,22 +145,33 @@ func TestLaunchAddressConflict(t *testing.T) {
 	})
 }
 
-// After a restart, a launch that has not begun gets another address than the one that was taken.
+// After a restart, a launch that has not begun gets another address if its own was taken, but not one that
+// another claim holds.
 func TestResumeAddressTaken(t *testing.T) {
-	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {
-		setPool(w, v1alpha1.AddressSource{CIDR: "10.0.0.0/29"})
-		kept, moved := p.Planned("default-a", w.NodeClass), p.Planned("default-b", w.NodeClass)
-		before, taken := address(w, kept), address(w, moved)
-		change := proxmox.ConfigChange{Set: map[string]string{"ipconfig0": fmt.Sprintf("ip=%s/29", taken), "name": "renamed"}}
-		w.Expect(w.Client.UpdateVM(w.Context(), "pve1", 101, change)).To(Succeed())
-		w.ResetForeignGuests()
-		p = w.StartProcess()
-		w.Expect(planOnce(w, p, "default-c")).To(Succeed())
-		p.MustLaunch(moved, w.NodeClass)
-		p.MustLaunch(kept, w.NodeClass)
-		w.Expect(address(w, kept)).To(Equal(before), "it was held")
-		w.Expect(address(w, moved)).NotTo(Or(Equal(before), Equal(taken)))
-	})
+	t.Parallel()
+	for name, free := range map[string]bool{"another_free": true, "none_free": false} {
+		testenv.With().Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
+			ranges := "10.0.0.2-10.0.0.3"
+			if free {
+				ranges = "10.0.0.2-10.0.0.4"
+			}
+			setPool(w, v1alpha1.AddressSource{CIDR: "10.0.0.0/29", Ranges: []string{ranges}, Gateway: "10.0.0.1"})
+			kept, moved := p.Planned("default-a", w.NodeClass), p.Planned("default-b", w.NodeClass)
+			before, taken := address(w, kept), address(w, moved)
+			change := proxmox.ConfigChange{Set: map[string]string{"ipconfig0": fmt.Sprintf("ip=%s/29", taken), "name": "renamed"}}
+			w.Expect(w.Client.UpdateVM(w.Context(), "pve1", 101, change)).To(Succeed())
+			w.ResetForeignGuests()
+			p = w.StartProcess()
+			if free {
+				p.MustLaunch(moved, w.NodeClass)
+				w.Expect(address(w, moved)).NotTo(Or(Equal(before), Equal(taken)))
+			} else {
+				w.Expect(p.Launch(moved, w.NodeClass)).To(And(testenv.HaveReason(v1alpha1.EventInsufficientCapacity), MatchError(ContainSubstring("all 2 addresses"))))
+			}
+			p.MustLaunch(kept, w.NodeClass)
+			w.Expect(address(w, kept)).To(Equal(before))
+		})
+	}
 }
 
 func TestUnparkWaitsForAddress(t *testing.T) {

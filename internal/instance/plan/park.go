@@ -139,7 +139,7 @@ func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1
 	if _, known := p.types.Get(class, in.InstanceType); !known {
 		return in, p.keepParked(in, cmp.Or(p.CheckCapacity(claim, class), errors.New("nothing met the NodeClaim's requirements when it was created")))
 	}
-	zone := placement.Zone{Region: in.Region, Host: in.Host}
+	zone := in.Zone()
 	holders, err := p.readMachineHolders(ctx, claim, class)
 	if err != nil {
 		return in, err

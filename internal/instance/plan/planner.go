@@ -226,14 +226,13 @@ func (p *Planner) reserve(ctx context.Context, claim *karpv1.NodeClaim, reserve 
 		if in, err = decide(view); err != nil {
 			return inventory.Reservation{}, err
 		}
-		in.ClaimUID = claim.UID
 		return in.Reservation(claim), nil
 	})
 	if err != nil {
 		return instance.Intent{}, &instance.InsufficientCapacityError{Err: err}
 	}
 	if in.VMID == 0 {
-		// Another call for this Claim decided since this one looked for a plan.
+		// Another call for this Claim decided since this one read the tracker.
 		return instance.Intent{}, fmt.Errorf("planning the VM of NodeClaim %s: another plan of it is reserved", claim.Name)
 	}
 	p.deps.Launches.RecordPlanned(string(claim.UID), in)

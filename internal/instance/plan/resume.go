@@ -23,7 +23,11 @@ import (
 func (p *Planner) Resume(
 	ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent, cloned *ownership.Mark,
 ) (instance.Intent, error) {
-	zone := placement.Zone{Region: in.Region, Host: in.Host}
+	// Before the first decision: what other Claims hold is not free.
+	if err := p.restore(ctx); err != nil {
+		return in, err
+	}
+	zone := in.Zone()
 	need, known := p.types.Need(class, claim.Labels[karpv1.NodePoolLabelKey], in.InstanceType, zone)
 	if in.Parked {
 		return p.resumeParked(claim, class, in, need)
@@ -49,6 +53,7 @@ func (p *Planner) Resume(
 	}
 	p.deps.Inventory.Ledger().Restore(in.Reservation(claim))
 	request := p.parkedRequest(claim, class, in, zone)
+	request.Affinity = class.Spec.PlacementStrategy.PoolAffinity
 	return p.reserve(ctx, claim, p.deps.Inventory.Ledger().Replace, func(view inventory.View) (instance.Intent, error) {
 		var planned instance.Intent
 		_, err := p.placeMachine(view, class, request, holders, func(chosen placed) (err error) {
