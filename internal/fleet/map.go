@@ -11,6 +11,7 @@ package fleet
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -147,10 +148,16 @@ type Template struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// Build returns the Map of its input. The Reservations are those of the NodeClaims: only one
-// process makes Reservations, and others show the Map too.
+// Build returns the Map of its input. Only one process makes Reservations, and others show the Map
+// too: what the View lacks are those of the NodeClaims.
 func Build(in Input) Map {
-	in.View = in.View.WithReservations(Reservations(in.View, in.KubeCluster, in.Objects.Claims)...)
+	reservations := slices.Collect(maps.Values(in.View.Reservations))
+	for _, r := range Reservations(in.View, in.KubeCluster, in.Objects.Claims) {
+		if _, known := in.View.Reservations[r.ClaimUID]; !known {
+			reservations = append(reservations, r)
+		}
+	}
+	in.View = in.View.WithReservations(reservations...)
 	m := Map{Taken: in.Now, Regions: regions(in.View), Templates: templates(in.Objects), Events: recentEvents(in.Objects.Events)}
 	m.VMs = newVMs(in)
 	m.Hosts = newHosts(in, m.VMs)

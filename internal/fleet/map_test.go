@@ -63,7 +63,7 @@ func (w *world) claim(name string, vmid int, host string, change ...func(*karpv1
 	claim := testenv.NewNodeClaim(name, "default", "default")
 	claim.UID, claim.CreationTimestamp = types.UID("uid-"+name), metav1.NewTime(now.Add(-time.Minute))
 	in := instance.Intent{
-		ClaimUID: claim.UID, Region: "home", Host: host, VMID: vmid, InstanceType: "s1.4VCPU-16GB", Cores: 4, MemoryMiB: 16 << 10, DiskBytes: 30 * gib, Storage: "local-lvm",
+		Region: "home", Host: host, VMID: vmid, InstanceType: "s1.4VCPU-16GB", Cores: 4, MemoryMiB: 16 << 10, DiskBytes: 30 * gib, Storage: "local-lvm",
 		Time: now.Add(-time.Minute),
 	}
 	claim.Annotations = map[string]string{}
@@ -208,6 +208,20 @@ func TestBuildEnergy(t *testing.T) {
 	g.Expect(m.NodePools[0].Energy.CostPerHour).To(BeNumerically("~", 0.018))
 	w.hosts[1].Online = false
 	g.Expect(w.build(t).Hosts[1].Energy).To(BeZero())
+}
+
+// VMs that are bound to a cell count there, also in a process that does not launch VMs.
+func TestBuildBoundVM(t *testing.T) {
+	t.Parallel()
+	g, w := NewWithT(t), newWorld()
+	w.guest(20001, 4, 16, mark())
+	options := w.configs[20001].Options
+	options["smbios1"], options["numa"], options["numa0"] = "base64=1,serial=aD1hO2k9MjAwMDE=,uuid=uid-a", "1", "cpus=0-3,hostnodes=1,memory=16384,policy=bind"
+	w.claim("a", 20001, "pve1", launched, initialized)
+	m := w.build(t)
+	g.Expect(m.Hosts[0].Cells[0].CPUs.VMs).To(BeZero())
+	g.Expect(m.Hosts[0].Cells[1].CPUs).To(Equal(fleet.Usage{Total: 8, VMs: 4}))
+	g.Expect(m.Hosts[0].Cells[1].Memory).To(Equal(fleet.Usage{Total: 32 * gib, VMs: 16 * gib}))
 }
 
 func TestBuildReservations(t *testing.T) {
