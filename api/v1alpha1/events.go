@@ -50,7 +50,8 @@ const (
 	EventAddressTaken = "AddressTaken"
 	// EventStaleLock means that a crash of Proxmox left a locked, incomplete clone.
 	EventStaleLock = "StaleLock"
-	// EventInvalidLaunchIntent means that the NodeClass was deleted, or the launch plan cannot be read.
+	// EventInvalidLaunchIntent means that the NodeClass was deleted, or that labels or status of the NodeClaim name a VM that the
+	// NodeClass and the configuration of the controller do not allow.
 	EventInvalidLaunchIntent = "InvalidLaunchIntent"
 	// EventInsufficientCapacity means that no host had capacity in time.
 	EventInsufficientCapacity = "InsufficientCapacity"

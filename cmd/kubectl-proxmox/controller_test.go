@@ -62,7 +62,6 @@ func TestHostsMaintenanceAndReservations(t *testing.T) {
 		intent := instance.Intent{Region: testenv.Region, Host: "pve1", VMID: 20099, InstanceType: "t1.4VCPU-8GB", Cores: 4, MemoryMiB: 8 << 10}
 		class := w.Class()
 		claim := w.Claim("a", class)
-		intent.ClaimUID = claim.UID
 		w.SetPlanned(claim, class, intent)
 		w.Create(&corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: maintenance.ConfigMapName},

@@ -46,7 +46,7 @@ func claimInLaunch(progress string, changes ...func(*karpv1.NodeClaim, *instance
 	if strings.Contains(progress, "Started") {
 		claim.Annotations[v1alpha1.AnnotationLaunchCompleted] = afterPlan(4).Format(time.RFC3339)
 	}
-	in := instance.Intent{ClaimUID: claim.UID, Region: "home", Host: "pve1", VMID: 20717, Storage: "local-lvm", Time: plannedAt}
+	in := instance.Intent{Region: "home", Host: "pve1", VMID: 20717, Storage: "local-lvm", Time: plannedAt}
 	for _, change := range changes {
 		change(claim, &in)
 	}

@@ -72,7 +72,7 @@ func TestForgedAnnotations(t *testing.T) {
 	}
 }
 
-// Whoever may write the status and labels of NodeClaims chooses neither VMID, Host, size nor template.
+// A user who may write the status and labels of NodeClaims chooses neither VMID, Host, size nor template.
 func TestForgedStatus(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

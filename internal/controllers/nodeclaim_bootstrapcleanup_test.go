@@ -151,7 +151,6 @@ func launchedWithFirmware(w *testenv.Env) *karpv1.NodeClaim {
 	testenv.Modify(w, templates, func(s *corev1.Secret) { s.Data["user-data"] = []byte(`{"ignition": {"version": "3.4.0"}}`) })
 	class := w.Class(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.MetadataOptions.Type = v1alpha1.MetadataTypeFirmware })
 	claim := w.StartProcess(testenv.AsRoot()).Launched("a", class)
-	w.Refresh()
 	w.SetTrue(claim, karpv1.ConditionTypeInitialized)
 	return claim
 }

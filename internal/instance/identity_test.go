@@ -19,7 +19,7 @@ var me = Identity{Region: "r1", VMID: 20001, ClaimUID: "5f1d4d7a-3f0a-4e0c-9d83-
 
 func described(id Identity) proxmox.VMConfig {
 	return proxmox.VMConfig{Options: map[string]string{
-		"description": Description(id, Notes{Claim: "default-abc", NodePool: "default", NodeClass: "default", InstanceType: "t1.2VCPU-6GB", CapacityType: "on-demand"}, Intent{}, nil),
+		"description": Description(NewMark(id, Intent{}, nil), Notes{Claim: "default-abc", NodePool: "default", NodeClass: "default", InstanceType: "t1.2VCPU-6GB", CapacityType: "on-demand"}),
 	}}
 }
 
@@ -93,7 +93,7 @@ func TestIdentityOfConfiguredVM(t *testing.T) {
 func TestDescriptionHookScripts(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	mark, ok := ownership.Read(Description(me, Notes{Claim: "default-abc"}, Intent{}, []string{"announce"}))
+	mark, ok := ownership.Read(Description(NewMark(me, Intent{}, []string{"announce"}), Notes{Claim: "default-abc"}))
 	g.Expect(ok).To(BeTrue())
 	g.Expect(mark.Hooks).To(Equal([]string{"announce"}))
 }

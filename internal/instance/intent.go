@@ -13,7 +13,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/cpuset"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -32,8 +31,6 @@ import (
 // It is in memory. What survives a restart is what core stored with the Claim's providerID, and what
 // the VM's configuration and ownership mark show.
 type Intent struct {
-	// ClaimUID is the Claim that was planned.
-	ClaimUID     types.UID
 	Region       string
 	Host         string
 	VMID         int
@@ -115,7 +112,7 @@ func ReadIntent(claim *karpv1.NodeClaim) (Intent, bool) {
 	}
 	holds, capacity := ReadHolds(claim), claim.Status.Capacity
 	in := Intent{
-		ClaimUID: claim.UID, Region: id.Region, VMID: id.VMID, Host: claim.Labels[corev1.LabelTopologyZone], ImageID: claim.Status.ImageID,
+		Region: id.Region, VMID: id.VMID, Host: claim.Labels[corev1.LabelTopologyZone], ImageID: claim.Status.ImageID,
 		InstanceType: claim.Labels[corev1.LabelInstanceTypeStable], CapacityType: claim.Labels[karpv1.CapacityTypeLabelKey],
 		Cores: int(capacity.Cpu().Value()), MemoryMiB: int(capacity.Memory().Value() >> 20), DiskBytes: capacity.StorageEphemeral().Value(),
 		Storage: holds.Storage, Devices: holds.Devices, Machine: holds.Machine, Time: claim.CreationTimestamp.UTC(), Parked: len(capacity) == 0,
@@ -259,6 +256,9 @@ func (in Intent) Labels() map[string]string {
 // IsUnplaceable reports whether no offering meets the Claim's requirements: it is parked
 // without a size, and its Host only reserves the VMID.
 func (in Intent) IsUnplaceable() bool { return in.Parked && in.InstanceType == "" }
+
+// Zone returns the Host that the VM was planned on.
+func (in Intent) Zone() placement.Zone { return placement.Zone{Region: in.Region, Host: in.Host} }
 
 // ID returns region and VMID of the VM.
 func (in Intent) ID() v1alpha1.ProviderID {

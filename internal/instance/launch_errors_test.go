@@ -14,6 +14,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -292,5 +293,39 @@ func TestLaunchFirewallRuleInFlight(t *testing.T) {
 		w.AddFault(lockedConfig)
 		w.Expect(p.Launch(claim, w.NodeClass)).To(MatchError(proxmox.ErrLocked))
 		w.Expect(w.Sim.FirewallGroups()[w.Intent(claim).VMID]).To(HaveLen(1))
+	})
+}
+
+// The controller is killed between clone and configuration, and the class was changed. The mark describes
+// the VM as it is configured, not as it was cloned.
+func TestResumeConfigureWithChangedClass(t *testing.T) {
+	testenv.With(testenv.Scenario(func(s *pvesim.Scenario) {
+		s.Storages = append(s.Storages, pvesim.Storage{ID: "nas", Type: "nfs", Content: []string{"iso"}, Shared: true, Size: pvesim.TiB})
+	})).Test(t, func(w *testenv.Env, p *testenv.Process) {
+		w.NodeClass.Spec.MetadataOptions.Storage = "local"
+		claim := p.Planned("pool-abc", w.NodeClass)
+		w.AddFault(pvesim.Fault{Method: "PUT", Path: "/nodes/*/qemu/*/config", Status: 500, Message: "busy", Count: 1})
+		w.Expect(p.Launch(claim, w.NodeClass)).NotTo(Succeed())
+		mark, _ := ownership.Read(w.VMConfig(w.Intent(claim)).Description())
+		w.Expect(mark.Boot).To(HaveField("Storage", "local"))
+
+		w.NodeClass.Spec.MetadataOptions.Storage = "nas"
+		p = w.StartProcess()
+		p.MustLaunch(w.Stored(claim), w.NodeClass)
+		mark, _ = ownership.Read(w.VMConfig(w.Intent(claim)).Description())
+		w.Expect(mark.Boot).To(HaveField("Storage", "nas"))
+		w.Expect(mark.Source).To(HaveField("VMID", w.Intent(claim).TemplateID))
+		w.Expect(p.Instances.Deleter.CleanupBootDrive(w.Context(), w.Stored(claim))).To(Succeed())
+		w.Expect(w.Volumes("pve1", "nas", "iso")).To(BeEmpty())
+	})
+}
+
+// Another process that has not polled the VM cleans up its boot drive.
+func TestCleanupUnknownVM(t *testing.T) {
+	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
+		claim := p.Launched("pool-abc", w.NodeClass)
+		w.Expect(w.BootDrives("pve1")).To(HaveLen(1))
+		w.Expect(w.StartProcess(testenv.NeverPolled()).Instances.Deleter.CleanupBootDrive(w.Context(), claim)).To(Succeed())
+		w.Expect(w.BootDrives("pve1")).To(BeEmpty())
 	})
 }

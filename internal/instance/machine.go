@@ -52,6 +52,9 @@ func HeldMachines(view inventory.View, kubeCluster string) map[string]string {
 // MachineDrift describes how the VM of an intent differs from its machine in the class;
 // empty if it does not.
 func MachineDrift(in Intent, class *v1alpha1.ProxmoxNodeClass) string {
+	if in.Parked {
+		return "" // it gets its machine when there is capacity
+	}
 	if in.Machine == "" {
 		if len(class.Spec.Machines) > 0 {
 			return fmt.Sprintf("the VM is no machine of ProxmoxNodeClass %s, which has machines now", class.Name)

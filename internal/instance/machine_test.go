@@ -27,6 +27,9 @@ func TestMachineDrift(t *testing.T) {
 		"unchanged": {machines: []v1alpha1.Machine{{
 			Name: "db-1", Zone: "pve1", Addresses: []v1alpha1.MachineAddresses{{Interface: "net0", Address4: "10.0.0.11"}},
 		}}},
+		"parked": {
+			machines: []v1alpha1.Machine{{Name: "db-1"}}, change: func(in *instance.Intent) { in.Parked, in.Machine = true, "" },
+		},
 		"less_fixed": {machines: []v1alpha1.Machine{{Name: "db-1"}}},
 		"another_host": {
 			machines: []v1alpha1.Machine{{Name: "db-1", Zone: "pve2"}},

@@ -17,12 +17,8 @@ import (
 // as Markdown.
 type Notes struct {
 	Claim, NodePool, NodeClass, InstanceType, CapacityType string
-	// Host that the VM is launched on.
-	Host string
 	// Machine of the NodeClass; empty if it has none.
 	Machine string
-	// Retained are the names of the Disks that are kept for the machine.
-	Retained []string
 	// Description is the text of the NodeClass.
 	Description string
 
@@ -37,15 +33,14 @@ type Notes struct {
 func NewNotes(claim, nodePool, nodeClass string, in Intent) Notes {
 	return Notes{
 		Claim: claim, NodePool: nodePool, NodeClass: nodeClass, InstanceType: in.InstanceType, CapacityType: in.CapacityType,
-		Host: in.Host, Machine: in.Machine, Retained: slices.Sorted(maps.Keys(in.Retained)), CPUs: in.Cores, MemoryMiB: in.MemoryMiB, DiskBytes: in.DiskBytes, Price: in.Price,
+		Machine: in.Machine, CPUs: in.Cores, MemoryMiB: in.MemoryMiB, DiskBytes: in.DiskBytes, Price: in.Price,
 	}
 }
 
-// Description returns the VM's notes: those for users, and the ownership mark. The first
-// line is also that of the upstream provider.
-func Description(id Identity, n Notes, in Intent, hookScripts []string) string {
-	mark := id.newMark(n.Claim)
-	mark.Hooks, mark.Machine, mark.Retained = hookScripts, n.Machine, n.Retained
+// NewMark returns the ownership mark of the VM that an intent describes.
+func NewMark(id Identity, in Intent, hookScripts []string) ownership.Mark {
+	mark := id.newMark(id.ClaimName)
+	mark.Hooks, mark.Machine, mark.Retained = hookScripts, in.Machine, slices.Sorted(maps.Keys(in.Retained))
 	mark.Source = &ownership.Source{Host: in.TemplateHost, VMID: in.TemplateID, Image: in.ImageID, Full: in.FullClone}
 	if in.ISOStorage != "" {
 		mark.Boot = &ownership.Boot{Storage: in.ISOStorage, Firmware: in.Firmware}
@@ -53,15 +48,21 @@ func Description(id Identity, n Notes, in Intent, hookScripts []string) string {
 	if b := in.Binding; b != nil {
 		mark.CPUs, mark.Pin, mark.Pinning, mark.Hugepages = b.CPUs, b.Pin, string(b.Method), b.Hugepages
 		if len(b.Pin) > 0 {
-			mark.Host = n.Host
+			mark.Host = in.Host
 		}
 	}
+	return mark
+}
+
+// Description returns the VM's notes: those for users, and the ownership mark. The first
+// line is also that of the upstream provider.
+func Description(mark ownership.Mark, n Notes) string {
 	lines := []string{
 		fmt.Sprintf("Karpenter managed instance, class=%s, capacity-type=%s", n.NodeClass, n.CapacityType),
 		"",
 		fmt.Sprintf("This VM is managed by Karpenter. Do not change or delete it here. To delete it, run: `kubectl delete nodeclaim %s`", n.Claim),
 		"",
-		fmt.Sprintf("- Kubernetes cluster: %s (UID of its namespace kube-system)", id.KubeCluster),
+		fmt.Sprintf("- Kubernetes cluster: %s (UID of its namespace kube-system)", mark.KubeCluster),
 		"- NodePool: " + n.NodePool,
 		"- NodeClaim: " + n.Claim,
 		fmt.Sprintf("- Size: %s, %d CPUs, %s GiB memory, %s GiB disk", n.InstanceType, n.CPUs, decimal(float64(n.MemoryMiB)/1024), decimal(float64(n.DiskBytes)/(1<<30))),

@@ -22,18 +22,18 @@ func TestDescription(t *testing.T) {
 	g := NewWithT(t)
 	want, err := os.ReadFile("../ownership/testdata/formats/vm-v1-notes.txt")
 	g.Expect(err).NotTo(HaveOccurred())
-	id := Identity{VMID: 20123, KubeCluster: "7c0e0a53-0000-4000-8000-000000000001", ClaimUID: "5f1d4d7a-3f0a-4e0c-9d83-9f0c1f7a0b11"}
+	id := Identity{VMID: 20123, ClaimName: "default-abc", KubeCluster: "7c0e0a53-0000-4000-8000-000000000001", ClaimUID: "5f1d4d7a-3f0a-4e0c-9d83-9f0c1f7a0b11"}
 	notes := NewNotes("default-abc", "default", "default", Intent{
 		InstanceType: "t1.2VCPU-6GB", CapacityType: "on-demand", Cores: 2, MemoryMiB: 6144, DiskBytes: 30 << 30, Price: 0.061442,
 	})
-	text := Description(id, notes, Intent{TemplateHost: "pve1", TemplateID: 9000, ImageID: "4711"}, nil)
+	text := Description(NewMark(id, Intent{TemplateHost: "pve1", TemplateID: 9000, ImageID: "4711"}, nil), notes)
 	g.Expect(text).To(Equal(string(want)))
 	g.Expect(len(text)).To(BeNumerically("<", 8192), "Proxmox refuses longer notes")
 	owns, why := id.Owns(proxmox.VMConfig{Options: map[string]string{"description": text}})
 	g.Expect(owns).To(BeTrue(), why)
 
 	notes.Price = 0
-	g.Expect(strings.Contains(Description(id, notes, Intent{}, nil), "Price")).To(BeFalse(), "it is unknown")
+	g.Expect(strings.Contains(Description(NewMark(id, Intent{}, nil), notes), "Price")).To(BeFalse(), "it is unknown")
 }
 
 // Proxmox refuses notes of more than 8192 characters.
@@ -57,7 +57,7 @@ func TestDescriptionLongest(t *testing.T) {
 	notes := NewNotes("default-abc", "default", "default", in)
 	notes.Description = strings.Repeat("d", maxDescription)
 	id := Identity{VMID: 999999999, KubeCluster: "7c0e0a53-0000-4000-8000-000000000001", ClaimUID: "5f1d4d7a-3f0a-4e0c-9d83-9f0c1f7a0b11"}
-	text := Description(id, notes, in, hooks)
+	text := Description(NewMark(id, in, hooks), notes)
 	mark, ok := ownership.Read(text)
 	g.Expect(ok).To(BeTrue())
 	mark.Applied = new(NewApplied(&v1alpha1.ProxmoxNodeClass{}, in))

@@ -70,7 +70,7 @@ func (p *Power) recordReboot(ctx context.Context, claim *karpv1.NodeClaim, opera
 // reset resets a VM. It returns nil if the task does not end soon.
 func (p *Power) reset(ctx context.Context, vm VM) error {
 	pve := p.deps.Clients[vm.Region]
-	verified, err := VerifyVM(ctx, pve, vm.Identity, vm.Host, func(proxmox.VMConfig) error { return nil })
+	verified, err := VerifyVM(ctx, pve, vm.Identity, vm.Host, nil)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (p *Power) start(ctx context.Context, id v1alpha1.ProviderID, claim *karpv1
 	if len(stopping) > 0 {
 		return false, fmt.Errorf("starting VM %d on host %s: %w", vm.VMID, vm.Host, ErrHostStopping)
 	}
-	verified, err := VerifyVM(ctx, client, vm.Identity, vm.Host, func(proxmox.VMConfig) error { return nil })
+	verified, err := VerifyVM(ctx, client, vm.Identity, vm.Host, nil)
 	if err != nil {
 		return false, err
 	}

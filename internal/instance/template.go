@@ -14,32 +14,25 @@ import (
 // FindTemplate returns the Template for VMs on a Host, as listed in the NodeClass's
 // status.
 func FindTemplate(view inventory.View, class *v1alpha1.ProxmoxNodeClass, zone placement.Zone) (inventory.Guest, error) {
-	for _, entry := range class.Status.SelectedZones {
-		selected, err := v1alpha1.ParseTemplateZone(entry)
-		if err != nil || selected.Region != zone.Region || selected.Host != zone.Host {
-			continue
-		}
-		guest, ok := view.Guest(zone.Region, selected.VMID)
-		if !ok || guest.Config == nil || !guest.Config.IsTemplate() {
-			return inventory.Guest{}, fmt.Errorf("%s/%s: template %d of NodeClass %s does not exist any more", zone.Region, zone.Host, selected.VMID, class.Name)
-		}
-		return guest, nil
+	vmid, ok := SelectedTemplate(class, zone)
+	if !ok {
+		return inventory.Guest{}, fmt.Errorf("%s/%s: NodeClass %s has no template there", zone.Region, zone.Host, class.Name)
 	}
-	return inventory.Guest{}, fmt.Errorf("%s/%s: NodeClass %s has no template there", zone.Region, zone.Host, class.Name)
+	guest, ok := view.Guest(zone.Region, vmid)
+	if !ok || guest.Config == nil || !guest.Config.IsTemplate() {
+		return inventory.Guest{}, fmt.Errorf("%s/%s: template %d of NodeClass %s does not exist any more", zone.Region, zone.Host, vmid, class.Name)
+	}
+	return guest, nil
 }
 
-// FindTemplateHost returns the Host of the Template for VMs on a Host, also while it cannot be read.
-func FindTemplateHost(view inventory.View, class *v1alpha1.ProxmoxNodeClass, in Intent) (string, error) {
+// SelectedTemplate returns the VMID of the Template for VMs on a Host; false if the class has no VMs there.
+func SelectedTemplate(class *v1alpha1.ProxmoxNodeClass, zone placement.Zone) (vmid int, ok bool) {
 	for _, entry := range class.Status.SelectedZones {
-		zone, err := v1alpha1.ParseTemplateZone(entry)
-		if err != nil || zone.Region != in.Region || zone.Host != in.Host {
-			continue
-		}
-		if guest, ok := view.Guest(zone.Region, zone.VMID); ok {
-			return guest.Host, nil
+		if selected, err := v1alpha1.ParseTemplateZone(entry); err == nil && selected.Region == zone.Region && selected.Host == zone.Host {
+			return selected.VMID, true
 		}
 	}
-	return "", fmt.Errorf("%s/%s: NodeClass %s has no template there", in.Region, in.Host, class.Name)
+	return 0, false
 }
 
 // PlacedTemplate returns the Template that a placement is cloned from: that of its
@@ -55,7 +48,7 @@ func PlacedTemplate(view inventory.View, class *v1alpha1.ProxmoxNodeClass, chose
 // same one, or a class's on the same Host. A VM in a slot stays there as long as the slot exists.
 func templatesLike(view inventory.View, class *v1alpha1.ProxmoxNodeClass, in Intent) (out []inventory.Guest) {
 	if in.Binding != nil && in.Binding.Method == placement.PinBySlot {
-		if slot, err := slotTemplate(view, placement.Zone{Region: in.Region, Host: in.Host}, in.TemplateID); err == nil {
+		if slot, err := slotTemplate(view, in.Zone(), in.TemplateID); err == nil {
 			out = append(out, slot)
 		}
 		return out

@@ -108,6 +108,12 @@ func TestTimeline(t *testing.T) {
 			proxmox + ", NodeRegistered 50 46, NodeReady 50 0, Initialized 61 11", PhaseInitialized},
 		"guest_clock_ahead": {startedProgress, func(o *launchObjects) { o.node(50, corev1.ConditionTrue, 7200) },
 			proxmox + ", NodeRegistered 50 46, NodeReady 600 550", PhaseNodeReady},
+		"clock_of_the_API_server_behind": {`{"phase":"Started","timeline":{"Planned":0,"Started":64}}`, func(o *launchObjects) {
+			o.claim.CreationTimestamp = after(-60)
+			o.request(-15, -14)
+			o.node(-10, corev1.ConditionTrue, 60)
+			o.initialized(61)
+		}, "Started 64 64, CertificateRequested 64 0, CertificateApproved 64 0, NodeRegistered 64 0, NodeReady 120 56, Initialized 121 1", PhaseInitialized},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

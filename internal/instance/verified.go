@@ -25,7 +25,7 @@ type VerifiedVM struct {
 	used   bool
 }
 
-// VerifyVM reads a VM. Each reading must pass the check and be that of the VM with the identity. It
+// VerifyVM reads a VM. Each reading must pass the check, if there is one, and be that of the VM with the identity. It
 // returns the error of the read or of the check, with what was read.
 func VerifyVM(ctx context.Context, client proxmox.Client, id Identity, host string, check func(proxmox.VMConfig) error) (*VerifiedVM, error) {
 	v := &VerifiedVM{Identity: id, Host: host, client: client, check: check}
@@ -38,8 +38,10 @@ func (v *VerifiedVM) read(ctx context.Context) error {
 		return err
 	}
 	v.Config, v.used = cfg, false
-	if err := v.check(cfg); err != nil {
-		return err
+	if v.check != nil {
+		if err := v.check(cfg); err != nil {
+			return err
+		}
 	}
 	if owns, why := v.Owns(cfg); !owns || cfg.IsTemplate() {
 		return fmt.Errorf("VM %d on host %s is not the VM that was verified: %s", v.VMID, v.Host, why)

@@ -35,14 +35,11 @@ func (e *BootDriveError) Unwrap() error { return e.Err }
 // *BootDriveError if the drive could not be deleted.
 func (d *Deleter) CleanupBootDrive(ctx context.Context, claim *karpv1.NodeClaim) error {
 	in, ok := d.deps.IntentOf(claim)
-	if ok && !in.Known {
-		return fmt.Errorf("the configuration of VM %d in region %s: %w", in.VMID, in.Region, instance.ErrNotPolled)
-	}
 	var failure error
-	if ok && in.ISOStorage != "" {
+	if ok && (in.ISOStorage != "" || !in.Known) {
 		id := instance.NewIdentity(d.deps.KubeCluster, in.ID(), claim)
-		if err := d.detachAndDeleteBootDrive(ctx, claim, in, id); err != nil {
-			failure = &BootDriveError{Volume: id.BootDriveVolume(in.ISOStorage), Err: err}
+		if storage, err := d.detachAndDeleteBootDrive(ctx, claim, in, id); err != nil {
+			failure = &BootDriveError{Volume: id.BootDriveVolume(storage), Err: err}
 		}
 	}
 	// The token does not stay valid while the boot drive cannot be deleted: its Host may be
@@ -58,17 +55,17 @@ func (d *Deleter) CleanupBootDrive(ctx context.Context, claim *karpv1.NodeClaim)
 }
 
 // detachAndDeleteBootDrive empties the drive, or removes the Ignition file from the VM's
-// arguments, and then deletes the volume.
-func (d *Deleter) detachAndDeleteBootDrive(ctx context.Context, claim *karpv1.NodeClaim, in instance.Intent, id instance.Identity) error {
+// arguments, and then deletes the volume. It returns its storage; empty if that is not known.
+func (d *Deleter) detachAndDeleteBootDrive(ctx context.Context, claim *karpv1.NodeClaim, in instance.Intent, id instance.Identity) (storage string, err error) {
 	client, err := d.deps.Clients.Get(in.Region)
 	if err != nil {
-		return err
+		return in.ISOStorage, err
 	}
 	ctx, release, ok := d.deps.Guard.AcquireLaunch(ctx, string(claim.UID))
 	if !ok {
 		// The launch recorded its end and still holds the lock. Without the drive, the
 		// cleanup would be recorded as done and never retried.
-		return instance.ErrClaimBusy
+		return in.ISOStorage, instance.ErrClaimBusy
 	}
 	defer release()
 	host := in.Host
@@ -77,15 +74,21 @@ func (d *Deleter) detachAndDeleteBootDrive(ctx context.Context, claim *karpv1.No
 	}
 	cfg, err := client.VMConfig(ctx, host, in.VMID)
 	if err != nil {
-		return err
+		return in.ISOStorage, err
 	}
 	if owns, why := id.Owns(cfg); !owns {
-		return fmt.Errorf("VM %d on host %s does not belong to this NodeClaim: %s", in.VMID, host, why)
+		return in.ISOStorage, fmt.Errorf("VM %d on host %s does not belong to this NodeClaim: %s", in.VMID, host, why)
+	}
+	if !in.Known {
+		in = instance.ObservedIntent(in, instance.NewVM(id, host, cfg), in.ResourcePool)
+	}
+	if in.ISOStorage == "" {
+		return "", nil
 	}
 	defer d.deps.Inventory.InvalidateConfig(id.Region, id.VMID)
 	if in.Firmware {
 		if err := d.removeIgnitionFile(ctx, in, host, cfg); err != nil {
-			return err
+			return in.ISOStorage, err
 		}
 	}
 	volume := id.BootDriveVolume(in.ISOStorage)
@@ -95,15 +98,15 @@ func (d *Deleter) detachAndDeleteBootDrive(ctx context.Context, claim *karpv1.No
 		}
 		change := proxmox.ConfigChange{Set: map[string]string{drive.Slot: "none,media=cdrom"}, Digest: cfg.Digest}
 		if err := client.UpdateVM(ctx, host, in.VMID, change); err != nil {
-			return fmt.Errorf("emptying drive %s: %w", drive.Slot, err)
+			return in.ISOStorage, fmt.Errorf("emptying drive %s: %w", drive.Slot, err)
 		}
 	}
 	from, reachable := d.bootDriveHost(in, host)
 	if !reachable {
 		// A request would fail as well, after up to 30 s.
-		return fmt.Errorf("deleting volume %s: %w: host %s is offline", volume, proxmox.ErrHostUnreachable, from)
+		return in.ISOStorage, fmt.Errorf("deleting volume %s: %w: host %s is offline", volume, proxmox.ErrHostUnreachable, from)
 	}
-	return d.deps.Tasks.DeleteVolume(ctx, client, from, volume)
+	return in.ISOStorage, d.deps.Tasks.DeleteVolume(ctx, client, from, volume)
 }
 
 // bootDriveHost returns the Host that can delete the boot drive. That is the Host of the launch,

@@ -189,7 +189,7 @@ func (a *attempt) cloneRequest() (proxmox.CloneRequest, error) {
 	notes.Description = text
 	request := proxmox.CloneRequest{
 		Host: a.intent.TemplateHost, TemplateID: a.intent.TemplateID, VMID: a.intent.VMID, Name: instance.NodeName(a.claim, a.intent),
-		Description: instance.Description(a.id, notes, a.intent, a.class.Spec.HookScripts),
+		Description: instance.Description(instance.NewMark(a.id, a.intent, a.class.Spec.HookScripts), notes),
 		Full:        a.intent.FullClone, Pool: a.intent.ResourcePool,
 	}
 	if a.intent.Host != a.intent.TemplateHost {

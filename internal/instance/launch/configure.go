@@ -112,7 +112,8 @@ func (a *attempt) configure(ctx context.Context) (proxmox.VMConfig, error) {
 	if err := a.checkRetainedDisks(ctx); err != nil {
 		return cfg, err
 	}
-	mark, _ := ownership.Read(cfg.Description())
+	// Not that of the clone: the VM may have been planned again since.
+	mark := instance.NewMark(a.id, a.intent, a.class.Spec.HookScripts)
 	mark.Applied = new(instance.NewApplied(a.class, a.intent))
 	change.Set["description"] = mark.Notes(cfg.Description())
 	return cfg, a.client.UpdateVM(ctx, a.intent.Host, a.intent.VMID, change)

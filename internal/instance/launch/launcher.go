@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -138,9 +137,10 @@ func (a *attempt) resume(ctx context.Context) (err error) {
 	}
 	var cloned *ownership.Mark
 	if !a.intent.Parked {
-		if template, err := instance.FindTemplateHost(a.deps.Inventory.View(), a.class, a.intent); err == nil {
-			a.intent.TemplateHost = template
-		}
+		// Its Host is known also while it sleeps.
+		template, _ := instance.SelectedTemplate(a.class, a.intent.Zone())
+		guest, _ := a.deps.Inventory.View().Guest(a.intent.Region, template)
+		a.intent.TemplateHost = guest.Host
 		a.deps.Inventory.Ledger().Restore(a.intent.Reservation(a.claim))
 		if err := a.ensureAwake(ctx); err != nil {
 			return err
@@ -191,10 +191,7 @@ func (l *Launcher) verify(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeCl
 		return failf(v1alpha1.EventInvalidLaunchIntent, "VMID %d of NodeClaim %s is not one of the configured VMIDs, which are %d to %d without the excluded ones",
 			in.VMID, claim.Name, l.deps.Settings.VMIDs.From, l.deps.Settings.VMIDs.To)
 	}
-	if in.IsUnplaceable() || slices.ContainsFunc(class.Status.SelectedZones, func(entry string) bool {
-		zone, err := v1alpha1.ParseTemplateZone(entry)
-		return err == nil && zone.Region == in.Region && zone.Host == in.Host
-	}) {
+	if _, selected := instance.SelectedTemplate(class, in.Zone()); selected || in.IsUnplaceable() {
 		return nil
 	}
 	return failf(v1alpha1.EventInvalidLaunchIntent, "host %s of region %s in the labels of NodeClaim %s is not one of NodeClass %s: %s",
