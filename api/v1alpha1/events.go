@@ -5,8 +5,10 @@ package v1alpha1
 
 // Events of a Claim while its VM is launched.
 const (
-	// EventVMLaunched means that the VM was started. The message contains its VMID and host.
+	// EventVMLaunched means that the VM was started. The message contains its VMID and host, and when each step of the launch ended.
 	EventVMLaunched = "VMLaunched"
+	// EventVMWaitsForHost means that the launch waits for a host that was shut down to save energy and is being woken.
+	EventVMWaitsForHost = "VMWaitsForHost"
 	// EventWaitingForCapacity means that no host has capacity for a Claim of a static NodePool.
 	EventWaitingForCapacity = "WaitingForCapacity"
 	// EventHostPowerUnknown means that the launch waits, because the records of hosts that were shut down to save energy cannot be

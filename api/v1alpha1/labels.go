@@ -40,13 +40,6 @@ const (
 
 // Annotations of a Claim that record the state of its VM.
 const (
-	// AnnotationBootDataStatus is BootDataInitialized once the guest has read its boot data and the ISO is deleted.
-	AnnotationBootDataStatus = Group + "/proxmoxcloudinit-status"
-
-	// AnnotationHost is the Host that the VM was migrated to. It is set if the VM is no longer on the Host of its zone label.
-	AnnotationHost = Group + "/host"
-	// AnnotationHostSince is the time (RFC 3339) when the VM was first observed on AnnotationHost.
-	AnnotationHostSince = Group + "/host-since"
 	// AnnotationHostMaintenanceSince is the time (RFC 3339) since when the Host of the VM is in maintenance. It is removed when the
 	// maintenance ends.
 	AnnotationHostMaintenanceSince = Group + "/host-maintenance-since"
@@ -59,13 +52,9 @@ const (
 	AnnotationDrift = Group + "/drift"
 	// AnnotationRebootOperation is the last reboot that Karpenter requested. It is recorded before the VM is reset.
 	AnnotationRebootOperation = Group + "/reboot-operation"
-
-	// BootDataInitialized is the final value of AnnotationBootDataStatus.
-	BootDataInitialized = "Initialized"
 )
 
-// Annotations of a Claim that make its launch resumable. Karpenter's patches of a Claim replace the whole list of conditions
-// but never these keys, so the annotations survive a controller crash at any point.
+// Annotations of a Claim that core stores with the plan of its VM.
 const (
 	// AnnotationLaunchedBy is on the Claims whose VM this controller launches, with the value LaunchedByVersion. It grants
 	// nothing: it distinguishes them from Claims of another controller for Proxmox.
@@ -77,11 +66,6 @@ const (
 	// AnnotationHolds are the addresses, the machine, the devices and the storage of the VM as JSON. It grants nothing: others do
 	// not get them, and the VM gets them again if it is planned again after a restart.
 	AnnotationHolds = Group + "/holds"
-	// AnnotationLaunchProgress is the last launch step that ended, and the seconds from the plan to the end of each step, as JSON. The
-	// last steps are those of the guest and the cluster, until the Node is initialized.
-	AnnotationLaunchProgress = Group + "/launch-progress"
-	// AnnotationLaunchCompleted is the time (RFC 3339) when the VM was observed running. It marks the launch as completed.
-	AnnotationLaunchCompleted = Group + "/launch-completed"
 )
 
 // AnnotationDriftTerminateFirst is set on a NodePool by an administrator, with the value "true", to delete a drifted Node before

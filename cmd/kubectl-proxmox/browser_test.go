@@ -128,10 +128,7 @@ func populate(w *testenv.Env) {
 		claim := w.Launched(fmt.Sprintf("default-%d", i), class, func(c *karpv1.NodeClaim) {
 			c.Labels[karpv1.NodePoolLabelKey] = []string{"default", "default", "batch"}[i%3]
 		})
-		// The simulator is faster than a real Proxmox.
-		w.Annotate(claim, map[string]string{
-			v1alpha1.AnnotationLaunchProgress: `{"phase":"Started","timeline":{"Cloning":0.3,"BootDriveUploaded":1.2,"Cloned":9.4,"Configured":9.8,"Started":12.1}}`,
-		})
+		createLaunched(w, claim)
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: claim.Name}, Spec: corev1.NodeSpec{ProviderID: claim.Status.ProviderID}}
 		w.Create(node)
 		if i == 4 {

@@ -31,13 +31,13 @@ func (e *explain) claim(ctx context.Context, key client.ObjectKey) error {
 	if err != nil {
 		return fmt.Errorf("reading NodeClaim %s: %w", key.Name, err)
 	}
-	state, err := e.describeClaim(ctx, claim)
+	state, history, err := e.describeClaim(ctx, claim)
 	e.Verdict = fmt.Sprintf("nodeclaim %s %s", claim.Name, state)
 	if err != nil {
 		return err
 	}
 	node, err := e.nodeOf(ctx, claim)
-	e.Launch = newLaunchTimeline(claim, node, e.now)
+	e.Launch = newLaunchTimeline(claim, node, history, e.now)
 	return err
 }
 
@@ -58,30 +58,29 @@ func (e *explain) nodeOf(ctx context.Context, claim *karpv1.NodeClaim) (*corev1.
 	return nil, nil
 }
 
-// describeClaim adds a NodeClaim and returns its state.
-func (e *explain) describeClaim(ctx context.Context, claim *karpv1.NodeClaim) (string, error) {
+// describeClaim adds a NodeClaim and returns its state and events.
+func (e *explain) describeClaim(ctx context.Context, claim *karpv1.NodeClaim) (state string, history []corev1.Event, err error) {
 	object := "nodeclaim " + claim.Name
 	if intent, ok := instance.ReadIntent(claim); ok {
-		object += fmt.Sprintf(", VM %d on host %s of region %s", intent.VMID, instance.RecordedHost(claim), intent.Region)
+		object += fmt.Sprintf(", VM %d, launched on host %s of region %s", intent.VMID, intent.Host, intent.Region)
 	}
-	history, err := e.eventsOf(ctx, claim)
-	if err != nil {
-		return "", err
+	if history, err = e.eventsOf(ctx, claim); err != nil {
+		return "", nil, err
 	}
 	e.add(object, append(untrueConditions(claim.StatusConditions().List()), eventLines(history)...)...)
 	if !claim.DeletionTimestamp.IsZero() {
-		state := "is being deleted since " + claim.DeletionTimestamp.UTC().Format("15:04:05 MST")
+		state = "is being deleted since " + claim.DeletionTimestamp.UTC().Format("15:04:05 MST")
 		if cause, ok := deletionCause(history); ok {
 			state += ": " + cause.Message
 		}
-		return state, nil
+		return state, history, nil
 	}
 	for _, name := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized} {
 		if condition := claim.StatusConditions().Get(name); !condition.IsTrue() {
-			return "is not ready: " + conditionText(*condition), nil
+			return "is not ready: " + conditionText(*condition), history, nil
 		}
 	}
-	return "is ready, with node " + claim.Status.NodeName, nil
+	return "is ready, with node " + claim.Status.NodeName, history, nil
 }
 
 // node explains a Node by its NodeClaim, also one that was deleted.
@@ -111,9 +110,9 @@ func (e *explain) node(ctx context.Context, key client.ObjectKey) error {
 		e.Verdict = fmt.Sprintf("node %s has no NodeClaim: no NodeClaim has its provider ID %q", node.Name, node.Spec.ProviderID)
 		return nil
 	}
-	state, err := e.describeClaim(ctx, &claims.Items[n])
+	state, history, err := e.describeClaim(ctx, &claims.Items[n])
 	e.Verdict = fmt.Sprintf("node %s belongs to nodeclaim %s, which %s", node.Name, claims.Items[n].Name, state)
-	e.Launch = newLaunchTimeline(&claims.Items[n], node, e.now)
+	e.Launch = newLaunchTimeline(&claims.Items[n], node, history, e.now)
 	return err
 }
 

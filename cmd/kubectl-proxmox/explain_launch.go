@@ -15,6 +15,7 @@ import (
 	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet/terminal"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
@@ -45,17 +46,13 @@ type launchWait struct {
 }
 
 // newLaunchTimeline returns the timeline of a NodeClaim; nil if it was not planned, or if
-// another controller launched its VM.
-func newLaunchTimeline(claim *karpv1.NodeClaim, node *corev1.Node, now time.Time) *launchTimeline {
+// another controller launched its VM. Its events show when the VM was started.
+func newLaunchTimeline(claim *karpv1.NodeClaim, node *corev1.Node, history []corev1.Event, now time.Time) *launchTimeline {
 	in, ok := instance.ReadIntent(claim)
-	if !ok {
+	if !ok || claim.Annotations[v1alpha1.AnnotationLaunchedBy] != v1alpha1.LaunchedByVersion {
 		return nil
 	}
-	progress := instance.ReadProgress(claim)
-	if claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" && !progress.HasReached(instance.PhaseStarted) {
-		return nil
-	}
-	progress.Observe(claim, instance.Observed{Node: node}, now)
+	progress := fleet.Progress(claim, node, fleet.LaunchTimes(history)[claim.UID], now)
 	line, last := &launchTimeline{}, time.Duration(0)
 	for _, step := range progress.Steps() {
 		last = max(last, step.At)
@@ -71,53 +68,38 @@ func newLaunchTimeline(claim *karpv1.NodeClaim, node *corev1.Node, now time.Time
 		step := awaitedStep(progress)
 		line.Waiting = &launchWait{
 			Step: step, Component: step.Component(), Seconds: max(now.Sub(in.Time)-last, 0).Round(time.Second).Seconds(),
-			Check: checkOf(step, progress, claim, node, in),
+			Check: checkOf(step, claim, node, in),
 		}
 	}
 	return line
 }
 
-// awaitedStep returns the step that a launch waits for. Proxmox's steps after the clone
-// request are recorded together when the VM is started, and not all kubelets request a
-// certificate.
+// awaitedStep returns the step that a launch waits for.
 func awaitedStep(progress instance.Progress) instance.Phase {
 	switch {
-	case progress.HasReached(instance.PhaseHostWaking) && !progress.HasReached(instance.PhaseHostAwake):
-		return instance.PhaseHostAwake
-	case !progress.HasReached(instance.PhaseStarted) && !progress.HasReached(instance.PhaseCloning):
-		return instance.PhaseCloning
-	case !progress.HasReached(instance.PhaseStarted):
-		return instance.PhaseStarted
 	case progress.HasReached(instance.PhaseNodeReady):
 		return instance.PhaseInitialized
 	case progress.HasReached(instance.PhaseNodeRegistered):
 		return instance.PhaseNodeReady
-	case progress.HasReached(instance.PhaseCertificateRequested) && !progress.HasReached(instance.PhaseCertificateApproved):
-		return instance.PhaseCertificateApproved
+	case progress.HasReached(instance.PhaseStarted):
+		return instance.PhaseNodeRegistered
 	}
-	return instance.PhaseNodeRegistered
+	return instance.PhaseStarted
 }
 
 // checkOf returns what a launch waits for before a step, and what to check.
-func checkOf(step instance.Phase, progress instance.Progress, claim *karpv1.NodeClaim, node *corev1.Node, in instance.Intent) string {
-	host := instance.RecordedHost(claim)
-	console := fmt.Sprintf("on the console of the VM (on host %s: qm terminal %d), run: ", host, in.VMID)
+func checkOf(step instance.Phase, claim *karpv1.NodeClaim, node *corev1.Node, in instance.Intent) string {
+	host := in.Host
+	console := fmt.Sprintf("on the console of the VM (on its host, %s: qm terminal %d), run: ", host, in.VMID)
 	switch {
-	case step == instance.PhaseHostAwake:
-		return fmt.Sprintf("host %s was shut down to save energy and is being woken; to see its state, run: kubectl proxmox power", host)
-	case step == instance.PhaseCloning && in.Parked:
+	case step == instance.PhaseStarted && in.Parked:
 		return "no host has capacity for the VM; to see the free capacity, run: kubectl proxmox hosts"
-	case step == instance.PhaseCloning:
-		return fmt.Sprintf("the clone has not started, because other clones on storage %s run first (--proxmox-clone-slots) or Proxmox does not accept it, or a later step waits; check the events above, and the tasks of VM %d on host %s", in.Storage, in.VMID, host)
 	case step == instance.PhaseStarted:
-		return fmt.Sprintf("Proxmox clones, configures and starts VM %d; check its tasks on host %s", in.VMID, host)
-	case step == instance.PhaseCertificateApproved:
-		return "the certificate request of the kubelet is not approved; run: kubectl get csr; the permission for automatic approval is created by the chart value nodeBootstrap.create"
-	case step == instance.PhaseNodeRegistered && progress.HasReached(instance.PhaseCertificateApproved):
-		return "the kubelet has its certificate and has not registered its Node; " + console + "journalctl -u kubelet"
+		return fmt.Sprintf("Proxmox clones, configures and starts VM %d, unless other clones on storage %s run first (--proxmox-clone-slots), or an event above names what the launch waits for; check the tasks of the VM on host %s", in.VMID, in.Storage, host)
 	case step == instance.PhaseNodeRegistered:
-		return "the guest boots, reads its boot data and starts the kubelet; " + console +
-			"cloud-init status --long; journalctl -u kubelet; to see the boot data, run: kubectl proxmox render --nodeclaim " + claim.Name
+		return "the guest boots, reads its boot data, starts the kubelet and gets its certificate; " + console +
+			"cloud-init status --long; journalctl -u kubelet; to see the boot data, run: kubectl proxmox render --nodeclaim " + claim.Name +
+			"; to see whether the certificate request is approved, run: kubectl get csr; the chart value nodeBootstrap.create approves it automatically"
 	case step == instance.PhaseNodeReady && node != nil:
 		ready := nodeutils.GetCondition(node, corev1.NodeReady)
 		return fmt.Sprintf("node %s is not Ready: %s; run: kubectl describe node %s", node.Name, cmp.Or(ready.Message, "the kubelet has not reported its status"), node.Name)

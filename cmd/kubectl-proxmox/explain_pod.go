@@ -84,7 +84,7 @@ func (e *explain) awaited(ctx context.Context, pod *corev1.Pod, history []corev1
 		if err := e.kube.Get(ctx, client.ObjectKey{Name: match[2]}, claim); err != nil {
 			return "", client.IgnoreNotFound(err)
 		}
-		state, err := e.describeClaim(ctx, claim)
+		state, _, err := e.describeClaim(ctx, claim)
 		if err != nil || !claim.DeletionTimestamp.IsZero() {
 			return "", err
 		}

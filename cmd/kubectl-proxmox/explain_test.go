@@ -49,7 +49,7 @@ func TestExplainNominatedPod(t *testing.T) {
 			`pod shop/web is waiting: nodeclaim a was created for it and is not ready: Registered is Unknown: Node not registered with cluster
 pod shop/web
   12:01:00 UTC Nominated: Pod should schedule on: nodeclaim/a
-nodeclaim a, VM %d on host pve1 of region region-1
+nodeclaim a, VM %d, launched on host pve1 of region region-1
   Initialized is Unknown: object is awaiting reconciliation
   Registered is Unknown: Node not registered with cluster
   12:03:00 UTC NodeNotJoined: VM 1 has been running, [2J but no Node joined
@@ -219,14 +219,12 @@ func TestExplainClaimsAndNodes(t *testing.T) {
 		w.Create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "manual"}})
 		claim.Status.NodeName = "worker"
 		setConditions(w, claim, karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized)
-		object := fmt.Sprintf("nodeclaim a, VM %d on host pve1 of region region-1\nlaunch timeline\n", w.Intent(claim).VMID)
+		object := fmt.Sprintf("nodeclaim a, VM %d, launched on host pve1 of region region-1\nlaunch timeline\n", w.Intent(claim).VMID)
 		w.Expect(explained(w, "nodeclaim/a")).To(HavePrefix("nodeclaim a is ready, with node worker\n" + object))
 		w.Expect(explained(w, "node/worker")).To(HavePrefix("node worker belongs to nodeclaim a, which is ready, with node worker\n" +
 			"node worker\n  Ready is Unknown: the kubelet has not reported its status\n" + object))
 		w.Expect(runIn(w, "explain", "node", "worker")).To(Equal(explained(w, "node/worker")), "kind and name as two arguments")
 		w.Expect(explained(w, "node/manual")).To(HavePrefix("node manual has no NodeClaim: no NodeClaim has its provider ID \"\"\n"))
-		w.Annotate(testenv.Reload(w, claim), map[string]string{v1alpha1.AnnotationHost: "pve2"})
-		w.Expect(explained(w, "nodeclaim/a")).To(ContainSubstring(" on host pve2 of region region-1\n"), "after a migration")
 		for _, argument := range []string{"pod", "pod/", "pod/web/a", "deployment/web"} {
 			w.Expect(errorOf(runIn(w, "explain", argument))).To(MatchError(fmt.Sprintf(
 				"%q is not one of pod/NAME, nodeclaim/NAME, node/NAME, nodepool/NAME, nodeclass/NAME", argument)))

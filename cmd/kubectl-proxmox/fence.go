@@ -26,7 +26,6 @@ import (
 	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
@@ -37,8 +36,10 @@ var outOfService = corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodes
 // fence declares a host as powered off, or withdraws that.
 type fence struct {
 	kube      client.Client
+	from      *clusters
 	namespace string
 	out       io.Writer
+	notes     io.Writer
 	region    string
 	undo      bool
 	dryRun    bool
@@ -47,7 +48,7 @@ type fence struct {
 }
 
 func newFence(cluster *kubeCluster) *cobra.Command {
-	f := &fence{}
+	f := &fence{from: &clusters{}}
 	command := &cobra.Command{
 		Use:   "fence [REGION/]HOST",
 		Short: "Declare that a host is powered off, so its NodeClaims can be deleted without it",
@@ -65,11 +66,12 @@ volume. The command refuses hosts with a Node that is Ready.`,
 			if f.kube, _, err = cluster.connect(); err != nil {
 				return err
 			}
-			f.namespace, f.out = systemNamespace(command, f.kube, f.namespace), command.OutOrStdout()
+			f.namespace, f.out, f.notes = systemNamespace(command, f.kube, f.namespace), command.OutOrStdout(), command.ErrOrStderr()
 			return f.run(command.Context(), args[0])
 		},
 		ValidArgsFunction: completeFirst(cluster, classHosts),
 	}
+	f.from.flagsOr(cluster, command)
 	flags := command.Flags()
 	flags.StringVar(&f.region, "region", "", "region of the host, if two regions have a host with this name")
 	flags.BoolVar(&f.undo, "undo", false, "remove the taints, and the host from the ConfigMap")
@@ -139,6 +141,25 @@ func (f *fence) run(ctx context.Context, arg string) error {
 	return nil
 }
 
+// vmHosts returns where Proxmox shows VMs. Without Proxmox, each counts as on the host that it was launched on.
+func (f *fence) vmHosts(ctx context.Context) (of func(v1alpha1.ProviderID) string) {
+	v, err := f.from.readReachable(ctx)
+	if err == nil {
+		err = v.unread
+	}
+	if err != nil {
+		_, _ = fmt.Fprintf(f.notes, "VMs that were migrated cannot be found, so all count as on the host that they were launched on: %v\n", err)
+	}
+	if v == nil {
+		return func(v1alpha1.ProviderID) string { return "" }
+	}
+	now := v.inventory.View()
+	return func(id v1alpha1.ProviderID) string {
+		guest, _ := now.Guest(id.Region, id.VMID)
+		return guest.Host
+	}
+}
+
 // claims returns the NodeClaims on a host, and sets the region. With undo there may be none.
 func (f *fence) claims(ctx context.Context, host string) ([]*karpv1.NodeClaim, error) {
 	list := &karpv1.NodeClaimList{}
@@ -146,19 +167,20 @@ func (f *fence) claims(ctx context.Context, host string) ([]*karpv1.NodeClaim, e
 		return nil, fmt.Errorf("listing NodeClaims: %w", err)
 	}
 	var out []*karpv1.NodeClaim
-	regions, hosts := map[string]bool{}, map[string]bool{}
+	regions, hosts, hostOf := map[string]bool{}, map[string]bool{}, f.vmHosts(ctx)
 	for i := range list.Items {
 		claim := &list.Items[i]
 		id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
 		if err != nil || (f.region != "" && id.Region != f.region) {
 			continue
 		}
-		name := instance.RecordedHost(claim)
+		launched := claim.Labels[corev1.LabelTopologyZone]
+		name := cmp.Or(hostOf(id), launched)
 		if name != "" {
 			hosts[name] = true
 		}
 		// HA may have restarted the VM on another host since.
-		if name == host || f.undo && claim.Labels[corev1.LabelTopologyZone] == host {
+		if name == host || f.undo && launched == host {
 			out = append(out, claim)
 			regions[id.Region] = true
 		}

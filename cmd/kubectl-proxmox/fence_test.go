@@ -19,6 +19,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 // newNode creates a Node and a NodeClaim with a VM.
@@ -47,14 +48,17 @@ func (c withoutAttachments) List(ctx context.Context, list client.ObjectList, op
 
 func TestFence(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
-		w := newEnv(t, testenv.NeverPolled())
+		w := newEnv(t, testenv.NeverPolled(), testenv.Hosts(2), testenv.Scenario(func(s *pvesim.Scenario) {
+			s.Guests = append(s.Guests, pvesim.Guest{VMID: 111, Host: "pve1"}, pvesim.Guest{VMID: 112, Host: "pve2"})
+		}))
 		class := w.Class()
 		fences := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: inventory.FencingConfigMap}}
 		dead, deadNode := newNode(w, class, "dead", "region-1", "pve1", corev1.ConditionUnknown)
 		_, liveNode := newNode(w, class, "live", "region-1", "pve2", corev1.ConditionTrue)
 		// A VM that was migrated to the dead host, and one of another region.
 		moved, _ := newNode(w, class, "moved", "region-1", "pve2", corev1.ConditionUnknown)
-		w.Annotate(moved, map[string]string{v1alpha1.AnnotationHost: "pve1"})
+		moved.Status.ProviderID = "proxmox://region-1/111"
+		w.Expect(w.Kube.Status().Update(w.T.Context(), moved)).To(Succeed())
 		newNode(w, class, "other", "region-2", "pve1", corev1.ConditionUnknown)
 		expectFenced := func(want map[string]string) {
 			t.Helper()
@@ -86,21 +90,23 @@ func TestFence(t *testing.T) {
 		w.Expect(runIn(w, "fence", "region-1/pve1", "--undo")).To(ContainSubstring("nodeclaim dead no longer fenced"), "the taint is sufficient")
 		w.Expect(testenv.Reload(w, deadNode)).NotTo(tainted)
 
+		createController(w, "controller")
 		w.Create(&storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "volume"}, Spec: storagev1.VolumeAttachmentSpec{
 			Attacher: "csi.proxmox.sinextra.dev", NodeName: "dead", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: new("volume")},
 		}})
 		began := time.Now()
-		w.Expect(runIn(w, "fence", "pve1", "--region=region-1")).To(And(
+		w.Expect(runIn(w, "fence", "pve1", "--region=region-1", "--system-namespace=kube-system")).To(And(
 			ContainSubstring("volumes are still attached after 1m0s"),
 			ContainSubstring("nodeclaim dead fenced: VM proxmox://region-1/20001, node dead\n"),
 			ContainSubstring("kubectl delete nodeclaim dead moved\n")))
-		w.Expect(time.Since(began)).To(Equal(time.Minute))
+		w.Expect(time.Since(began)).To(BeNumerically("~", time.Minute, time.Second))
 		expectFenced(entry(began))
 		w.Expect(testenv.Reload(w, deadNode)).To(tainted)
 		w.Expect(testenv.Reload(w, liveNode)).NotTo(tainted)
 
-		w.Annotate(dead, map[string]string{v1alpha1.AnnotationHost: "pve2"}) // HA restarted the VM there
-		w.Expect(errorOf(runIn(w, "fence", "region-1/pve1", "--undo"))).NotTo(HaveOccurred())
+		dead.Status.ProviderID = "proxmox://region-1/112" // HA restarted the VM on pve2
+		w.Expect(w.Kube.Status().Update(w.T.Context(), dead)).To(Succeed())
+		w.Expect(errorOf(runIn(w, "fence", "region-1/pve1", "--undo", "--system-namespace=kube-system"))).NotTo(HaveOccurred())
 		expectFenced(nil)
 		w.Expect(testenv.Reload(w, deadNode)).NotTo(tainted)
 	})

@@ -21,7 +21,6 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
@@ -177,7 +176,7 @@ func (m *hostMaintenance) read(ctx context.Context, kube client.Client) (*corev1
 	return hosts, nil
 }
 
-// countClaims counts the NodeClaims of this provider on each host, and those that are drained
+// countClaims counts the NodeClaims of this provider that were launched on each host, and those that are drained
 // because of its maintenance.
 func countClaims(ctx context.Context, kube client.Client) (all, draining map[inventory.HostName]int, err error) {
 	claims := &karpv1.NodeClaimList{}
@@ -187,7 +186,7 @@ func countClaims(ctx context.Context, kube client.Client) (all, draining map[inv
 	all, draining = map[inventory.HostName]int{}, map[inventory.HostName]int{}
 	for i := range claims.Items {
 		claim := &claims.Items[i]
-		host := inventory.HostName{Region: claim.Labels[corev1.LabelTopologyRegion], Host: instance.RecordedHost(claim)}
+		host := inventory.HostName{Region: claim.Labels[corev1.LabelTopologyRegion], Host: claim.Labels[corev1.LabelTopologyZone]}
 		if ref := claim.Spec.NodeClassRef; ref == nil || ref.Group != v1alpha1.Group || host.Region == "" || host.Host == "" {
 			continue // of another provider, or not launched yet
 		}

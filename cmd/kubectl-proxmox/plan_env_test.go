@@ -120,8 +120,9 @@ func (w *planEnv) addNode(name, pool, host, cpu string) {
 // launch launches the VM of a NodeClaim, which shows its template.
 func (w *planEnv) launch(name string) {
 	w.T.Helper()
-	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	w.MustLaunch(testenv.Reload(w.Env, claim), w.class)
+	claim := testenv.Reload(w.Env, &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	claim.Status.Conditions = nil
+	w.Expect(w.Launch(claim, w.class)).To(Succeed()) // before its Node joins
 }
 
 // createNode creates a Node that is ready.

@@ -193,7 +193,7 @@ func TestLaunchParkedClaim(t *testing.T) {
 			it, ok := w.Types.Get(class, w.Intent(claim).InstanceType)
 			w.Expect(ok).To(BeTrue())
 			allocatable, launched := it.Allocatable(), testenv.Reload(w, claim)
-			w.Expect(launched.Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
+			w.Expect(w.Instances.VMs.IsLaunched(launched)).To(BeTrue())
 			w.Expect(launched.Status.Capacity.Cpu().Value()).To(Equal(it.Capacity.Cpu().Value()))
 			w.Expect(launched.Status.Allocatable.Memory().Value()).To(Equal(allocatable.Memory().Value()))
 			w.Expect(launched.Status.ProviderID).To(Equal(filled.Status.ProviderID))

@@ -37,7 +37,8 @@ func (c *CloudProvider) DescribeDrift(ctx context.Context, claim *karpv1.NodeCla
 		return fmt.Sprintf("the content of the boot data Secrets of ProxmoxNodeClass %s changed, its hash from %q to %q",
 			class.Name, claim.Annotations[v1alpha1.AnnotationBootDataHash], class.Status.BootDataHash)
 	case v1alpha1.DriftHostChanged:
-		return fmt.Sprintf("the VM was migrated from host %q, which is its zone label, to %q", claim.Labels[corev1.LabelTopologyZone], claim.Annotations[v1alpha1.AnnotationHost])
+		host, _ := c.deps.VMs.HostOf(claim)
+		return fmt.Sprintf("the VM was migrated from host %q, which is its zone label, to %q", claim.Labels[corev1.LabelTopologyZone], host.Name)
 	case v1alpha1.DriftHostInMaintenance, v1alpha1.DriftHostOffline, v1alpha1.DriftHostExcluded:
 		states := map[cloudprovider.DriftReason]string{
 			v1alpha1.DriftHostInMaintenance: "in maintenance", v1alpha1.DriftHostOffline: "offline", v1alpha1.DriftHostExcluded: "excluded by settings",

@@ -117,11 +117,13 @@ func TestIsDriftedHostChanged(t *testing.T) {
 		vms, err := w.Instances.VMs.List()
 		w.Expect(err).NotTo(HaveOccurred())
 		w.Expect(vms).To(HaveLen(1), "a migrated VM is still found")
-		w.Expect(w.Instances.VMs.RecordHost(w.Context(), claim, vms[0])).To(BeTrue())
+		w.Instances.VMs.RecordHost(vms[0])
 
 		w.Expect(drift(w, delayed, claim)).To(BeEmpty(), "it may go back")
 		w.Clock.Advance(11 * time.Minute)
 		w.Expect(drift(w, delayed, claim)).To(Equal(v1alpha1.DriftHostChanged))
+		w.Expect(delayed.DescribeDrift(w.Context(), claim, v1alpha1.DriftHostChanged)).To(Equal(fmt.Sprintf(
+			"the VM was migrated from host %q, which is its zone label, to %q", in.Host, testenv.OtherHost(in.Host))))
 		w.Expect(drift(w, w.CloudProvider(), claim)).To(BeEmpty(), "disabled")
 	})
 }

@@ -58,9 +58,9 @@ func TestListMassDeletion(t *testing.T) {
 		var claims []*karpv1.NodeClaim
 		for i := range 5 {
 			claim := w.Launched(fmt.Sprintf("c%d", i), class)
-			w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchCompleted: time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)})
 			claims = append(claims, claim)
 		}
+		w.Clock.Advance(time.Hour)
 		for _, claim := range claims[1:] {
 			w.DestroyByHand("pve1", w.Intent(claim).VMID)
 		}

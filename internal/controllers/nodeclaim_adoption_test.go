@@ -54,7 +54,7 @@ func inherit(t *testing.T, resourcePool string, options ...testenv.Option) *inhe
 		c.Labels[corev1.LabelInstanceTypeStable], c.Labels[karpv1.CapacityTypeLabelKey] = testenv.InstanceType, karpv1.CapacityTypeOnDemand
 		c.Annotations = map[string]string{
 			v1alpha1.AnnotationNodeClassHash: "1", v1alpha1.AnnotationNodeClassHashVersion: "v1",
-			v1alpha1.Group + "/proxmoxnodeinplaceupdate-hash": "2", v1alpha1.AnnotationBootDataStatus: v1alpha1.BootDataInitialized,
+			v1alpha1.Group + "/proxmoxnodeinplaceupdate-hash": "2", v1alpha1.Group + "/proxmoxcloudinit-status": "Initialized",
 		}
 	})
 	i.claim.Status.ProviderID, i.claim.Status.ImageID = fmt.Sprintf("proxmox://region-1/%d", vmid), "1000-1a2b3c"
@@ -202,7 +202,7 @@ func TestAdopt(t *testing.T) {
 		in := i.Intent(i.claim)
 		i.Expect(in).To(And(HaveField("VMID", vmid), HaveField("Host", "pve1"), HaveField("InstanceType", testenv.InstanceType),
 			HaveField("Cores", 2), HaveField("Storage", "local-lvm")))
-		i.Expect(i.claim.Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
+		i.Expect(i.Instances.VMs.IsLaunched(i.claim)).To(BeTrue())
 		i.Expect(i.kept()).To(BeTrue())
 		i.Expect(i.get()).To(HaveField("ClaimUID", string(i.claim.UID)))
 		i.Expect(i.Instances.VMs.ImageDrift(i.claim, i.class)).To(BeEmpty(), "its image is unknown")

@@ -156,10 +156,6 @@ func TestDriftMessages(t *testing.T) {
 			reason: "NodeClassDrift", claim: map[string]string{v1alpha1.AnnotationNodeClassHash: "1"},
 			want: "a field of ProxmoxNodeClass default changed; status.versions does not list the values at launch",
 		},
-		"migrated": {
-			reason: "HostChanged", claim: map[string]string{v1alpha1.AnnotationHost: "pve2"},
-			want: `the VM was migrated from host "pve1", which is its zone label, to "pve2"`,
-		},
 		"excluded": {reason: "HostExcluded", want: "host pve1 in region region-1 is excluded by settings"},
 	} {
 		testenv.RunSimulated(t, name, func(t *testing.T) {

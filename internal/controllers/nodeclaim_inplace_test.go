@@ -197,7 +197,8 @@ func TestUpdateNotNeeded(t *testing.T) {
 		"other_VM":       func(v *updatedVM) { v.setApplied(func(mark *ownership.Mark) { outdated(mark); mark.VMID++ }) },
 		"during_launch": func(v *updatedVM) {
 			v.setApplied(outdated)
-			v.Annotate(v.claim, map[string]string{v1alpha1.AnnotationLaunchCompleted: ""})
+			v.Restart(true)
+			v.controller = inplace.NewController(v.Kube, v.Instances.Updater, v.Events)
 		},
 		"deleting": func(v *updatedVM) {
 			v.setApplied(outdated)

@@ -76,7 +76,7 @@ func (w *launching) reconcile(claim *karpv1.NodeClaim) reconcile.Result {
 }
 
 func (w *launching) completed(claim *karpv1.NodeClaim) bool {
-	return w.Stored(claim).Annotations[v1alpha1.AnnotationLaunchCompleted] != ""
+	return w.Instances.VMs.IsLaunched(w.Stored(claim))
 }
 
 // fail reconciles a claim whose launch fails, and checks its event.
@@ -107,20 +107,18 @@ func TestLaunch(t *testing.T) {
 	w := testenv.NewWithAPIServer(t)
 	w.StartManager(func(kube client.Client) testenv.Registrar { return newNodeClaimLaunchController(w, kube) })
 	claim := w.Planned("a", w.Class())
-	w.Eventually(func() string {
-		return testenv.Reload(w, claim).Annotations[v1alpha1.AnnotationLaunchCompleted]
-	}).ShouldNot(BeEmpty())
-	w.Expect(claim.Annotations[v1alpha1.AnnotationLaunchProgress]).To(ContainSubstring("Started"))
+	w.Eventually(w.Instances.VMs.IsLaunched).WithArguments(claim).Should(BeTrue())
 	w.Expect(w.VMs()).To(ConsistOf(HaveField("VMID", w.Intent(claim).VMID)))
 	w.Expect(w.Running(claim)).To(BeTrue())
 	w.Eventually(w.Events.Reasons).WithArguments(claim).Should(Equal([]string{"VMLaunched"}))
-	w.Expect(w.Events.Messages("VMLaunched")).To(ConsistOf(HavePrefix("Launched VM %d on host pve1 of region region-1 in ", w.Intent(claim).VMID)))
+	w.Expect(w.Events.Messages("VMLaunched")).To(ConsistOf(And(
+		HavePrefix("Launched VM %d on host pve1 of region region-1 in ", w.Intent(claim).VMID), ContainSubstring("s, Cloning "), ContainSubstring("s, Started "))))
 }
 
 func TestReconcileNotPending(t *testing.T) {
 	nodeClaimLaunchSimulated(t, testenv.With(), func(w *launching, done *karpv1.NodeClaim) {
 		unplanned := w.Claim("unplanned", w.class)
-		w.Annotate(done, map[string]string{v1alpha1.AnnotationLaunchCompleted: time.Now().Format(time.RFC3339)})
+		w.SetTrue(done, karpv1.ConditionTypeRegistered)
 		going := w.Planned("going", w.class, func(c *karpv1.NodeClaim) { c.Finalizers = []string{"example.com/hold"} })
 		w.Expect(w.Kube.Delete(w.Context(), going)).To(Succeed())
 		w.Sim.ResetRequests()
@@ -225,7 +223,6 @@ func TestLaunchNewerMark(t *testing.T) {
 		w.Expect(w.Client.UpdateVM(w.Context(), in.Host, in.VMID, proxmox.ConfigChange{
 			Set: map[string]string{"description": strings.Replace(mark.Comment(), `"v":1`, `"v":2`, 1)},
 		})).To(Succeed())
-		w.Annotate(testenv.Reload(w.Env, claim), map[string]string{v1alpha1.AnnotationLaunchCompleted: ""})
 		w.Restart(true)
 		w.controller = newNodeClaimLaunchController(w.Env, w.Kube)
 		w.Expect(w.reconcile(claim)).To(Equal(reconcile.Result{RequeueAfter: time.Minute}), "it is checked again")

@@ -9,7 +9,6 @@ import (
 	"crypto/rand"
 	"crypto/x509/pkix"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/timeline"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -49,7 +47,7 @@ func timelineSimulated(t *testing.T, test func(w *joining)) {
 // restart replaces the controller.
 func (w *joining) restart() {
 	w.registry = prometheus.NewRegistry()
-	w.controller = timeline.NewController(w.Kube, w.Clock, instance.NewMetrics(w.registry))
+	w.controller = timeline.NewController(w.Kube, w.Clock, w.Instances.Launches, instance.NewMetrics(w.registry))
 }
 
 func (w *joining) reconcile() reconcile.Result {
@@ -115,159 +113,67 @@ func (w *joining) join() {
 	w.initialize()
 }
 
-// phase returns the last step that was recorded.
-func (w *joining) phase() instance.Phase { return instance.ReadProgress(w.Stored(w.claim)).Phase }
-
-func (w *joining) hasReached(phase instance.Phase) bool {
-	progress := instance.ReadProgress(w.Stored(w.claim))
-	return progress.HasReached(phase)
-}
-
 // observations returns how many launches the histogram counted, by step.
 func (w *joining) observations() map[string]float64 {
 	return testenv.Metric(w.T, w.registry, "karpenter_proxmox_launch_step_duration_seconds")
 }
 
-// The steps of a slow guest are recorded one by one, and the launch counts once.
+// A launch counts once, when its Node is initialized, with the steps of Proxmox, guest and cluster.
 func TestTimeline(t *testing.T) {
 	t.Parallel()
 	w := &joining{Env: testenv.NewWithAPIServer(t), registry: prometheus.NewRegistry()}
 	var cached client.Client
 	w.StartManager(func(kube client.Client) testenv.Registrar {
 		cached = kube
-		return timeline.NewController(kube, w.Clock, instance.NewMetrics(w.registry))
+		return timeline.NewController(kube, w.Clock, w.Instances.Launches, instance.NewMetrics(w.registry))
 	})
 	w.claim = w.Launched("a", w.Class())
-	w.Clock.Advance(time.Minute)
 	w.Sim.ResetRequests()
-
-	request := w.requestCertificate(w.claim.Name)
-	w.Eventually(w.phase).Should(Equal(instance.PhaseCertificateRequested))
-	w.approve(request)
-	w.Eventually(w.phase).Should(Equal(instance.PhaseCertificateApproved))
+	w.approve(w.requestCertificate(w.claim.Name))
 	node := w.register(w.claim.Name)
-	w.Eventually(w.phase).Should(Equal(instance.PhaseNodeRegistered))
-	w.Expect(w.observations()).To(BeEmpty(), "the launch has not ended")
 	w.markReady(node)
 	// The cache must show that the Node is Ready before the claim changes.
 	w.Eventually(func() []corev1.NodeCondition {
 		w.Expect(cached.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
 		return node.Status.Conditions
 	}).ShouldNot(BeEmpty())
+	w.Expect(w.observations()).To(BeEmpty(), "the launch has not ended")
 	w.initialize()
-	w.Eventually(w.phase).Should(Equal(instance.PhaseInitialized))
-
-	w.Expect(w.hasReached(instance.PhaseNodeReady)).To(BeTrue())
-	w.Expect(w.hasReached(instance.PhaseCloned)).To(BeTrue(), "what Proxmox did is kept")
-	progress, want := instance.ReadProgress(w.Stored(w.claim)), map[string]float64{}
-	for _, step := range progress.Steps() {
-		want[string(step.Phase)] = 1
+	want := map[string]float64{}
+	for _, phase := range []instance.Phase{
+		instance.PhaseCloning, instance.PhaseCloned, instance.PhaseBootDrive, instance.PhaseConfigured, instance.PhaseStarted,
+		instance.PhaseCertificateRequested, instance.PhaseCertificateApproved, instance.PhaseNodeRegistered, instance.PhaseNodeReady, instance.PhaseInitialized,
+	} {
+		want[string(phase)] = 1
 	}
-	w.Expect(want).To(HaveLen(10))
 	w.Eventually(w.observations).Should(Equal(want))
 	w.Expect(w.Sim.Requests()).NotTo(ContainElement(HaveField("Path", ContainSubstring("/qemu"))), "the polls of the inventory are enough")
-}
-
-// The timeline of a guest that joins fast is recorded with one write, even if the cache is old.
-func TestTimelineOfFastGuest(t *testing.T) {
-	timelineSimulated(t, func(w *joining) {
-		w.approve(w.requestCertificate(w.claim.Name))
-		w.Expect(w.reconcile().RequeueAfter).To(BeNumerically("~", 10*time.Second, 5*time.Second), "a guest that hangs is recorded then")
-		w.Expect(w.phase()).To(Equal(instance.PhaseStarted))
-
-		w.join()
-		cached := w.Stored(w.claim)
-		w.Annotate(w.claim, map[string]string{"example.com/other": "change"})
-		w.Expect(w.controller.Reconcile(w.Context(), cached)).To(BeZero())
-		w.Expect(w.phase()).To(Equal(instance.PhaseInitialized))
-		w.Expect(w.hasReached(instance.PhaseCertificateApproved)).To(BeTrue())
-	})
 }
 
 // A Node with another name than its Claim is found when Karpenter has registered it.
 func TestTimelineOfRenamedNode(t *testing.T) {
 	timelineSimulated(t, func(w *joining) {
 		w.approve(w.requestCertificate("worker-1"))
+		w.markReady(w.register("worker-1"))
+		w.initialize()
 		w.Expect(w.reconcile()).To(BeZero())
-		w.Expect(w.phase()).To(Equal(instance.PhaseStarted))
-		w.register("worker-1")
-		w.Clock.Advance(time.Minute)
-		w.Expect(w.reconcile()).To(BeZero())
-		w.Expect(w.phase()).To(Equal(instance.PhaseNodeRegistered))
-		w.Expect(w.hasReached(instance.PhaseCertificateApproved)).To(BeTrue())
+		w.Expect(w.observations()).To(HaveKeyWithValue("CertificateApproved", 1.0))
 	})
 }
 
-// The annotation shows whether a launch was counted, so neither a restarted controller nor
-// one with an old cache counts it again.
+// A launch is counted once, and only by the process that knows its steps.
 func TestTimelineCountedOnce(t *testing.T) {
 	timelineSimulated(t, func(w *joining) {
+		w.reconcile()
+		w.Expect(w.observations()).To(BeEmpty(), "the Node did not join")
 		w.join()
-		cached := w.Stored(w.claim)
-		for range 2 { // the controller knows what it wrote
-			w.Expect(w.controller.Reconcile(w.Context(), cached.DeepCopy())).To(BeZero())
+		for range 2 {
+			w.Expect(w.reconcile()).To(BeZero())
 			w.Expect(w.observations()).To(And(HaveKeyWithValue("Initialized", 1.0), Not(HaveKey("CertificateRequested"))))
 		}
-		recorded := w.Stored(w.claim).Annotations[v1alpha1.AnnotationLaunchProgress]
-
-		w.Clock.Advance(time.Minute)
+		w.Restart(true)
 		w.restart()
-		w.Expect(w.controller.Reconcile(w.Context(), cached)).NotTo(BeZero(), "the cache is old")
 		w.Expect(w.reconcile()).To(BeZero())
 		w.Expect(w.observations()).To(BeEmpty())
-		w.Expect(w.Stored(w.claim).Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationLaunchProgress, recorded))
 	})
-}
-
-// A controller that was stopped during the launch records what it missed, unless the
-// certificate requests may already be deleted.
-func TestTimelineAfterRestart(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		stopped time.Duration
-		want    instance.Phase
-	}{
-		"minutes": {10 * time.Minute, instance.PhaseInitialized},
-		"hours":   {2 * time.Hour, instance.PhaseStarted},
-	} {
-		t.Run(name, func(t *testing.T) {
-			timelineSimulated(t, func(w *joining) {
-				w.approve(w.requestCertificate(w.claim.Name))
-				w.join()
-				w.Clock.Advance(test.stopped)
-				w.Expect(w.reconcile()).To(BeZero())
-				w.Expect(w.phase()).To(Equal(test.want))
-				w.Expect(w.hasReached(instance.PhaseCertificateApproved)).To(Equal(test.want == instance.PhaseInitialized))
-			})
-		})
-	}
-}
-
-// Claims without a launch of this controller, and steps that are recorded, cause no write.
-func TestTimelineNoWrite(t *testing.T) {
-	t.Parallel()
-	for name, change := range map[string]func(*joining){
-		"nothing_new": func(*joining) {},
-		"launch_in_progress": func(w *joining) {
-			w.register(w.claim.Name)
-			delete(w.claim.Annotations, v1alpha1.AnnotationLaunchCompleted)
-		},
-		"adopted": func(w *joining) {
-			w.join()
-			delete(w.claim.Annotations, v1alpha1.AnnotationLaunchProgress)
-		},
-		"deleting": func(w *joining) {
-			w.register(w.claim.Name)
-			w.claim.DeletionTimestamp = new(metav1.Now())
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			timelineSimulated(t, func(w *joining) {
-				change(w)
-				version := w.Stored(w.claim).ResourceVersion
-				w.Expect(w.controller.Reconcile(w.Context(), w.claim.DeepCopy())).To(BeZero())
-				w.Expect(w.Stored(w.claim).ResourceVersion).To(Equal(version))
-			})
-		})
-	}
 }

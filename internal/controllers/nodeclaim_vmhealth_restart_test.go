@@ -10,10 +10,8 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -78,6 +76,7 @@ func TestRestartLateStorage(t *testing.T) {
 // A start that waits for its storage longer than one attempt does not count either.
 func TestRestartInProgress(t *testing.T) {
 	vmHealthSimulated(t, testenv.With(), func(w *health, claim *karpv1.NodeClaim) {
+		w.register(claim)
 		w.PowerOff(claim)
 		// The tasks of the launch may take longer.
 		w.Process = w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.TaskTimeout = 200 * time.Millisecond }))
@@ -262,9 +261,7 @@ func TestMassDeletionInAllRegions(t *testing.T) {
 				claim := w.Claim(fmt.Sprintf("missing-%d-%d", i, vmid), w.class)
 				claim.Status.ProviderID = fmt.Sprintf("proxmox://%s/%d", region, testenv.LastVMID-vmid)
 				w.Expect(w.Kube.Status().Update(t.Context(), claim)).To(Succeed())
-				testenv.Modify(w.Env, claim, func(c *karpv1.NodeClaim) {
-					metav1.SetMetaDataAnnotation(&c.ObjectMeta, v1alpha1.AnnotationLaunchCompleted, "true")
-				})
+				w.register(claim)
 			}
 		}
 		ctx, logged := testenv.RecordLog(t.Context())

@@ -61,18 +61,18 @@ func (w *health) poll() {
 	w.reconcile()
 }
 
-// register sets that a claim was launched an hour ago and that its Node is registered.
+// register sets that the Node of a claim is registered, and waits an hour.
 func (w *health) register(claim *karpv1.NodeClaim) *karpv1.NodeClaim {
 	w.T.Helper()
-	w.setLaunched(claim)
+	w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchedBy: v1alpha1.LaunchedByVersion})
 	w.SetTrue(claim, karpv1.ConditionTypeRegistered)
-	return claim
+	return w.setLaunched(claim)
 }
 
-// setLaunched sets that a claim was launched an hour ago.
+// setLaunched waits an hour after the launch of a claim.
 func (w *health) setLaunched(claim *karpv1.NodeClaim) *karpv1.NodeClaim {
 	w.T.Helper()
-	w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchCompleted: time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)})
+	w.Clock.Advance(time.Hour)
 	return claim
 }
 
@@ -195,7 +195,8 @@ func TestMigratedVM(t *testing.T) {
 			w.Expect(w.Sim.MigrateGuest(in.VMID, host)).To(Succeed())
 			w.poll()
 			w.poll()
-			w.Expect(w.Stored(claim).Annotations).To(And(HaveKeyWithValue(v1alpha1.AnnotationHost, host), HaveKey(v1alpha1.AnnotationHostSince)))
+			_, migrated := w.Instances.VMs.MigratedSince(claim)
+			w.Expect(migrated).To(Equal(host == target))
 		}
 		w.Expect(w.Events.Reasons(claim)).To(Equal([]string{"VMMigrated", "VMMigrated"}), "each one is reported once")
 	})
@@ -227,8 +228,9 @@ func TestVMUnderHA(t *testing.T) {
 }
 
 func TestNodeNotJoined(t *testing.T) {
-	vmHealthSimulated(t, testenv.With(), func(w *health, young *karpv1.NodeClaim) {
-		late, joined := w.setLaunched(w.Launched("late", w.class)), w.register(w.Launched("joined", w.class))
+	vmHealthSimulated(t, testenv.With(), func(w *health, late *karpv1.NodeClaim) {
+		joined := w.register(w.Launched("joined", w.class))
+		young := w.Launched("young", w.class)
 		w.poll()
 		w.Expect(w.Events.Messages(v1alpha1.EventNodeNotJoined)).To(HaveExactElements(And(
 			ContainSubstring(fmt.Sprintf("VM %d has been running on host pve1", w.Intent(late).VMID)),

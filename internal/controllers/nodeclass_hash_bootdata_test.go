@@ -82,6 +82,7 @@ func TestBootDataChanged(t *testing.T) {
 		first := recorded(w.Env, claim)
 		w.Expect(first).To(HavePrefix(v1alpha1.BootDataHashPrefix))
 		w.Annotate(earlier, map[string]string{v1alpha1.AnnotationBootDataHash: ""})
+		w.SetTrue(earlier, karpv1.ConditionTypeRegistered)
 		w.reconcile()
 		w.Expect(recorded(w.Env, earlier)).To(Equal(first), "it was launched before the option was set")
 		w.expectDrift(claim, "")
@@ -155,7 +156,8 @@ func TestBootDataRecordedAfterLaunch(t *testing.T) {
 	w.StartManager(func(kube client.Client) testenv.Registrar { return hash.NewController(kube) })
 	w.Eventually(func() string { return testenv.Reload(w, class).Annotations[v1alpha1.AnnotationNodeClassHash] }).ShouldNot(BeEmpty())
 	claim := w.Claim("a", class)
-	w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchCompleted: "true"})
+	w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchedBy: v1alpha1.LaunchedByVersion})
+	w.SetTrue(claim, karpv1.ConditionTypeRegistered)
 	w.Eventually(func() string { return recorded(w, claim) }).Should(Equal(class.Status.BootDataHash))
 }
 

@@ -78,10 +78,11 @@ func (w *world) claim(name string, vmid int, host string, change ...func(*karpv1
 	w.in.Objects.Claims = append(w.in.Objects.Claims, *claim)
 }
 
-// launched marks the launch as completed, half a minute ago.
-func launched(claim *karpv1.NodeClaim, _ *instance.Intent) {
-	claim.Annotations[v1alpha1.AnnotationLaunchCompleted] = now.Add(-30 * time.Second).Format(time.RFC3339)
-	claim.Annotations[v1alpha1.AnnotationLaunchProgress] = `{"phase":"Started","timeline":{"Planned":0,"Cloned":2.5,"Started":4}}`
+// launched adds the event of a launch that ended some time ago.
+func (w *world) launched(name string, ago time.Duration) {
+	w.in.Objects.Events = append(w.in.Objects.Events, corev1.Event{
+		InvolvedObject: corev1.ObjectReference{UID: types.UID("uid-" + name)}, Reason: v1alpha1.EventVMLaunched, LastTimestamp: metav1.NewTime(now.Add(-ago)),
+	})
 }
 
 // initialized sets the conditions of a claim with a Node.
@@ -158,7 +159,8 @@ func TestBuildHosts(t *testing.T) {
 	g, w := NewWithT(t), newWorld()
 	w.guest(100, 2, 8, "of another user")
 	w.guest(20001, 4, 16, mark())
-	w.claim("a", 20001, "pve1", launched, initialized)
+	w.claim("a", 20001, "pve1", initialized)
+	w.launched("a", 56*time.Second)
 	w.node(corev1.ConditionTrue)
 	w.pod("web-1", "a")
 	w.pod("web-2", "a")
@@ -181,7 +183,7 @@ func TestBuildHosts(t *testing.T) {
 	g.Expect(vm.Node).To(Equal("a"))
 	g.Expect(vm.PricePerHour).To(BeNumerically("~", 0.025*4+0.001*16*1.073741824+0.005, 1e-6))
 	g.Expect(vm.Timeline).To(HaveExactElements(
-		fleet.Step{Name: "Cloned", After: 2500 * time.Millisecond}, fleet.Step{Name: "Started", After: 4 * time.Second},
+		fleet.Step{Name: "Started", After: 4 * time.Second},
 		fleet.Step{Name: "NodeRegistered", After: 10 * time.Second}, fleet.Step{Name: "Initialized", After: 15 * time.Second}))
 	g.Expect(vm.Pods).To(HaveLen(2))
 	g.Expect(vm.Pods[0]).To(And(HaveField("App", "web"), HaveField("MilliCPUs", int64(500)), HaveField("Ready", true)))
@@ -197,7 +199,7 @@ func TestBuildEnergy(t *testing.T) {
 	for i := range w.guests {
 		w.guests[i].Host = "pve2"
 	}
-	w.claim("a", 20001, "pve2", launched, initialized)
+	w.claim("a", 20001, "pve2", initialized)
 	w.hosts[1].CPULoad = 0.25
 	m := w.build(t)
 	g.Expect(m.Hosts[0].Energy).To(BeZero(), "pve1 has no settings")
@@ -217,7 +219,8 @@ func TestBuildBoundVM(t *testing.T) {
 	w.guest(20001, 4, 16, mark())
 	options := w.configs[20001].Options
 	options["smbios1"], options["numa"], options["numa0"] = "base64=1,serial=aD1hO2k9MjAwMDE=,uuid=uid-a", "1", "cpus=0-3,hostnodes=1,memory=16384,policy=bind"
-	w.claim("a", 20001, "pve1", launched, initialized)
+	w.claim("a", 20001, "pve1", initialized)
+	w.launched("a", 56*time.Second)
 	m := w.build(t)
 	g.Expect(m.Hosts[0].Cells[0].CPUs.VMs).To(BeZero())
 	g.Expect(m.Hosts[0].Cells[1].CPUs).To(Equal(fleet.Usage{Total: 8, VMs: 4}))
@@ -242,9 +245,8 @@ func TestBuildPhases(t *testing.T) {
 	}
 	unplanned := func(claim *karpv1.NodeClaim, in *instance.Intent) { claim.Status.ProviderID, in.VMID = "", 0 }
 	parked := func(_ *karpv1.NodeClaim, in *instance.Intent) { in.Parked = true }
-	justLaunched := func(claim *karpv1.NodeClaim, _ *instance.Intent) {
-		claim.Annotations[v1alpha1.AnnotationLaunchCompleted] = now.Add(-time.Second).Format(time.RFC3339)
-	}
+	launched := func(w *world) { w.launched("a", 30*time.Second) }
+	justLaunched := func(w *world) { w.launched("a", time.Second) }
 	deleted := func(claim *karpv1.NodeClaim, _ *instance.Intent) {
 		claim.DeletionTimestamp = new(metav1.NewTime(now))
 		claim.StatusConditions().SetTrueWithReason(karpv1.ConditionTypeDisruptionReason, "Underutilized", "Underutilized")
@@ -260,19 +262,20 @@ func TestBuildPhases(t *testing.T) {
 		phase  fleet.Phase
 		reason string
 	}{
-		"not_planned": {[]step{claim(unplanned)}, fleet.Planned, ""},
-		"planned":     {[]step{claim()}, fleet.Planned, ""},
-		"parked":      {[]step{claim(parked)}, fleet.Waiting, "insufficient capacity on the host"},
-		"cloning":     {[]step{claim(), unmarked}, fleet.Cloning, ""},
-		"configured":  {[]step{claim(), guest, named}, fleet.Configured, ""},
-		"booting":     {[]step{claim(launched), guest}, fleet.Booting, ""},
-		"joined":      {[]step{claim(launched), node(corev1.ConditionFalse)}, fleet.Joined, ""},
-		"not_ready":   {[]step{claim(launched, initialized), node(corev1.ConditionUnknown)}, fleet.NotReady, ""},
-		"stopped":     {[]step{claim(launched, initialized), guest, stopped}, fleet.Stopped, ""},
+		"not_planned":   {[]step{claim(unplanned)}, fleet.Planned, ""},
+		"planned":       {[]step{claim()}, fleet.Planned, ""},
+		"parked":        {[]step{claim(parked)}, fleet.Waiting, "insufficient capacity on the host"},
+		"cloning":       {[]step{claim(), unmarked, stopped}, fleet.Cloning, ""},
+		"configured":    {[]step{claim(), guest, named, stopped}, fleet.Configured, ""},
+		"event_deleted": {[]step{claim(), guest}, fleet.Booting, ""},
+		"booting":       {[]step{claim(), launched, guest}, fleet.Booting, ""},
+		"joined":        {[]step{claim(), launched, node(corev1.ConditionFalse)}, fleet.Joined, ""},
+		"not_ready":     {[]step{claim(initialized), launched, node(corev1.ConditionUnknown)}, fleet.NotReady, ""},
+		"stopped":       {[]step{claim(initialized), launched, guest, stopped}, fleet.Stopped, ""},
 		// Proxmox reports the state of some seconds ago.
-		"just_started": {[]step{claim(launched, justLaunched), guest, stopped}, fleet.Booting, ""},
-		"host_offline": {[]step{claim(launched, initialized), node(corev1.ConditionTrue), guest, offline}, fleet.Stopped, "the host is offline"},
-		"deleting":     {[]step{claim(launched, deleted)}, fleet.Deleting, "Underutilized, draining"},
+		"just_started": {[]step{claim(), justLaunched, guest, stopped}, fleet.Booting, ""},
+		"host_offline": {[]step{claim(initialized), launched, node(corev1.ConditionTrue), guest, offline}, fleet.Stopped, "the host is offline"},
+		"deleting":     {[]step{claim(deleted), launched}, fleet.Deleting, "Underutilized, draining"},
 		"orphaned":     {[]step{guest}, fleet.Orphaned, "the NodeClaim no longer exists"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -339,7 +342,7 @@ func TestFilterAndSort(t *testing.T) {
 	t.Parallel()
 	g, w := NewWithT(t), newWorld()
 	for i, pool := range []string{"default", "gpu", "default"} {
-		w.claim(fmt.Sprintf("vm-%d", i), 20001+i, []string{"pve1", "pve1", "pve2"}[i], launched, func(claim *karpv1.NodeClaim, in *instance.Intent) {
+		w.claim(fmt.Sprintf("vm-%d", i), 20001+i, []string{"pve1", "pve1", "pve2"}[i], func(claim *karpv1.NodeClaim, in *instance.Intent) {
 			claim.Labels = map[string]string{karpv1.NodePoolLabelKey: pool}
 			in.Cores += i
 		})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 
@@ -124,7 +125,7 @@ func newVMs(in Input) []VM {
 	for i := range in.Objects.Nodes {
 		nodes[in.Objects.Nodes[i].Spec.ProviderID] = &in.Objects.Nodes[i]
 	}
-	pods := podsByNode(in.Objects.Pods)
+	pods, launched := podsByNode(in.Objects.Pods), LaunchTimes(in.Objects.Events)
 	vms := []VM{}
 	claimed := map[v1alpha1.ProviderID]bool{}
 	for i := range in.Objects.Claims {
@@ -132,7 +133,7 @@ func newVMs(in Input) []VM {
 		if ref := claim.Spec.NodeClassRef; ref == nil || ref.Group != v1alpha1.Group {
 			continue
 		}
-		vm := newVM(in, claim, nodes[claim.Status.ProviderID])
+		vm := newVM(in, claim, nodes[claim.Status.ProviderID], launched[claim.UID])
 		vm.Pods = pods[vm.Node]
 		claimed[v1alpha1.ProviderID{Region: vm.Region, VMID: vm.VMID}] = true
 		vms = append(vms, vm)
@@ -164,7 +165,7 @@ func orphans(in Input, claimed map[v1alpha1.ProviderID]bool) []VM {
 	return vms
 }
 
-func newVM(in Input, claim *karpv1.NodeClaim, node *corev1.Node) VM {
+func newVM(in Input, claim *karpv1.NodeClaim, node *corev1.Node, launched time.Time) VM {
 	vm := VM{
 		Claim: claim.Name, UID: string(claim.UID), NodePool: claim.Labels[karpv1.NodePoolLabelKey], Created: claim.CreationTimestamp.Time,
 		Type: claim.Labels[corev1.LabelInstanceTypeStable], Host: claim.Labels[corev1.LabelTopologyZone], Region: claim.Labels[corev1.LabelTopologyRegion],
@@ -190,8 +191,8 @@ func newVM(in Input, claim *karpv1.NodeClaim, node *corev1.Node) VM {
 	host, _ := in.View.Host(vm.Region, vm.Host)
 	size := instancetype.Type{CPUs: vm.CPUs, MemoryBytes: vm.MemoryBytes, Spot: intent.CapacityType == karpv1.CapacityTypeSpot}
 	vm.PricePerHour = price(in.Pricing, host, size, len(intent.Devices))
-	vm.Phase, vm.Reason = phase(phaseInput{claim, node, guest, listed, host, intent.Parked, in.Now})
-	vm.Timeline = timeline(claim, node, in.Now)
+	vm.Phase, vm.Reason = phase(phaseInput{claim, node, guest, listed, host, intent.Parked, launched, in.Now})
+	vm.Timeline = timeline(claim, node, launched, in.Now)
 	return vm
 }
 
@@ -210,7 +211,9 @@ type phaseInput struct {
 	listed bool
 	host   inventory.HostState
 	parked bool
-	now    time.Time
+	// launched is when the launch ended; zero if no event shows it.
+	launched time.Time
+	now      time.Time
 }
 
 // phase returns the phase of a VM, and why it is deleted or does not run.
@@ -220,9 +223,9 @@ func phase(in phaseInput) (Phase, string) {
 		return Deleting, deletionReason(in.claim)
 	case in.host.OutOfService == inventory.Offline && in.listed:
 		return Stopped, "the host is offline"
-	case in.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "":
+	case !in.isLaunched():
 		return launchPhase(in)
-	case in.isStopped():
+	case in.listed && in.guest.Status == "stopped" && in.now.Sub(in.launched) > reportDelay:
 		return Stopped, ""
 	}
 	return nodePhase(in.claim, in.node), disruptionReason(in.claim)
@@ -230,23 +233,21 @@ func phase(in phaseInput) (Phase, string) {
 
 // launchPhase returns the phase of a VM that was not seen running yet.
 func launchPhase(in phaseInput) (Phase, string) {
-	planned := in.claim.Status.ProviderID != ""
-	switch progress := instance.ReadProgress(in.claim).Phase; {
+	switch {
 	case in.parked:
 		return Waiting, "insufficient capacity on the host"
-	case !planned || progress == instance.PhasePlanned && !in.listed:
+	case !in.listed:
 		return Planned, ""
-	case in.listed && in.guest.Config != nil && vmconfig.IsConfigured(*in.guest.Config, in.guest.VMID):
+	case in.guest.Config != nil && vmconfig.IsConfigured(*in.guest.Config, in.guest.VMID):
 		return Configured, ""
 	}
 	return Cloning, ""
 }
 
-// isStopped reports whether Proxmox reports that a launched VM does not run. Proxmox reports
-// the state before its start for some time.
-func (in phaseInput) isStopped() bool {
-	launched, err := time.Parse(time.RFC3339, in.claim.Annotations[v1alpha1.AnnotationLaunchCompleted])
-	return in.listed && in.guest.Status == "stopped" && (err != nil || in.now.Sub(launched) > reportDelay)
+// isLaunched reports whether the VM ran once: an event shows it, or its Node, or Proxmox.
+func (in phaseInput) isLaunched() bool {
+	_, joined := instance.JoinedAt(in.claim)
+	return joined || !in.launched.IsZero() || instance.LaunchedByOther(in.claim) || in.listed && in.guest.Status == "running"
 }
 
 func nodePhase(claim *karpv1.NodeClaim, node *corev1.Node) Phase {
@@ -285,10 +286,32 @@ func deletionReason(claim *karpv1.NodeClaim) string {
 	return step
 }
 
+// LaunchTimes returns when the launches of VMs ended by the UID of their claim, as events show it.
+// Kubernetes deletes events after an hour by default.
+func LaunchTimes(all []corev1.Event) map[types.UID]time.Time {
+	out := map[types.UID]time.Time{}
+	for _, event := range all {
+		if event.Reason == v1alpha1.EventVMLaunched {
+			out[event.InvolvedObject.UID] = EventTime(event)
+		}
+	}
+	return out
+}
+
+// Progress returns the steps of a launch that have ended, as far as objects show them: the steps of
+// Proxmox before the start of the VM are only in the message of the event.
+func Progress(claim *karpv1.NodeClaim, node *corev1.Node, launched, now time.Time) instance.Progress {
+	progress := instance.NewProgress()
+	if !launched.IsZero() {
+		progress.Reach(instance.PhaseStarted, launched.Sub(claim.CreationTimestamp.Time))
+	}
+	progress.Observe(claim, claim.CreationTimestamp.Time, instance.Observed{Node: node}, now)
+	return progress
+}
+
 // timeline returns the steps of a launch that have ended, in their order.
-func timeline(claim *karpv1.NodeClaim, node *corev1.Node, now time.Time) []Step {
-	progress := instance.ReadProgress(claim)
-	progress.Observe(claim, instance.Observed{Node: node}, now)
+func timeline(claim *karpv1.NodeClaim, node *corev1.Node, launched, now time.Time) []Step {
+	progress := Progress(claim, node, launched, now)
 	var steps []Step
 	for _, step := range progress.Steps() {
 		steps = append(steps, Step{string(step.Phase), step.At})

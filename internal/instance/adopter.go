@@ -165,15 +165,5 @@ func (a *Adopter) Adopt(ctx context.Context, claim *karpv1.NodeClaim) (bool, err
 		return false, nil
 	}
 	a.deps.Inventory.InvalidateConfig(at.Region, at.VMID)
-	return true, a.recordAdoption(ctx, claim)
-}
-
-// recordAdoption writes to the Claim what a launch would have written.
-func (a *Adopter) recordAdoption(ctx context.Context, claim *karpv1.NodeClaim) error {
-	return Annotate(ctx, a.deps.Kube, claim, map[string]string{
-		v1alpha1.AnnotationLaunchedBy:      v1alpha1.LaunchedByAdopted,
-		v1alpha1.AnnotationLaunchCompleted: a.deps.Clock.Now().UTC().Format(time.RFC3339),
-		// Its boot data is not ours to delete.
-		v1alpha1.AnnotationBootDataStatus: v1alpha1.BootDataInitialized,
-	})
+	return true, Annotate(ctx, a.deps.Kube, claim, map[string]string{v1alpha1.AnnotationLaunchedBy: v1alpha1.LaunchedByAdopted})
 }

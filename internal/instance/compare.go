@@ -26,7 +26,7 @@ func (p *Provider) Compare(claims []karpv1.NodeClaim, vms map[string]VM) map[str
 	for i := range claims {
 		claim := &claims[i]
 		id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
-		if err != nil || claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "" {
+		if err != nil || !p.deps.IsLaunched(claim) {
 			continue
 		}
 		r := out[id.Region]

@@ -69,6 +69,8 @@ func TestDeleteLostMarkPartly(t *testing.T) {
 			for option, value := range test.options(claim, in.VMID) {
 				setOption(w, claim, option, value)
 			}
+			w.SetTrue(claim, karpv1.ConditionTypeRegistered)
+			time.Sleep(time.Minute)
 			p = w.StartProcess(testenv.NoPolling())
 			_, err := p.Instances.VMs.Get(w.Context(), in.ID())
 			w.Expect(p.Instances.VMs.MayExist(claim)).To(Equal(test.lost))
@@ -264,7 +266,7 @@ func TestDeleteNewerMark(t *testing.T) {
 		_, err = p.Instances.Power.PowerOn(w.Context(), claim)
 		w.Expect(err).To(MatchError(instance.ErrNewerVersion))
 		// An unfinished launch does not report the VMID as taken.
-		delete(claim.Annotations, v1alpha1.AnnotationLaunchCompleted)
+		p = w.StartProcess()
 		w.Expect(p.Launch(claim, w.NodeClass)).To(MatchError(instance.ErrNewerVersion))
 		w.Expect(w.Running(claim)).To(BeTrue())
 

@@ -145,8 +145,9 @@ func TestDeleteUnreachableHost(t *testing.T) {
 func TestDeleteListedWhileHostWakes(t *testing.T) {
 	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {
 		claim := p.Launched("pool-abc", w.NodeClass)
-		w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchProgress: `{"phase":"HostWaking","timeline":{"Planned":0,"HostWaking":1}}`})
-		w.StartProcess().DeleteAll(claim)
+		restarted := w.StartProcess()
+		restarted.Instances.Launches.Reach(string(claim.UID), instance.PhaseHostWaking, time.Second)
+		restarted.DeleteAll(claim)
 	})
 }
 
@@ -191,7 +192,6 @@ func TestDeleteTemplateHostDown(t *testing.T) {
 		claim := p.Launched("pool-abc", w.NodeClass)
 		in := w.Intent(claim)
 		p.Delete(claim)
-		delete(claim.Annotations, v1alpha1.AnnotationLaunchCompleted)
 		claim.DeletionTimestamp = new(metav1.Now())
 		w.Expect(w.Sim.HostDown(testenv.OtherHost(in.Host), "refused")).To(Succeed())
 		w.StartProcess().Delete(claim)
@@ -208,7 +208,8 @@ func TestDeleteVMIDOfContainer(t *testing.T) {
 		in := w.Intent(claim)
 		p.Delete(claim)
 		in.VMID = container
-		claim.Annotations[v1alpha1.AnnotationLaunchCompleted] = time.Now().Add(-time.Hour).Format(time.RFC3339)
+		claim.StatusConditions().SetTrue(karpv1.ConditionTypeRegistered)
+		w.Clock.Advance(time.Hour)
 		claim.Status.ProviderID = in.ProviderID()
 		_, err := p.Instances.VMs.Get(w.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: container})
 		w.Expect(err).To(MatchError(proxmox.ErrNotFound))

@@ -8,13 +8,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
+	"github.com/awslabs/operatorpkg/status"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -66,6 +69,35 @@ func (r RootClients) Get(region string) (proxmox.Root, error) {
 		return nil, fmt.Errorf("region %s: %w", region, ErrNoRoot)
 	}
 	return root, nil
+}
+
+// IsLaunched reports whether the launch of a Claim's VM has ended: this process saw the VM run, or its
+// Node joined. What is left then, such as a disk that still grows, is pending in the VM's mark.
+func (d Deps) IsLaunched(claim *karpv1.NodeClaim) bool {
+	_, launched := d.LaunchedAt(claim)
+	return launched
+}
+
+// LaunchedAt returns a time when a Claim's VM was running for the first time, as far as this process
+// knows; false if it was not launched.
+func (d Deps) LaunchedAt(claim *karpv1.NodeClaim) (at time.Time, launched bool) {
+	if at := d.Launches.Get(string(claim.UID)).CompletedAt; !at.IsZero() {
+		return at, true
+	}
+	if claim.Annotations[v1alpha1.AnnotationLaunchedBy] == v1alpha1.LaunchedByAdopted {
+		return claim.CreationTimestamp.Time, true
+	}
+	return JoinedAt(claim)
+}
+
+// JoinedAt returns when the Node of a Claim joined; false if it did not, or if another controller
+// launched its VM.
+func JoinedAt(claim *karpv1.NodeClaim) (at time.Time, joined bool) {
+	registered := claim.StatusConditions(status.WithObservedOnly()).Get(karpv1.ConditionTypeRegistered)
+	if claim.Annotations[v1alpha1.AnnotationLaunchedBy] == "" || !registered.IsTrue() {
+		return time.Time{}, false
+	}
+	return registered.LastTransitionTime.Time, true
 }
 
 // Annotate sets annotations of a Claim and changes nothing else, however old the given

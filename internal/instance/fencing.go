@@ -14,21 +14,15 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
-// RecordedHost returns the Host of a Claim's VM as the Claim records it; empty if it does
-// not.
-func RecordedHost(claim *karpv1.NodeClaim) string {
-	return cmp.Or(claim.Annotations[v1alpha1.AnnotationHost], claim.Labels[corev1.LabelTopologyZone])
-}
-
-// LastHost returns the Host that a Claim's VM was last seen on: that of the last Snapshot,
-// otherwise the recorded one. It is empty if both are unknown.
+// LastHost returns the Host that a Claim's VM was last seen on, otherwise the one it was launched on. It
+// is empty if both are unknown.
 func (d Deps) LastHost(claim *karpv1.NodeClaim) string {
 	if id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID); err == nil {
 		if guest, listed := d.Inventory.View().Guest(id.Region, id.VMID); listed {
 			return guest.Host
 		}
 	}
-	return RecordedHost(claim)
+	return cmp.Or(d.Launches.Host(string(claim.UID)), claim.Labels[corev1.LabelTopologyZone])
 }
 
 // IsFenced reports whether an administrator declared the Host of a Claim's VM as powered off,

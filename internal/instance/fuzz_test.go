@@ -24,21 +24,3 @@ func FuzzReadHolds(f *testing.F) {
 		_ = in.Reservation(claim)
 	})
 }
-
-// Progress can always be read, continued and written.
-func FuzzReadProgress(f *testing.F) {
-	f.Add(`{"phase":"Started","timeline":{"Planned":0,"Started":7.25}}`)
-	f.Add(`{"phase":["Later"],"timeline":7}`)
-	f.Add(`{"timeline":{"Planned":1e300,"":-1e300}}`)
-	f.Fuzz(func(t *testing.T, raw string) {
-		claim := newClaim()
-		claim.Annotations[v1alpha1.AnnotationLaunchProgress] = raw
-		p := ReadProgress(claim)
-		p.Reach(PhaseStarted, 0)
-		claim.Annotations[v1alpha1.AnnotationLaunchProgress] = p.Encode()
-		again := ReadProgress(claim)
-		if again.Encode() != p.Encode() || again.Phase != PhaseStarted {
-			t.Errorf("%q was continued as %s and read as %s", raw, p.Encode(), again.Encode())
-		}
-	})
-}

@@ -44,10 +44,3 @@ func TestReadIntent(t *testing.T) {
 	_, ok = ReadIntent(claim)
 	g.Expect(ok).To(BeFalse())
 }
-
-func TestReadInvalidProgress(t *testing.T) {
-	t.Parallel()
-	claim := newClaim()
-	claim.Annotations[v1alpha1.AnnotationLaunchProgress] = `{"phase":["Later"],"timeline":7}`
-	NewWithT(t).Expect(ReadProgress(claim).Phase).To(Equal(PhasePlanned))
-}

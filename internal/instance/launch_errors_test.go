@@ -320,12 +320,16 @@ func TestResumeConfigureWithChangedClass(t *testing.T) {
 	})
 }
 
-// Another process that has not polled the VM cleans up its boot drive.
+// Another process cleans up the boot drive when it has polled the VM.
 func TestCleanupUnknownVM(t *testing.T) {
 	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
 		claim := p.Launched("pool-abc", w.NodeClass)
 		w.Expect(w.BootDrives("pve1")).To(HaveLen(1))
-		w.Expect(w.StartProcess(testenv.NeverPolled()).Instances.Deleter.CleanupBootDrive(w.Context(), claim)).To(Succeed())
+		p = w.StartProcess(testenv.NeverPolled())
+		w.Expect(p.Instances.Deleter.CleanupBootDrive(w.Context(), claim)).To(MatchError(instance.ErrNotPolled))
+		w.Expect(w.BootDrives("pve1")).To(HaveLen(1))
+		p.Refresh()
+		w.Expect(p.Instances.Deleter.CleanupBootDrive(w.Context(), claim)).To(Succeed())
 		w.Expect(w.BootDrives("pve1")).To(BeEmpty())
 	})
 }

@@ -10,7 +10,6 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -46,8 +45,8 @@ func TestLaunchAndDelete(t *testing.T) {
 	testenv.With(testenv.Hosts(2)).Test(t, func(w *testenv.Env, p *testenv.Process) {
 		claim := p.Launched("pool-abc", w.NodeClass)
 		in := w.Intent(claim)
-		w.Expect(claim.Annotations).To(HaveKey(v1alpha1.AnnotationLaunchCompleted))
-		w.Expect(claim.Annotations[v1alpha1.AnnotationLaunchProgress]).To(ContainSubstring("Started"))
+		w.Expect(p.Instances.VMs.IsLaunched(claim)).To(BeTrue())
+		w.Expect(p.Instances.Launcher.Progress(claim).Phase).To(Equal(instance.PhaseStarted))
 
 		cfg := w.VMConfig(in)
 		w.Expect(cfg.Name()).To(Equal("pool-abc"))

@@ -71,14 +71,14 @@ func TestLaunchSleepingHost(t *testing.T) {
 				for range 3 {
 					expectAsleep(w, claim)
 				}
-				w.Expect(instance.ReadProgress(testenv.Reload(w, claim)).Phase).To(Equal(instance.PhaseHostWaking))
+				w.Expect(w.Instances.Launcher.Progress(claim).Phase).To(Equal(instance.PhaseHostWaking))
 
 				w.Expect(w.Sim.HostUp("pve2")).To(Succeed())
 				expectUp(w, true)
 				expectAsleep(w, claim) // until the record is removed
 				w.Inventory.SetSleeping(nil)
 				w.MustLaunch(claim, w.NodeClass)
-				progress := instance.ReadProgress(testenv.Reload(w, claim))
+				progress := w.Instances.Launcher.Progress(claim)
 				w.Expect(progress.HasReached(instance.PhaseHostAwake)).To(BeTrue())
 				w.Expect(progress.Phase).To(Equal(instance.PhaseStarted))
 				w.Expect(w.Running(claim)).To(BeTrue())
@@ -141,7 +141,7 @@ func TestLaunchBegunOnSleepingHost(t *testing.T) {
 			}
 			setSleep(w, record)
 			w.Expect(w.Launch(testenv.Reload(w, claim), w.NodeClass)).To(Succeed())
-			progress := instance.ReadProgress(testenv.Reload(w, claim))
+			progress := w.Instances.Launcher.Progress(claim)
 			w.Expect(progress.HasReached(instance.PhaseHostWaking)).To(BeFalse())
 			w.DeleteAll(claim)
 		})

@@ -6,13 +6,9 @@ package instance
 import (
 	"encoding/json"
 	"time"
-
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-// Phase is a step of a launch, as shown on the Claim.
+// Phase is a step of a launch.
 type Phase string
 
 // The phases in their order; the boot drive is made in parallel with the clone. The
@@ -37,12 +33,10 @@ const (
 	PhaseInitialized          Phase = "Initialized"
 )
 
-// Progress is the timeline of a launch: when each phase was reached, relative to the
-// intent. It is stored in an annotation, because core rewrites the whole list of a
-// Claim's conditions.
+// Progress is the timeline of a launch: when each phase was reached, relative to the plan.
 type Progress struct {
-	Phase    Phase             `json:"phase"`
-	Timeline map[Phase]seconds `json:"timeline"`
+	Phase    Phase
+	Timeline map[Phase]seconds
 }
 
 type seconds float64
@@ -53,14 +47,10 @@ func (s seconds) MarshalJSON() ([]byte, error) {
 	return json.Marshal(float64(s.duration().Round(10*time.Millisecond)) / float64(time.Second))
 }
 
-// ReadProgress returns the progress of a Claim's launch; if it cannot be read, that of
-// a launch that was only planned.
-func ReadProgress(claim *karpv1.NodeClaim) Progress {
+// NewProgress returns the progress of a launch that was only planned.
+func NewProgress() Progress {
 	var p Progress
-	if err := json.Unmarshal([]byte(claim.Annotations[v1alpha1.AnnotationLaunchProgress]), &p); err != nil || p.Timeline == nil {
-		p = Progress{}
-		p.Reach(PhasePlanned, 0)
-	}
+	p.Reach(PhasePlanned, 0)
 	return p
 }
 
@@ -79,14 +69,4 @@ func (p *Progress) Reach(phase Phase, since time.Duration) bool {
 func (p *Progress) HasReached(phase Phase) bool {
 	_, reached := p.Timeline[phase]
 	return reached
-}
-
-// Encode returns the annotation's value.
-func (p *Progress) Encode() string {
-	raw, err := json.Marshal(p)
-	if err != nil {
-		// Strings and numbers always marshal.
-		panic(err)
-	}
-	return string(raw)
 }

@@ -191,7 +191,7 @@ func (p *Provider) MayExist(claim *karpv1.NodeClaim) bool {
 	guest, listed := view.Guest(id.Region, id.VMID)
 	listed = listed && guest.Kind == proxmox.KindQEMU
 	snapshot := view.Snapshots[id.Region]
-	completed, launched := claim.Annotations[v1alpha1.AnnotationLaunchCompleted]
+	at, launched := p.deps.LaunchedAt(claim)
 	switch {
 	case snapshot == nil || view.Failures[id.Region] != nil:
 		return true
@@ -201,37 +201,27 @@ func (p *Provider) MayExist(claim *karpv1.NodeClaim) bool {
 		return !LaunchedByOther(claim)
 	}
 	// A Snapshot that is older than the VM does not show it.
-	at, err := time.Parse(time.RFC3339, completed)
-	return err == nil && !snapshot.Taken.After(at.Add(time.Second))
+	return !snapshot.Taken.After(at.Add(time.Second))
 }
 
-// RecordHost records on a Claim where its VM was migrated to, and when. It reports
-// whether the Host changed.
-func (p *Provider) RecordHost(ctx context.Context, claim *karpv1.NodeClaim, vm VM) (bool, error) {
-	return p.deps.RecordHost(ctx, claim, vm.Host)
-}
-
-// RecordHost records on a Claim where its VM was migrated to, and when. It reports
-// whether the Host changed.
-func (d Deps) RecordHost(ctx context.Context, claim *karpv1.NodeClaim, host string) (bool, error) {
-	if RecordedHost(claim) == host {
-		return false, nil
-	}
-	return true, Annotate(ctx, d.Kube, claim, map[string]string{
-		v1alpha1.AnnotationHost:      host,
-		v1alpha1.AnnotationHostSince: d.Clock.Now().UTC().Format(time.RFC3339),
-	})
+// RecordHost records the Host that a VM is on, and reports whether it was seen on another one before.
+func (p *Provider) RecordHost(vm VM) (moved bool) {
+	return p.deps.Launches.RecordHost(vm.ClaimUID, vm.Host, p.deps.Clock.Now())
 }
 
 // MigratedSince returns since when a Claim's VM is on another Host than its zone label
-// shows; false if it is not.
-func MigratedSince(claim *karpv1.NodeClaim) (time.Time, bool) {
-	host, moved := claim.Annotations[v1alpha1.AnnotationHost]
-	if !moved || host == claim.Labels[corev1.LabelTopologyZone] {
-		return time.Time{}, false
-	}
-	since, err := time.Parse(time.RFC3339, claim.Annotations[v1alpha1.AnnotationHostSince])
-	return since, err == nil
+// shows, as far as this process knows; false if it is not.
+func (p *Provider) MigratedSince(claim *karpv1.NodeClaim) (time.Time, bool) {
+	state := p.deps.Launches.Get(string(claim.UID))
+	return state.hostSince, state.host != "" && state.host != claim.Labels[corev1.LabelTopologyZone]
+}
+
+// IsLaunched reports whether the launch of a Claim's VM has ended.
+func (p *Provider) IsLaunched(claim *karpv1.NodeClaim) bool { return p.deps.IsLaunched(claim) }
+
+// LaunchedAt returns a time when a Claim's VM was running for the first time; false if it was not.
+func (p *Provider) LaunchedAt(claim *karpv1.NodeClaim) (time.Time, bool) {
+	return p.deps.LaunchedAt(claim)
 }
 
 // ImageDrift describes how the Template that a Claim's VM was cloned from differs from that of its

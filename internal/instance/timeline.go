@@ -16,6 +16,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
 // Component is where the time of a step is spent.
@@ -103,25 +105,21 @@ type Observed struct {
 	Requests []certificatesv1.CertificateSigningRequest
 }
 
-// Observe adds the steps of guest and cluster that the objects show, and reports whether
-// one is new. It keeps steps that were recorded, because objects change later, and does
-// nothing before the VM is started or if another controller launched it.
+// Observe adds the steps of guest and cluster that the objects show. It does nothing if another
+// controller launched the VM.
 //
 // The times are of several clocks: those of this controller, of the API server, and for
 // PhaseNodeReady of the guest. Where they contradict, a step ends not before the step
 // before it, not after the next one, and not in the future.
-func (p *Progress) Observe(claim *karpv1.NodeClaim, o Observed, now time.Time) bool {
-	in, ok := ReadIntent(claim)
-	if !ok || !p.HasReached(PhaseStarted) {
-		return false
+func (p *Progress) Observe(claim *karpv1.NodeClaim, planned time.Time, o Observed, now time.Time) {
+	if claim.Annotations[v1alpha1.AnnotationLaunchedBy] != v1alpha1.LaunchedByVersion {
+		return
 	}
-	found, bound := map[Phase]time.Duration{}, now.Sub(in.Time)
+	found, bound := map[Phase]time.Duration{}, now.Sub(planned)
 	times := observedTimes(claim, o)
 	for _, step := range slices.Backward(observedSteps) {
-		if after, recorded := p.Timeline[step.phase]; recorded {
-			bound = min(bound, after.duration())
-		} else if at, ok := times[step.phase]; ok {
-			found[step.phase] = min(bound, at.Sub(in.Time))
+		if at, ok := times[step.phase]; ok {
+			found[step.phase] = min(bound, at.Sub(planned))
 			if step.phase != PhaseNodeReady { // the clock of a guest may be hours behind
 				bound = found[step.phase]
 			}
@@ -130,23 +128,10 @@ func (p *Progress) Observe(claim *karpv1.NodeClaim, o Observed, now time.Time) b
 	last := p.Timeline[PhaseStarted].duration()
 	for _, step := range observedSteps {
 		if after, ok := found[step.phase]; ok {
-			p.Timeline[step.phase] = seconds(max(after, last).Seconds())
-		}
-		if after, reached := p.Timeline[step.phase]; reached {
-			last, p.Phase = max(last, after.duration()), step.phase
+			last = max(last, after)
+			p.Reach(step.phase, last)
 		}
 	}
-	return len(found) > 0
-}
-
-// Age returns how long ago the last phase was reached.
-func (p *Progress) Age(claim *karpv1.NodeClaim, now time.Time) time.Duration {
-	in, _ := ReadIntent(claim)
-	elapsed, after := now.Sub(in.Time), p.Timeline[p.Phase].duration()
-	if p.Phase == PhaseNodeReady && elapsed-after < time.Millisecond { // the clock of the guest is ahead
-		after = p.Timeline[PhaseNodeRegistered].duration()
-	}
-	return elapsed - after
 }
 
 // observedTimes returns when the observed steps ended, as the objects show it.

@@ -36,15 +36,23 @@ type launchObjects struct {
 	Observed
 }
 
-// launchedClaim returns the Claim of a VM that was started after 4 seconds.
-func launchedClaim(progress string) *karpv1.NodeClaim {
+// launchedClaim returns the Claim of a VM of this controller.
+func launchedClaim() *karpv1.NodeClaim {
 	claim := newClaim()
 	claim.CreationTimestamp = after(0)
-	claim.Annotations[v1alpha1.AnnotationLaunchProgress] = progress
+	claim.Annotations[v1alpha1.AnnotationLaunchedBy] = v1alpha1.LaunchedByVersion
 	return claim
 }
 
-const startedProgress = `{"phase":"Started","timeline":{"Planned":0,"Cloning":0.2,"BootDriveUploaded":1,"Cloned":2.5,"Configured":3,"Started":4}}`
+type reached struct {
+	phase Phase
+	after time.Duration
+}
+
+var started = []reached{
+	{PhaseCloning, 200 * time.Millisecond}, {PhaseBootDrive, time.Second}, {PhaseCloned, 2500 * time.Millisecond},
+	{PhaseConfigured, 3 * time.Second}, {PhaseStarted, 4 * time.Second},
+}
 
 func (o *launchObjects) request(created int, approved ...int) {
 	request := certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: after(created)}}
@@ -73,42 +81,38 @@ func TestTimeline(t *testing.T) {
 	// What Proxmox did, as the end of each step and how long it took.
 	const proxmox = "Cloning 0.2 0.2, BootDriveUploaded 1 1, Cloned 2.5 2.3, Configured 3 0.5, Started 4 1"
 	for name, test := range map[string]struct {
-		progress string
+		progress []reached
 		objects  func(*launchObjects)
 		want     string
 		phase    Phase
 	}{
-		"only_planned": {"", func(o *launchObjects) { o.node(50, corev1.ConditionTrue, 60) }, "", PhasePlanned},
-		"cloning": {`{"phase":"Cloning","timeline":{"Planned":0,"Cloning":0.2}}`, func(*launchObjects) {},
+		"only_planned":  {nil, func(*launchObjects) {}, "", PhasePlanned},
+		"event_deleted": {nil, func(o *launchObjects) { o.node(50, corev1.ConditionTrue, 60) }, "NodeRegistered 50 50, NodeReady 60 10", PhaseNodeReady},
+		"cloning": {started[:1], func(*launchObjects) {},
 			"Cloning 0.2 0.2", PhaseCloning},
-		"booting": {startedProgress, func(*launchObjects) {}, proxmox, PhaseStarted},
-		"certificate_not_approved": {startedProgress, func(o *launchObjects) { o.request(45) },
+		"booting": {started, func(*launchObjects) {}, proxmox, PhaseStarted},
+		"certificate_not_approved": {started, func(o *launchObjects) { o.request(45) },
 			proxmox + ", CertificateRequested 45 41", PhaseCertificateRequested},
-		"not_ready": {startedProgress, func(o *launchObjects) { o.request(45, 46); o.node(50, corev1.ConditionFalse, 50) },
+		"not_ready": {started, func(o *launchObjects) { o.request(45, 46); o.node(50, corev1.ConditionFalse, 50) },
 			proxmox + ", CertificateRequested 45 41, CertificateApproved 46 1, NodeRegistered 50 4", PhaseNodeRegistered},
-		"initialized": {startedProgress, func(o *launchObjects) { o.request(45, 46); o.node(50, corev1.ConditionTrue, 60); o.initialized(61) },
+		"initialized": {started, func(o *launchObjects) { o.request(45, 46); o.node(50, corev1.ConditionTrue, 60); o.initialized(61) },
 			proxmox + ", CertificateRequested 45 41, CertificateApproved 46 1, NodeRegistered 50 4, NodeReady 60 10, Initialized 61 1", PhaseInitialized},
-		"prepared_template": {startedProgress, func(o *launchObjects) { o.request(9, 9); o.node(10, corev1.ConditionTrue, 12); o.initialized(12) },
+		"prepared_template": {started, func(o *launchObjects) { o.request(9, 9); o.node(10, corev1.ConditionTrue, 12); o.initialized(12) },
 			proxmox + ", CertificateRequested 9 5, CertificateApproved 9 0, NodeRegistered 10 1, NodeReady 12 2, Initialized 12 0", PhaseInitialized},
-		"static_token_without_request": {startedProgress, func(o *launchObjects) { o.node(50, corev1.ConditionTrue, 60); o.initialized(61) },
+		"static_token_without_request": {started, func(o *launchObjects) { o.node(50, corev1.ConditionTrue, 60); o.initialized(61) },
 			proxmox + ", NodeRegistered 50 46, NodeReady 60 10, Initialized 61 1", PhaseInitialized},
-		"two_requests": {startedProgress, func(o *launchObjects) { o.request(48, 49); o.request(45); o.node(50, corev1.ConditionFalse, 50) },
+		"two_requests": {started, func(o *launchObjects) { o.request(48, 49); o.request(45); o.node(50, corev1.ConditionFalse, 50) },
 			proxmox + ", CertificateRequested 45 41, CertificateApproved 49 4, NodeRegistered 50 1", PhaseNodeRegistered},
-		"request_of_an_earlier_node": {startedProgress, func(o *launchObjects) { o.request(-900, -899) }, proxmox, PhaseStarted},
-		"Node_deleted": {startedProgress, func(o *launchObjects) { o.initialized(61) },
+		"request_of_an_earlier_node": {started, func(o *launchObjects) { o.request(-900, -899) }, proxmox, PhaseStarted},
+		"Node_deleted": {started, func(o *launchObjects) { o.initialized(61) },
 			proxmox + ", Initialized 61 57", PhaseInitialized},
-		"request_seen_after_the_Node": {`{"phase":"NodeRegistered","timeline":{"Planned":0,"Started":4,"NodeRegistered":50}}`, func(o *launchObjects) { o.request(45, 52); o.node(50, corev1.ConditionFalse, 50) },
-			"Started 4 4, CertificateRequested 45 41, CertificateApproved 50 5, NodeRegistered 50 0", PhaseNodeRegistered},
-		"rebooted_later": {`{"phase":"Initialized","timeline":{"Planned":0,"Started":4,"NodeRegistered":50,"NodeReady":60,"Initialized":61}}`,
-			func(o *launchObjects) { o.node(400, corev1.ConditionTrue, 500); o.initialized(501) },
-			"Started 4 4, NodeRegistered 50 46, NodeReady 60 10, Initialized 61 1", PhaseInitialized},
-		"recorded_after_a_reboot": {startedProgress, func(o *launchObjects) { o.node(50, corev1.ConditionTrue, 500); o.initialized(61) },
+		"after_a_reboot": {started, func(o *launchObjects) { o.node(50, corev1.ConditionTrue, 500); o.initialized(61) },
 			proxmox + ", NodeRegistered 50 46, NodeReady 61 11, Initialized 61 0", PhaseInitialized},
-		"guest_clock_behind": {startedProgress, func(o *launchObjects) { o.node(50, corev1.ConditionTrue, -7200); o.initialized(61) },
+		"guest_clock_behind": {started, func(o *launchObjects) { o.node(50, corev1.ConditionTrue, -7200); o.initialized(61) },
 			proxmox + ", NodeRegistered 50 46, NodeReady 50 0, Initialized 61 11", PhaseInitialized},
-		"guest_clock_ahead": {startedProgress, func(o *launchObjects) { o.node(50, corev1.ConditionTrue, 7200) },
+		"guest_clock_ahead": {started, func(o *launchObjects) { o.node(50, corev1.ConditionTrue, 7200) },
 			proxmox + ", NodeRegistered 50 46, NodeReady 600 550", PhaseNodeReady},
-		"clock_of_the_API_server_behind": {`{"phase":"Started","timeline":{"Planned":0,"Started":64}}`, func(o *launchObjects) {
+		"clock_of_the_API_server_behind": {[]reached{{PhaseStarted, 64 * time.Second}}, func(o *launchObjects) {
 			o.claim.CreationTimestamp = after(-60)
 			o.request(-15, -14)
 			o.node(-10, corev1.ConditionTrue, 60)
@@ -118,20 +122,17 @@ func TestTimeline(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := NewWithT(t)
-			o := &launchObjects{claim: launchedClaim(test.progress)}
+			o := &launchObjects{claim: launchedClaim()}
 			test.objects(o)
-			before, progress := ReadProgress(o.claim), ReadProgress(o.claim)
-			changed := progress.Observe(o.claim, o.Observed, after(600).Time)
-			g.Expect(changed).To(Equal(len(progress.Timeline) > len(before.Timeline)))
-			g.Expect(timelineText(progress)).To(Equal(test.want))
-			g.Expect(progress.Phase).To(Equal(test.phase))
-
-			// After a restart, everything is read from the annotation.
-			o.claim.Annotations[v1alpha1.AnnotationLaunchProgress] = progress.Encode()
-			restarted := ReadProgress(o.claim)
-			g.Expect(restarted.Observe(o.claim, o.Observed, after(1200).Time)).To(BeFalse(), "nothing is new")
-			g.Expect(timelineText(restarted)).To(Equal(test.want))
-			g.Expect(len(progress.Encode())).To(BeNumerically("<", 512))
+			progress := NewProgress()
+			for _, r := range test.progress {
+				progress.Reach(r.phase, r.after)
+			}
+			for range 2 {
+				progress.Observe(o.claim, o.claim.CreationTimestamp.Time, o.Observed, after(600).Time)
+				g.Expect(timelineText(progress)).To(Equal(test.want))
+				g.Expect(progress.Phase).To(Equal(test.phase))
+			}
 		})
 	}
 }
@@ -151,12 +152,12 @@ func timelineText(p Progress) string {
 func TestTimelineAdopted(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	o := &launchObjects{claim: launchedClaim("")}
-	delete(o.claim.Annotations, v1alpha1.AnnotationLaunchProgress)
+	o := &launchObjects{claim: launchedClaim()}
+	o.claim.Annotations[v1alpha1.AnnotationLaunchedBy] = v1alpha1.LaunchedByAdopted
 	o.node(50, corev1.ConditionTrue, 60)
 	o.initialized(61)
-	progress := ReadProgress(o.claim)
-	g.Expect(progress.Observe(o.claim, o.Observed, after(600).Time)).To(BeFalse())
+	progress := NewProgress()
+	progress.Observe(o.claim, planned, o.Observed, after(600).Time)
 	g.Expect(progress.Steps()).To(BeEmpty())
 }
 

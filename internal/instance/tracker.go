@@ -4,6 +4,7 @@
 package instance
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -30,8 +31,13 @@ type LaunchState struct {
 	cloneTask                    proxmox.UPID
 	// failingSince is the time of the first error since the last progress.
 	failingSince time.Time
-	// Completed: the launch ended, even if the cached Claim does not show it.
-	Completed bool
+	// CompletedAt is when this process saw the VM run; zero before.
+	CompletedAt time.Time
+	// progress of the launch; nil before its first step.
+	progress *Progress
+	// host is the Host that the VM was last seen on, and hostSince since when.
+	host      string
+	hostSince time.Time
 	// PowerOffTask is the stop or shutdown of the guest that a delete started.
 	PowerOffTask proxmox.UPID
 }
@@ -87,11 +93,33 @@ func (t *LaunchTracker) RecordStarted(uid string) {
 	t.update(uid, func(s *LaunchState) { s.Started = true })
 }
 
-// RecordCompleted records the end of the launch.
-func (t *LaunchTracker) RecordCompleted(uid string) {
+// RecordCompleted records the end of the launch on a Host.
+func (t *LaunchTracker) RecordCompleted(uid, host string, now time.Time) {
+	t.RecordHost(uid, host, now)
 	t.update(uid, func(s *LaunchState) {
-		*s = LaunchState{Completed: true, plan: s.plan, resumed: s.resumed, cloneRequested: true}
+		*s = LaunchState{CompletedAt: now, plan: s.plan, resumed: s.resumed, cloneRequested: true, progress: s.progress, host: s.host, hostSince: s.hostSince}
 	})
+}
+
+// RecordCleanedUp records that the boot drive was deleted.
+func (t *LaunchTracker) RecordCleanedUp(uid string) {
+	t.update(uid, func(s *LaunchState) {
+		if s.plan != nil {
+			plan := *s.plan
+			plan.ISOStorage, s.plan = "", &plan
+		}
+	})
+}
+
+// RecordHost records the Host that a VM is on, and reports whether it was on another one before.
+func (t *LaunchTracker) RecordHost(uid, host string, now time.Time) (moved bool) {
+	t.update(uid, func(s *LaunchState) {
+		if s.host != host {
+			moved = s.host != ""
+			s.host, s.hostSince = host, now
+		}
+	})
+	return moved
 }
 
 // RecordCloneRequested records that a clone is about to be requested.
@@ -136,15 +164,45 @@ func (t *LaunchTracker) RecordFailed(uid string, now time.Time) (since time.Time
 	return since
 }
 
-// RecordProgress records that a launch reached another phase: the retry timeout starts
-// again with the next error.
-func (t *LaunchTracker) RecordProgress(uid string) {
+// Host returns the Host that a VM was last seen on; empty if this process did not see it.
+func (t *LaunchTracker) Host(uid string) string { return t.Get(uid).host }
+
+// Reach records that a launch reached a phase. The first time, the retry timeout starts again with
+// the next error.
+func (t *LaunchTracker) Reach(uid string, phase Phase, since time.Duration) {
+	t.update(uid, func(s *LaunchState) {
+		if s.progress == nil {
+			s.progress = new(NewProgress())
+		}
+		if s.progress.Reach(phase, since) {
+			s.failingSince = time.Time{}
+		}
+	})
+}
+
+// Progress returns the progress of a launch as far as this process made it.
+func (t *LaunchTracker) Progress(uid string) Progress {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s, ok := t.byClaim[uid]; ok {
-		s.failingSince = time.Time{}
-		t.byClaim[uid] = s
+	if p := t.byClaim[uid].progress; p != nil {
+		return Progress{Phase: p.Phase, Timeline: maps.Clone(p.Timeline)}
 	}
+	return NewProgress()
+}
+
+// EndProgress returns the progress of a completed launch once; false if another call did, or if
+// another process made it.
+func (t *LaunchTracker) EndProgress(uid string) (Progress, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.byClaim[uid]
+	if s.progress == nil || s.CompletedAt.IsZero() {
+		return Progress{}, false
+	}
+	ended := *s.progress
+	s.progress = nil
+	t.byClaim[uid] = s
+	return ended, true
 }
 
 // RecordPowerOff records the stop or shutdown of a guest; an empty task ends it.

@@ -28,6 +28,9 @@ type Updater struct {
 // NewUpdater returns an Updater.
 func NewUpdater(deps Deps, vms *Provider) *Updater { return &Updater{deps, vms} }
 
+// IsLaunched reports whether the launch of a Claim's VM has ended.
+func (u *Updater) IsLaunched(claim *karpv1.NodeClaim) bool { return u.deps.IsLaunched(claim) }
+
 // UpdateInPlace sets the tags, security groups, resource pool and HA of a running VM to
 // those of its NodeClass, and records that in its ownership mark. CPU, memory and disk are
 // never changed, except for a boot disk that the launch did not grow: core would have wrong
@@ -163,7 +166,7 @@ func (d Deps) ChangeVM(ctx context.Context, id Identity, host string, change fun
 		return err
 	}
 	if owns, why := id.Owns(cfg); !owns {
-		return fmt.Errorf("VM %d on host %s was replaced: %s", id.VMID, host, why)
+		return fmt.Errorf("VM %d on host %s does not belong to this NodeClaim: %s", id.VMID, host, why)
 	}
 	mark, _ := ownership.Read(cfg.Description())
 	before, set := mark.Comment(), map[string]string{}

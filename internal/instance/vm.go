@@ -58,6 +58,9 @@ func NewVM(id Identity, host string, cfg proxmox.VMConfig) VM {
 	return VM{Identity: id, Host: host, Config: cfg, mark: mark, Claim: mark.Name, Name: cfg.Name()}
 }
 
+// HasBootDrive reports whether the VM has a boot drive, as far as its mark shows.
+func (v VM) HasBootDrive() bool { return v.mark.Boot != nil }
+
 // AttachedBootDrive returns the volume of the attached boot drive; empty if there is none.
 func (v VM) AttachedBootDrive() string {
 	drives := v.Config.Drives().All()

@@ -270,7 +270,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 			Kube: kube, Launcher: o.Instances.Launcher, Health: o.Instances.Health, Types: o.Types, Recorder: o.EventRecorder,
 			Pods: cluster.PodsMappedToNodeClaim, Clock: clock.RealClock{}, FailureBackoff: opts.FailureBackoff(),
 		}),
-		timeline.NewController(kube, clock.RealClock{}, o.metrics),
+		timeline.NewController(kube, clock.RealClock{}, o.Instances.Launches, o.metrics),
 		bootstrapcleanup.NewController(o.Instances.Deleter, o.EventRecorder),
 		adoption.NewController(o.Instances.Adopter, o.EventRecorder),
 		consolidation.NewController(o.Inventory, cluster),

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
@@ -84,7 +85,7 @@ func (r *round) removeHost() {
 // deleteClaimsOn deletes the NodeClaims on a host, as core does if their Nodes are not ready.
 func (r *round) deleteClaimsOn(host string) {
 	for _, claim := range r.env.Claims() {
-		if instance.RecordedHost(&claim) == host {
+		if claim.Labels[corev1.LabelTopologyZone] == host {
 			r.env.DeleteClaim(claim.Name)
 		}
 	}
@@ -132,7 +133,7 @@ type location struct{ host, providerID string }
 func locations(claims []karpv1.NodeClaim) map[string]location {
 	out := map[string]location{}
 	for _, claim := range claims {
-		out[claim.Name] = location{instance.RecordedHost(&claim), claim.Status.ProviderID}
+		out[claim.Name] = location{claim.Labels[corev1.LabelTopologyZone], claim.Status.ProviderID}
 	}
 	return out
 }

@@ -13,7 +13,6 @@ import (
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -213,7 +212,7 @@ func (r *round) deleteOne() bool {
 // storage.
 func (r *round) launching() (claim karpv1.NodeClaim, in instance.Intent, found bool) {
 	claims := slices.DeleteFunc(r.env.Claims(), func(claim karpv1.NodeClaim) bool {
-		return claim.Status.ProviderID == "" || claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != ""
+		return claim.Status.ProviderID == "" || r.process.Instances.VMs.IsLaunched(&claim)
 	})
 	if len(claims) == 0 || r.noQuorum {
 		return claim, in, false

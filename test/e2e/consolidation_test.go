@@ -79,7 +79,7 @@ func (p *nodePool) priceOfSettled(g Gomega) (price float64) {
 		g.Expect(harness.PodReady(&pods.Items[i])).To(BeTrue(), "pod %s is not ready", pods.Items[i].Name)
 	}
 	for _, claim := range p.claims(g) {
-		g.Expect(settled(&claim)).To(Succeed())
+		g.Expect(p.settled(&claim)).To(Succeed())
 		size, ok := instancetype.DefaultCatalog().Get(claim.Labels[corev1.LabelInstanceTypeStable])
 		g.Expect(ok).To(BeTrue())
 		price += float64(size.CPUs) + float64(size.MemoryBytes)/float64(4<<30)

@@ -101,7 +101,7 @@ func (p *nodePool) waitForImage(t *testing.T, before string) (image string) {
 		g.Expect(image).NotTo(BeElementOf("", before))
 		for i := range claims {
 			g.Expect(claims[i].Status.ImageID).To(Equal(image))
-			g.Expect(settled(&claims[i])).To(Succeed())
+			g.Expect(p.settled(&claims[i])).To(Succeed())
 		}
 	})
 	return image

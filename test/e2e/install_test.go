@@ -51,7 +51,6 @@ func TestHelmInstall(t *testing.T) {
 		kit.Class.Spec.CPU = &v1alpha1.CPULayout{Pinning: v1alpha1.PinningExclusive}
 	})
 	claim, _ := p.oneNode(t)
-	p.waitForClaim(t, "has a complete timeline", hasTimeline)
 	var launching map[string]*dto.MetricFamily
 	e.eventually(t, "the metrics of the timeline", func(g Gomega) {
 		var err error
@@ -140,7 +139,7 @@ func (p *nodePool) expectSameClaim(t *testing.T, want *karpv1.NodeClaim) {
 		if found.UID != want.UID {
 			return fmt.Errorf("it is %s, want %s", found.Name, want.Name)
 		}
-		return settled(found)
+		return p.settled(found)
 	})
 	NewWithT(t).Expect(got.Status.ProviderID).To(Equal(want.Status.ProviderID))
 }

@@ -41,7 +41,7 @@ func TestManifestInstall(t *testing.T) {
 	was := p.killDuringLaunch(t)
 	must(t, e.controller.Start(e.ctx))
 	p.waitForPods(t, 1)
-	claim := p.waitForClaim(t, "is settled", settled)
+	claim := p.waitForClaim(t, "is settled", p.settled)
 	g.Expect(claim.UID).To(Equal(was.UID))
 	g.Expect(p.vms(g)).To(HaveExactElements(HaveField("VMID", e.vmOf(g, was).VMID)))
 	joined, problems, err := e.proxmox.BootRecorder.CheckJoins(e.ctx, e.kube, []string{claim.Name})

@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -20,7 +21,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
@@ -93,7 +94,7 @@ func (p *nodePool) oneNode(t *testing.T) (*karpv1.NodeClaim, *corev1.Node) {
 	t.Helper()
 	p.deployPods(t, 1)
 	p.waitForPods(t, 1)
-	claim := p.waitForClaim(t, "is settled", settled)
+	claim := p.waitForClaim(t, "is settled", p.settled)
 	return claim, p.node(NewWithT(t), claim)
 }
 
@@ -139,7 +140,7 @@ func (p *nodePool) waitForClaim(t *testing.T, what string, is func(*karpv1.NodeC
 // waitForNodes waits for exactly so many NodeClaims, all of them settled.
 func (p *nodePool) waitForNodes(t *testing.T, want int) {
 	t.Helper()
-	p.waitForClaims(t, want, "are settled", settled)
+	p.waitForClaims(t, want, "are settled", p.settled)
 }
 
 func (p *nodePool) waitForClaims(t *testing.T, want int, what string, is func(*karpv1.NodeClaim) error) (claims []karpv1.NodeClaim) {
@@ -154,38 +155,39 @@ func (p *nodePool) waitForClaims(t *testing.T, want int, what string, is func(*k
 	return claims
 }
 
-// launched returns an error unless the launch is completed.
-func launched(claim *karpv1.NodeClaim) error {
-	if claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "" {
-		return fmt.Errorf("claim %s is being launched: %s", claim.Name, claim.Annotations[v1alpha1.AnnotationLaunchProgress])
+// launched returns an error unless the VM runs.
+func (e *env) launched(claim *karpv1.NodeClaim) error {
+	vm, err := e.findVM(claim)
+	if err != nil || vm.Status != "running" {
+		return fmt.Errorf("VM of claim %s does not run: %+v, %w", claim.Name, vm, err)
 	}
 	return nil
 }
 
 // settled returns an error unless the Node is initialized, the launch is completed and the
 // boot drive was deleted. After that, the controller does not change the VM.
-func settled(claim *karpv1.NodeClaim) error {
+func (e *env) settled(claim *karpv1.NodeClaim) error {
 	if c := claim.StatusConditions().Get(karpv1.ConditionTypeInitialized); !c.IsTrue() {
 		return fmt.Errorf("claim %s is not initialized: %s", claim.Name, c.Message)
 	}
-	if claim.Annotations[v1alpha1.AnnotationBootDataStatus] == "" {
-		return fmt.Errorf("the boot drive of claim %s is not deleted", claim.Name)
-	}
-	return launched(claim)
-}
-
-// hasTimeline returns an error unless all steps of the launch are recorded.
-func hasTimeline(claim *karpv1.NodeClaim) error {
-	progress := instance.ReadProgress(claim)
-	for _, phase := range []instance.Phase{
-		instance.PhaseStarted, instance.PhaseCertificateRequested, instance.PhaseCertificateApproved, instance.PhaseNodeRegistered,
-		instance.PhaseNodeReady, instance.PhaseInitialized,
-	} {
-		if !progress.HasReached(phase) {
-			return fmt.Errorf("the timeline of claim %s has no %s: %s", claim.Name, phase, progress.Encode())
-		}
+	vm, err := e.findVM(claim)
+	if mark, _ := ownership.Read(vm.Notes()); err != nil || mark.Boot != nil || mark.Applied == nil || len(mark.Applied.Pending) > 0 {
+		return fmt.Errorf("VM of claim %s is not settled: %s, %w", claim.Name, vm.Notes(), err)
 	}
 	return nil
+}
+
+// findVM reads the VM of a NodeClaim.
+func (e *env) findVM(claim *karpv1.NodeClaim) (harness.Guest, error) {
+	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
+	if err != nil {
+		return harness.Guest{}, err
+	}
+	guests, err := e.api.Guests(e.ctx)
+	if n := slices.IndexFunc(guests, func(g harness.Guest) bool { return g.VMID == id.VMID }); n >= 0 {
+		return guests[n], err
+	}
+	return harness.Guest{}, errors.Join(err, fmt.Errorf("VM %d does not exist", id.VMID))
 }
 
 // hasIntent returns an error unless the VM is planned.

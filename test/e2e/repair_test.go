@@ -40,7 +40,7 @@ func (e *env) replaced(t *testing.T) {
 	first, _ := p.oneNode(t)
 	must(t, e.proxmox.SetGuestHealth(e.vmOf(g, first).VMID, pvesim.HealthSick))
 	e.waitForDeletion(t, first)
-	p.waitForClaim(t, "replaces the first", settled)
+	p.waitForClaim(t, "replaces the first", e.settled)
 	p.waitForPods(t, 1)
 	g.Expect(e.boots(first)).To(Equal(1), "an unhealthy VM is not restarted")
 }
@@ -63,7 +63,7 @@ func (e *env) rebooted(t *testing.T) {
 		if claim.StatusConditions().Get(karpv1.ConditionTypeRebooting).IsTrue() {
 			return fmt.Errorf("claim %s is rebooting", claim.Name)
 		}
-		return settled(claim)
+		return e.settled(claim)
 	})
 	g.Expect(after.UID).To(Equal(claim.UID))
 	g.Expect(after.Annotations).To(HaveKey(v1alpha1.AnnotationRebootOperation))

@@ -65,7 +65,7 @@ func (e *env) machine(t *testing.T) {
 		g.Expect([]string{vm.Name, node.Name, vm.Host, node.Status.Addresses[0].Address}).To(Equal([]string{"db-1", "db-1", "pve2", "172.16.0.11"}))
 		return proxmox.ParseNIC("net0", fmt.Sprint(vm.Config["net0"])).MAC, proxmox.ParseDrive("scsi1", fmt.Sprint(vm.Config["scsi1"]))
 	}
-	first := p.waitForClaim(t, "is settled", settled)
+	first := p.waitForClaim(t, "is settled", e.settled)
 	mac, data := identify(first)
 	g.Expect(data.SizeBytes).To(BeEquivalentTo(5 << 30))
 
@@ -77,7 +77,7 @@ func (e *env) machine(t *testing.T) {
 		if claim.UID == first.UID {
 			return fmt.Errorf("claim %s is not replaced", claim.Name)
 		}
-		return settled(claim)
+		return e.settled(claim)
 	})
 	sameMAC, grown := identify(second)
 	g.Expect(sameMAC).To(Equal(mac))
@@ -96,7 +96,7 @@ func (e *env) insufficientCapacity(t *testing.T) {
 		claims := p.claims(g)
 		for i := range claims {
 			known[claims[i].UID] = true
-			if settled(&claims[i]) != nil {
+			if e.settled(&claims[i]) != nil {
 				names = append(names, claims[i].Name)
 			}
 		}

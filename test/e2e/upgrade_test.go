@@ -91,7 +91,7 @@ func (e *env) detach(t *testing.T, p *nodePool, block string) {
 	t.Helper()
 	g := NewWithT(t)
 	must(t, harness.Scale(e.ctx, e.kube, p.name, 1))
-	claim := p.waitForClaim(t, "is settled", settled)
+	claim := p.waitForClaim(t, "is settled", e.settled)
 	node, vm := e.node(g, claim), e.vmOf(g, claim)
 	e.controller.Stop()
 	e.disown(t, claim)

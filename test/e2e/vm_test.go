@@ -47,7 +47,7 @@ func (p *nodePool) killedDuringLaunch(t *testing.T) *karpv1.NodeClaim {
 	g := NewWithT(t)
 	was := p.killDuringLaunch(t)
 	must(t, p.controller.Start(p.ctx))
-	claim := p.waitForClaim(t, "is launched", launched)
+	claim := p.waitForClaim(t, "is launched", p.launched)
 	g.Expect(claim.UID).To(Equal(was.UID))
 	vms := p.vms(g)
 	g.Expect(vms).To(HaveLen(1))
@@ -86,7 +86,7 @@ func (p *nodePool) killDuringLaunch(t *testing.T) *karpv1.NodeClaim {
 	}).WithTimeout(timeout()).WithPolling(time.Millisecond).Should(Succeed())
 	p.controller.Kill()
 	claim := p.waitForClaim(t, "has an intent", hasIntent)
-	NewWithT(t).Expect(launched(claim)).NotTo(Succeed(), "the controller was killed too late")
+	NewWithT(t).Expect(p.launched(claim)).NotTo(Succeed(), "the controller was killed too late")
 	return claim
 }
 
@@ -123,14 +123,14 @@ func (e *env) rounds(g Gomega) float64 {
 func (p *nodePool) vmidReused(t *testing.T) {
 	g := NewWithT(t)
 	must(t, harness.Scale(p.ctx, p.kube, p.name, 1))
-	first := p.waitForClaim(t, "is launched", launched)
+	first := p.waitForClaim(t, "is launched", p.launched)
 	vm := p.vmOf(g, first)
 	p.controller.Stop()
 	must(t, p.api.Destroy(p.ctx, vm))
 	theirs := p.createForeignGuest(t, vm.Host, vm.VMID, url.Values{"name": {"foreign"}})
 	must(t, p.controller.Start(p.ctx))
 	p.waitForDeletion(t, first)
-	p.waitForClaim(t, "replaces the first", launched)
+	p.waitForClaim(t, "replaces the first", p.launched)
 	p.deleteClaims(t)
 	g.Expect(p.guest(g, vm.VMID)).To(Equal(theirs))
 	must(t, p.api.Destroy(p.ctx, theirs))

@@ -22,6 +22,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
@@ -288,8 +289,8 @@ func (n *node) settled(ctx context.Context) error {
 	if c := n.claim.StatusConditions().Get(karpv1.ConditionTypeInitialized); !c.IsTrue() {
 		return fmt.Errorf("NodeClaim %s is not initialized: %s", n.claim.Name, c.Message)
 	}
-	if n.claim.Annotations[v1alpha1.AnnotationBootDataStatus] == "" {
-		return fmt.Errorf("NodeClaim %s has no annotation %s", n.claim.Name, v1alpha1.AnnotationBootDataStatus)
+	if mark, _ := ownership.Read(n.vm.Notes()); mark.Boot != nil {
+		return fmt.Errorf("VM %d still has its boot drive", n.vm.VMID)
 	}
 	return nil
 }

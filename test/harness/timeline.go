@@ -16,7 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
 )
 
 // Milestone is a step on the way from a NodeClaim to a running pod.
@@ -39,12 +40,11 @@ func ReadTimeline(ctx context.Context, kube client.Client, claim *karpv1.NodeCla
 			line = append(line, Milestone{name, max(at.Sub(created), 0)})
 		}
 	}
-	progress := instance.ReadProgress(claim).Timeline
-	for phase, name := range map[instance.Phase]string{instance.PhaseCloned: "VM cloned", instance.PhaseStarted: "VM powered on"} {
-		if after, ok := progress[phase]; ok {
-			line = append(line, Milestone{name, time.Duration(float64(after) * float64(time.Second))})
-		}
+	history := &corev1.EventList{}
+	if err := kube.List(ctx, history, client.MatchingFields{"involvedObject.uid": string(claim.UID), "reason": v1alpha1.EventVMLaunched}); err != nil {
+		return nil, fmt.Errorf("listing events: %w", err)
 	}
+	add("VM powered on", fleet.LaunchTimes(history.Items)[claim.UID])
 	requests := &certificatesv1.CertificateSigningRequestList{}
 	if err := kube.List(ctx, requests); err != nil {
 		return nil, fmt.Errorf("listing certificate requests: %w", err)

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
 )
@@ -55,7 +54,7 @@ func TestFaults(t *testing.T) {
 		launched, pending := 0, 0
 		for _, claim := range env.Claims() {
 			switch {
-			case claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "":
+			case p.Instances.VMs.IsLaunched(&claim):
 				launched++
 			case claim.DeletionTimestamp.IsZero():
 				pending++

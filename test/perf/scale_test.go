@@ -18,6 +18,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	fleetmap "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
@@ -165,13 +166,17 @@ func (s *scaled) launch(n int) {
 		if err := s.plane.Client.List(ctx, claims); err != nil {
 			return false, err
 		}
-		initialized := 0
+		history := &corev1.EventList{}
+		if err := s.plane.Client.List(ctx, history, client.MatchingFields{"reason": v1alpha1.EventVMLaunched}); err != nil {
+			return false, err
+		}
+		initialized, launched := 0, fleetmap.LaunchTimes(history.Items)
 		for i := range claims.Items {
 			claim := &claims.Items[i]
 			switch conditions := claim.StatusConditions(); {
 			case conditions.Get(karpv1.ConditionTypeInitialized).IsTrue():
 				initialized++
-			case claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" && claim.Status.ProviderID != "" && !registered[claim.Name]:
+			case !launched[claim.UID].IsZero() && !registered[claim.Name]:
 				registered[claim.Name] = true
 				if err := s.register(ctx, claim); err != nil {
 					return false, err

@@ -5,14 +5,13 @@ package deletion
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -29,84 +28,79 @@ func (e *BootDriveError) Error() string {
 
 func (e *BootDriveError) Unwrap() error { return e.Err }
 
-// CleanupBootDrive detaches and deletes a VM's boot drive and revokes the join token:
-// the guest has joined and needs neither again. It detaches first: Proxmox deletes an
-// attached ISO without an error, and the next start would fail. It returns a
-// *BootDriveError if the drive could not be deleted.
+// CleanupBootDrive revokes the join token of a VM, and detaches and deletes its boot drive: the guest
+// has joined and needs neither again. The mark in the VM's notes shows that the drive is left to do. It
+// detaches first: Proxmox deletes an attached ISO without an error, and the next start would fail. If
+// the process ends before the deletion, garbage collection does it. It returns a *BootDriveError if the drive
+// could not be detached or deleted, and instance.ErrNotPolled while the configuration of the VM was not
+// read, or not since it was changed.
 func (d *Deleter) CleanupBootDrive(ctx context.Context, claim *karpv1.NodeClaim) error {
-	in, ok := d.deps.IntentOf(claim)
-	var failure error
-	if ok && (in.ISOStorage != "" || !in.Known) {
-		id := instance.NewIdentity(d.deps.KubeCluster, in.ID(), claim)
-		if storage, err := d.detachAndDeleteBootDrive(ctx, claim, in, id); err != nil {
-			failure = &BootDriveError{Volume: id.BootDriveVolume(storage), Err: err}
+	in, ok := d.deps.Launches.Plan(string(claim.UID))
+	if !ok {
+		if in, ok = d.deps.IntentOf(claim); ok && !(in.Known && d.deps.Inventory.HasCurrentConfig(in.Region, in.VMID)) {
+			return instance.ErrNotPolled
 		}
+	}
+	if !ok || in.ISOStorage == "" {
+		return nil
 	}
 	// The token does not stay valid while the boot drive cannot be deleted: its Host may be
 	// offline for a long time, or the VM's arguments name the file and there is no login of root.
 	if err := d.tokens.Revoke(ctx, claim.UID); err != nil {
-		return errors.Join(failure, fmt.Errorf("deleting the join token: %w", err))
+		return fmt.Errorf("deleting the join token: %w", err)
 	}
-	if failure != nil {
-		return failure
+	id := instance.NewIdentity(d.deps.KubeCluster, in.ID(), claim)
+	if err := d.detachAndDeleteBootDrive(ctx, claim, in, id); err != nil {
+		return &BootDriveError{Volume: id.BootDriveVolume(in.ISOStorage), Err: err}
 	}
 	log.FromContext(ctx).V(1).Info("deleted boot drive and join token")
-	return instance.Annotate(ctx, d.deps.Kube, claim, map[string]string{v1alpha1.AnnotationBootDataStatus: v1alpha1.BootDataInitialized})
+	return nil
 }
 
 // detachAndDeleteBootDrive empties the drive, or removes the Ignition file from the VM's
-// arguments, and then deletes the volume. It returns its storage; empty if that is not known.
-func (d *Deleter) detachAndDeleteBootDrive(ctx context.Context, claim *karpv1.NodeClaim, in instance.Intent, id instance.Identity) (storage string, err error) {
+// arguments, and then deletes the volume.
+func (d *Deleter) detachAndDeleteBootDrive(ctx context.Context, claim *karpv1.NodeClaim, in instance.Intent, id instance.Identity) error {
 	client, err := d.deps.Clients.Get(in.Region)
 	if err != nil {
-		return in.ISOStorage, err
+		return err
 	}
 	ctx, release, ok := d.deps.Guard.AcquireLaunch(ctx, string(claim.UID))
 	if !ok {
-		// The launch recorded its end and still holds the lock. Without the drive, the
-		// cleanup would be recorded as done and never retried.
-		return in.ISOStorage, instance.ErrClaimBusy
+		return instance.ErrClaimBusy
 	}
 	defer release()
 	host := in.Host
-	if guest, ok := d.deps.Inventory.View().Guest(in.Region, in.VMID); ok {
-		host = guest.Host
+	if guest, listed := d.deps.Inventory.View().Guest(in.Region, in.VMID); listed {
+		host = guest.Host // it may have been migrated
 	}
-	cfg, err := client.VMConfig(ctx, host, in.VMID)
-	if err != nil {
-		return in.ISOStorage, err
-	}
-	if owns, why := id.Owns(cfg); !owns {
-		return in.ISOStorage, fmt.Errorf("VM %d on host %s does not belong to this NodeClaim: %s", in.VMID, host, why)
-	}
-	if !in.Known {
-		in = instance.ObservedIntent(in, instance.NewVM(id, host, cfg), in.ResourcePool)
-	}
-	if in.ISOStorage == "" {
-		return "", nil
-	}
-	defer d.deps.Inventory.InvalidateConfig(id.Region, id.VMID)
 	if in.Firmware {
-		if err := d.removeIgnitionFile(ctx, in, host, cfg); err != nil {
-			return in.ISOStorage, err
+		if err := d.removeIgnitionFile(ctx, id, in, host, client); err != nil {
+			return err
 		}
 	}
 	volume := id.BootDriveVolume(in.ISOStorage)
-	for _, drive := range cfg.Drives().All() {
-		if drive.VolumeID != volume {
-			continue
+	if err := d.deps.ChangeVM(ctx, id, host, func(cfg proxmox.VMConfig, mark *ownership.Mark) map[string]string {
+		mark.Boot = nil
+		set := map[string]string{}
+		for _, drive := range cfg.Drives().All() {
+			if drive.VolumeID == volume {
+				set[drive.Slot] = "none,media=cdrom"
+			}
 		}
-		change := proxmox.ConfigChange{Set: map[string]string{drive.Slot: "none,media=cdrom"}, Digest: cfg.Digest}
-		if err := client.UpdateVM(ctx, host, in.VMID, change); err != nil {
-			return in.ISOStorage, fmt.Errorf("emptying drive %s: %w", drive.Slot, err)
-		}
+		return set
+	}); err != nil {
+		return fmt.Errorf("emptying the drive: %w", err)
 	}
 	from, reachable := d.bootDriveHost(in, host)
 	if !reachable {
 		// A request would fail as well, after up to 30 s.
-		return in.ISOStorage, fmt.Errorf("deleting volume %s: %w: host %s is offline", volume, proxmox.ErrHostUnreachable, from)
+		return fmt.Errorf("deleting volume %s: %w: host %s is offline", volume, proxmox.ErrHostUnreachable, from)
 	}
-	return in.ISOStorage, d.deps.Tasks.DeleteVolume(ctx, client, from, volume)
+	if err := d.deps.Tasks.DeleteVolume(ctx, client, from, volume); err != nil {
+		return err
+	}
+	d.deps.Launches.RecordCleanedUp(string(claim.UID))
+	return nil
 }
 
 // bootDriveHost returns the Host that can delete the boot drive. That is the Host of the launch,
@@ -142,7 +136,14 @@ func (a *attempt) deleteBootDriveVolume(ctx context.Context, vmHost string) erro
 
 // removeIgnitionFile removes the Ignition file from the VM's arguments. On a running VM that
 // applies with the next start, which would fail without the file.
-func (d *Deleter) removeIgnitionFile(ctx context.Context, in instance.Intent, host string, cfg proxmox.VMConfig) error {
+func (d *Deleter) removeIgnitionFile(ctx context.Context, id instance.Identity, in instance.Intent, host string, client proxmox.Client) error {
+	cfg, err := client.VMConfig(ctx, host, id.VMID)
+	if err != nil {
+		return err
+	}
+	if owns, why := id.Owns(cfg); !owns {
+		return fmt.Errorf("VM %d on host %s does not belong to this NodeClaim: %s", id.VMID, host, why)
+	}
 	root, err := d.deps.RootClients.Get(in.Region)
 	if err == nil {
 		err = root.SetIgnitionFile(ctx, host, in.VMID, cfg, "")

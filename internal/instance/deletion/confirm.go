@@ -49,7 +49,7 @@ func (a *attempt) confirm(ctx context.Context, found result, host string) (bool,
 // confirmAbsent reports whether the VM is not on any other Host either, and no clone is
 // in progress.
 func (a *attempt) confirmAbsent(ctx context.Context) (bool, error) {
-	if a.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "" {
+	if !a.deps.IsLaunched(a.claim) {
 		// Checked first: a clone that ends in between has created the VM.
 		if ended, err := a.ensureCloneEnded(ctx); err != nil || !ended {
 			return false, err
@@ -95,7 +95,7 @@ func (a *attempt) mayBeOurs(cfg proxmox.VMConfig) bool {
 // anymore, so a VM that cannot be read was not created by us, unless an administrator
 // moved it, which is unlikely for a VM that never ran.
 func (a *attempt) confirmInvisible(ctx context.Context) (bool, error) {
-	if !a.isInResourcePool(ctx) || a.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" {
+	if !a.isInResourcePool(ctx) || a.deps.IsLaunched(a.claim) {
 		return false, &instance.BlockedError{Reason: v1alpha1.EventVMNotVisible, Message: instance.NotVisibleMessage(a.id.Region, a.id.VMID, "deleted")}
 	}
 	log.FromContext(ctx).Info("skipping VM that the token may not read", "vmid", a.id.VMID, "region", a.id.Region,
@@ -162,7 +162,7 @@ func (a *attempt) isCloneHostDown(host string) bool {
 	view := a.deps.Inventory.View()
 	_, listed := view.Guest(a.id.Region, a.id.VMID)
 	snapshot := view.Snapshots[a.id.Region]
-	return !listed && snapshot != nil && !snapshot.Hosts[host].Online && host != instance.RecordedHost(a.claim)
+	return !listed && snapshot != nil && !snapshot.Hosts[host].Online && host != a.intent.Host
 }
 
 // cloneHosts returns the Hosts on which the clone could run: that of the Template, or all

@@ -13,7 +13,6 @@ import (
 	"sync"
 
 	"k8s.io/utils/lru"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -91,10 +90,10 @@ type attempt struct {
 // its launch still waits for its Host to wake up. unknown is true if the records that show it
 // are not read yet.
 func (a *attempt) isNotLaunched() (notLaunched, unknown bool) {
-	view, progress := a.deps.Inventory.View(), instance.ReadProgress(a.claim)
+	view, progress := a.deps.Inventory.View(), a.deps.Launches.Progress(a.id.ClaimUID)
 	switch {
-	case a.mayHaveBegun(view, progress):
-		return false, false
+	case a.deps.Launches.Get(a.id.ClaimUID).Started || a.deps.IsLaunched(a.claim) || a.intent.IsListed(view):
+		return false, false // requests of the launch may have been sent
 	case a.intent.Parked || progress.HasReached(instance.PhaseHostWaking):
 		return true, false
 	}
@@ -105,13 +104,6 @@ func (a *attempt) isNotLaunched() (notLaunched, unknown bool) {
 		unknown = unknown || host.SleepOutdated && host.SleepFailure == ""
 	}
 	return notLaunched, unknown
-}
-
-// mayHaveBegun reports whether requests of the launch were sent as far as is known.
-func (a *attempt) mayHaveBegun(view inventory.View, progress instance.Progress) bool {
-	state := a.deps.Launches.Get(string(a.claim.UID))
-	return state.Started || state.Completed || a.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" ||
-		a.intent.IsListed(view) || progress.HasReached(instance.PhaseHostAwake) || progress.HasReached(instance.PhaseCloning)
 }
 
 func (a *attempt) run(ctx context.Context) (bool, error) {
@@ -133,10 +125,12 @@ func (a *attempt) run(ctx context.Context) (bool, error) {
 		if err := a.refuseUnadopted(ctx, host); err != nil {
 			return false, err
 		}
-		if err := a.recordHost(ctx, host); err != nil {
-			return false, err
+		_, result, err = a.deleteVM(ctx, a.client, a.id, host, a.powerOffOptions(ctx))
+		if err != nil || result != vmAbsent {
+			// If the end of the destroy is not seen, disks that were left are searched there.
+			a.deps.Launches.RecordHost(a.id.ClaimUID, host, a.deps.Clock.Now())
 		}
-		if _, result, err = a.deleteVM(ctx, a.client, a.id, host, a.powerOffOptions(ctx)); err != nil {
+		if err != nil {
 			return false, err
 		}
 	}
@@ -187,26 +181,9 @@ func (a *attempt) refuseUnadopted(ctx context.Context, host string) error {
 	return a.deps.CheckAdoption(ctx, a.claim, a.id, host, cfg)
 }
 
-// recordHost records the Host of a VM that was moved since the deletion was requested. If the
-// controller does not see the end of the destroy, it searches there for disks that were left.
-func (a *attempt) recordHost(ctx context.Context, host string) error {
-	if host == instance.RecordedHost(a.claim) {
-		return nil
-	}
-	cfg, err := a.client.VMConfig(ctx, host, a.id.VMID)
-	if owns, _ := a.id.Owns(cfg); err != nil || !owns {
-		return nil //nolint:nilerr // the next call returns it
-	}
-	_, err = a.deps.RecordHost(ctx, a.claim, host)
-	return client.IgnoreNotFound(err)
-}
-
 // deleteBootDrive deletes the boot drive unless the bootstrap cleanup did. It gets the Host that
 // the VM was on, if any.
 func (a *attempt) deleteBootDrive(ctx context.Context, vmHost string) error {
-	if a.claim.Annotations[v1alpha1.AnnotationBootDataStatus] == v1alpha1.BootDataInitialized {
-		return nil
-	}
 	if !a.intent.Known {
 		a.deleteFoundBootDrives(ctx)
 		return nil
@@ -219,8 +196,10 @@ func (a *attempt) deleteBootDrive(ctx context.Context, vmHost string) error {
 
 // releaseClaimState deletes what is not on Proxmox: join token, reservation, tracker entry.
 func (a *attempt) releaseClaimState(ctx context.Context) (bool, error) {
-	if err := a.tokens.Revoke(ctx, a.claim.UID); err != nil {
-		return false, fmt.Errorf("deleting the join token: %w", err)
+	if !a.intent.Known || a.intent.ISOStorage != "" { // otherwise the cleanup revoked it
+		if err := a.tokens.Revoke(ctx, a.claim.UID); err != nil {
+			return false, fmt.Errorf("deleting the join token: %w", err)
+		}
 	}
 	a.deps.Inventory.Ledger().Release(string(a.claim.UID))
 	a.deps.Launches.Evict(string(a.claim.UID))

@@ -112,37 +112,64 @@ func (d *Deleter) deleteDisk(ctx context.Context, c proxmox.Client, host, volume
 // failed clone left. The controller may not have seen their end, and keeps no record of
 // it: Proxmox's list of tasks does.
 func (a *attempt) deleteEarlierLeaks(ctx context.Context) error {
-	host := instance.RecordedHost(a.claim)
-	if a.claim.DeletionTimestamp == nil || host == "" || a.deps.Launches.Get(a.id.ClaimUID).IsFresh() {
+	if a.claim.DeletionTimestamp == nil || a.deps.Launches.Get(a.id.ClaimUID).IsFresh() {
 		return nil
 	}
 	if _, taken := a.deps.Inventory.View().Guest(a.id.Region, a.id.VMID); taken {
 		return nil // a disk of that name may be its own
 	}
-	launching := a.claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == ""
+	launching := !a.deps.IsLaunched(a.claim)
 	since := a.claim.DeletionTimestamp.Time
 	if launching {
 		since = a.intent.Time
 	}
-	tasks, err := a.deleteDestroyedDisks(ctx, a.client, a.id, host, since)
-	if err != nil || !launching {
-		return err
-	}
-	for _, cloneHost := range a.cloneHosts() {
-		if a.isCloneHostDown(cloneHost) {
-			log.FromContext(ctx).Info("not searching for disks of a failed clone, because the host of the template is down", "host", cloneHost, "vmid", a.id.VMID)
-			continue
+	tasks := map[string][]proxmox.TaskStatus{}
+	for _, host := range a.vmHosts() {
+		found, err := a.deleteDestroyedDisks(ctx, a.client, a.id, host, since)
+		if err != nil {
+			return err
 		}
-		if cloneHost != host {
-			if tasks, err = recentTasks(ctx, a.client, cloneHost, since); err != nil {
+		tasks[host] = found
+	}
+	if !launching {
+		return nil
+	}
+	for _, host := range a.cloneHosts() {
+		found, read := tasks[host]
+		switch {
+		case read:
+		case a.isCloneHostDown(host):
+			log.FromContext(ctx).Info("not searching for disks of a failed clone, because the host of the template is down", "host", host, "vmid", a.id.VMID)
+			continue
+		default:
+			var err error
+			if found, err = recentTasks(ctx, a.client, host, since); err != nil {
 				return err
 			}
 		}
-		if err := a.deleteClonedDisks(ctx, cloneHost, tasks); err != nil {
+		if err := a.deleteClonedDisks(ctx, host, found); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// vmHosts returns the Hosts on which an earlier destroy of the VM could have run: the one it was last
+// seen on, or all that are online if this process never saw it.
+func (a *attempt) vmHosts() []string {
+	if host := a.deps.Launches.Host(a.id.ClaimUID); host != "" {
+		return []string{host}
+	}
+	if a.intent.Known {
+		return []string{a.intent.Host}
+	}
+	var online []string
+	for name, host := range a.deps.Inventory.View().Snapshots[a.id.Region].Hosts {
+		if host.Online {
+			online = append(online, name)
+		}
+	}
+	return online
 }
 
 // deleteDestroyedDisks deletes the disks that our destroys of a VM since a time left. It

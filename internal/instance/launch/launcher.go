@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -54,10 +53,12 @@ func New(deps instance.Deps, planner Planner, types *instancetype.Provider, sour
 	return &Launcher{deps: deps, planner: planner, types: types, boot: source, stats: stats}
 }
 
-// IsCompleted reports whether this process completed the Claim's launch, even if the
-// cached Claim does not show it.
-func (l *Launcher) IsCompleted(claim *karpv1.NodeClaim) bool {
-	return l.deps.Launches.Get(string(claim.UID)).Completed
+// IsLaunched reports whether the launch of a Claim's VM has ended.
+func (l *Launcher) IsLaunched(claim *karpv1.NodeClaim) bool { return l.deps.IsLaunched(claim) }
+
+// Progress returns the progress of a Claim's launch as far as this process made it.
+func (l *Launcher) Progress(claim *karpv1.NodeClaim) instance.Progress {
+	return l.deps.Launches.Progress(string(claim.UID))
 }
 
 // Intent returns what is known about a Claim's VM.
@@ -71,7 +72,7 @@ func (l *Launcher) Intent(claim *karpv1.NodeClaim) (instance.Intent, bool) {
 // instance.ErrHostAsleep that its Host is being woken, instance.ErrHostPowerUnknown that it
 // cannot be read whether it must be; after any other error, call Launch again.
 func (l *Launcher) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) error {
-	if l.IsCompleted(claim) {
+	if l.IsLaunched(claim) {
 		return nil
 	}
 	stored, ok := instance.ReadIntent(claim)
@@ -89,7 +90,7 @@ func (l *Launcher) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v
 	defer release()
 	a := &attempt{
 		Launcher: l, client: client, claim: claim, class: class, intent: stored, id: instance.NewIdentity(l.deps.KubeCluster, stored.ID(), claim),
-		log: log.FromContext(ctx), progress: instance.ReadProgress(claim),
+		log: log.FromContext(ctx),
 	}
 	if err := a.plan(ctx); err != nil {
 		return err
@@ -98,7 +99,7 @@ func (l *Launcher) Launch(ctx context.Context, claim *karpv1.NodeClaim, class *v
 	a.fresh = l.deps.Launches.Get(string(claim.UID)).IsFresh()
 	a.log = log.FromContext(ctx).WithValues("region", in.Region, "host", in.Host, "vmid", in.VMID)
 	ctx = log.IntoContext(ctx, a.log)
-	if err := a.ensureAwake(ctx); err != nil {
+	if err := a.ensureAwake(); err != nil {
 		return err
 	}
 	l.deps.Launches.RecordStarted(string(claim.UID))
@@ -142,7 +143,7 @@ func (a *attempt) resume(ctx context.Context) (err error) {
 		guest, _ := a.deps.Inventory.View().Guest(a.intent.Region, template)
 		a.intent.TemplateHost = guest.Host
 		a.deps.Inventory.Ledger().Restore(a.intent.Reservation(a.claim))
-		if err := a.ensureAwake(ctx); err != nil {
+		if err := a.ensureAwake(); err != nil {
 			return err
 		}
 		vm, pool, err := a.observe(ctx)
@@ -227,9 +228,6 @@ type attempt struct {
 
 	// existing is the configuration that was just read; nil if none was.
 	existing *proxmox.VMConfig
-
-	progressMu sync.Mutex
-	progress   instance.Progress
 }
 
 func (a *attempt) run(ctx context.Context) error {
@@ -263,16 +261,12 @@ func (a *attempt) run(ctx context.Context) error {
 		return err
 	}
 	a.reach(instance.PhaseStarted)
-	if err := instance.Annotate(ctx, a.deps.Kube, a.claim, map[string]string{
-		v1alpha1.AnnotationLaunchProgress:  a.encodeProgress(),
-		v1alpha1.AnnotationLaunchCompleted: a.deps.Clock.Now().UTC().Format(time.RFC3339),
-	}); err != nil {
-		return err
-	}
-	a.log.Info("launched VM", "instance-type", a.intent.InstanceType, "template", a.intent.TemplateID, "timeline", a.progress.Timeline)
-	a.deps.Launches.RecordCompleted(string(a.claim.UID))
+	uid := string(a.claim.UID)
+	a.deps.Launches.RecordCompleted(uid, a.intent.Host, a.deps.Clock.Now())
+	progress := a.deps.Launches.Progress(uid)
+	a.log.Info("launched VM", "instance-type", a.intent.InstanceType, "template", a.intent.TemplateID, "timeline", progress.Timeline)
 	a.stats.Health.RecordSuccess(a.class.Name)
-	a.stats.Metrics.Launched(a.progress)
+	a.stats.Metrics.Launched(progress)
 	return nil
 }
 
@@ -321,17 +315,7 @@ func (a *attempt) durationKey() string {
 }
 
 func (a *attempt) reach(phase instance.Phase) {
-	a.progressMu.Lock()
-	defer a.progressMu.Unlock()
 	since := a.deps.Clock.Since(a.intent.Time)
-	if a.progress.Reach(phase, since) {
-		a.deps.Launches.RecordProgress(string(a.claim.UID))
-	}
+	a.deps.Launches.Reach(string(a.claim.UID), phase, since)
 	a.log.V(1).Info("launch reached phase", "phase", phase, "after", since.Round(10*time.Millisecond).String())
-}
-
-func (a *attempt) encodeProgress() string {
-	a.progressMu.Lock()
-	defer a.progressMu.Unlock()
-	return a.progress.Encode()
 }

@@ -4,7 +4,6 @@
 package launch
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -16,19 +15,19 @@ import (
 // save energy, or both are up again. While the records about them cannot be read, it returns
 // instance.ErrHostPowerUnknown. Until then, and while the records are outdated, it returns
 // instance.ErrHostAsleep: the reservation of the Claim makes the power controller wake
-// them. The Claim shows the wait, so its deletion needs no request to a Host that is off. A launch
-// that may have sent requests does not wait: its Host is in use, so a record about it is removed
-// again. After a restart, a clone that was not recorded is listed, unless the token may read only a resource pool; then its VM is deleted as an orphan.
-func (a *attempt) ensureAwake(ctx context.Context) error {
-	view := a.deps.Inventory.View()
-	if a.intent.IsListed(view) || a.deps.Launches.Get(string(a.claim.UID)).Started || a.progress.HasReached(instance.PhaseCloning) {
+// them. A launch that may have sent requests does not wait: its Host is in use, so a record about it
+// is removed again. After a restart, a clone is listed, unless the token may read only a resource pool;
+// then its VM is deleted as an orphan.
+func (a *attempt) ensureAwake() error {
+	view, uid := a.deps.Inventory.View(), string(a.claim.UID)
+	if a.intent.IsListed(view) || a.deps.Launches.Get(uid).Started {
 		return nil
 	}
 	host, _ := view.Host(a.intent.Region, a.intent.Host)
 	if host.Sleep == "" && !host.SleepOutdated {
 		host, _ = view.Host(a.intent.Region, a.intent.TemplateHost)
 	}
-	waited := a.progress.HasReached(instance.PhaseHostWaking)
+	progress := a.deps.Launches.Progress(uid)
 	switch {
 	case host.SleepFailure != "":
 		return fmt.Errorf("VM %d waits for host %s: %w: %s; allow the controller to get and update this ConfigMap, as the Role of the chart does",
@@ -37,25 +36,15 @@ func (a *attempt) ensureAwake(ctx context.Context) error {
 		return a.waitingFor(host)
 	case host.Sleep == inventory.WakeFailed:
 		return failf(v1alpha1.EventHostWakeFailed, "host %s was shut down to save energy and did not wake up within %s", host.Name, host.Power.WakeTimeout)
-	case host.Sleep != "" && waited:
-		return a.waitingFor(host)
 	case host.Sleep != "":
 		a.reach(instance.PhaseHostWaking)
-		if err := a.annotateProgress(ctx); err != nil {
-			return err
-		}
 		return a.waitingFor(host)
-	case waited && !a.progress.HasReached(instance.PhaseHostAwake):
+	case progress.HasReached(instance.PhaseHostWaking):
 		a.reach(instance.PhaseHostAwake)
-		return a.annotateProgress(ctx) // before the first request
 	}
 	return nil
 }
 
 func (a *attempt) waitingFor(host inventory.HostState) error {
 	return fmt.Errorf("VM %d: %w: %s", a.intent.VMID, instance.ErrHostAsleep, host.Name)
-}
-
-func (a *attempt) annotateProgress(ctx context.Context) error {
-	return instance.Annotate(ctx, a.deps.Kube, a.claim, map[string]string{v1alpha1.AnnotationLaunchProgress: a.encodeProgress()})
 }

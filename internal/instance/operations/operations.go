@@ -28,6 +28,7 @@ type Operations struct {
 	Power      *instance.Power
 	Updater    *instance.Updater
 	Adopter    *instance.Adopter
+	Launches   *instance.LaunchTracker
 }
 
 // New returns the operations. It adds a new state of Claims to the dependencies.
@@ -45,6 +46,7 @@ func New(deps instance.Deps, types *instancetype.Provider, source boot.Source, m
 		CloneTimes: launch.NewCloneTimes(deps),
 		Deleter:    deletion.New(deps, source.Tokens),
 		Adopter:    instance.NewAdopter(deps),
+		Launches:   deps.Launches,
 	}
 	types.LimitCloneQueue(placement.CloneQueue{Slots: deps.Settings.CloneSlots, Limit: deps.Settings.CloneRefuseAfter, Duration: o.CloneTimes.Get})
 	o.Launcher = launch.New(deps, o.Planner, types, source, launch.Stats{Health: o.Health, Metrics: metrics})

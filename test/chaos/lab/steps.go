@@ -116,16 +116,16 @@ func (p *Process) startDue(claim *karpv1.NodeClaim) {
 	start := func(controller string, do func(context.Context, *karpv1.NodeClaim) (reconcile.Result, error)) {
 		p.startJob(controller, claim.UID, func(ctx context.Context) (reconcile.Result, error) { return do(ctx, claim.DeepCopy()) })
 	}
-	completed := claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != ""
+	launched := p.Instances.VMs.IsLaunched(claim)
 	switch {
 	case !claim.DeletionTimestamp.IsZero():
 		start("terminate", p.terminate)
 	case claim.Status.ProviderID == "":
 		start("create", p.create)
-	case completed && claim.Annotations[v1alpha1.AnnotationBootDataStatus] != v1alpha1.BootDataInitialized:
+	case launched:
 		start("bootstrapcleanup", p.cleanUp)
 	}
-	if claim.Status.ProviderID != "" && !completed {
+	if claim.Status.ProviderID != "" && !launched {
 		start("launch", p.launch.Reconcile)
 	}
 }
@@ -179,10 +179,16 @@ func (p *Process) classOf(ctx context.Context, claim *karpv1.NodeClaim) *v1alpha
 	return class
 }
 
-// cleanUp runs the bootstrap cleanup as if the guest had joined.
+// cleanUp is what core does when the guest joins, and then the bootstrap cleanup.
 func (p *Process) cleanUp(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	for _, condition := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized} {
-		claim.StatusConditions().SetTrue(condition)
+	if !claim.StatusConditions().Get(karpv1.ConditionTypeInitialized).IsTrue() {
+		before := claim.DeepCopy()
+		for _, condition := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized} {
+			claim.StatusConditions().SetTrue(condition)
+		}
+		if err := p.kube.Status().Patch(ctx, claim, client.MergeFrom(before)); err != nil {
+			return reconcile.Result{}, client.IgnoreNotFound(err)
+		}
 	}
 	return p.cleanup.Reconcile(ctx, claim)
 }

@@ -15,9 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
@@ -87,12 +87,9 @@ func (e *Env) Violations(p *Process) []string {
 			continue
 		}
 		in, ok := instance.ReadIntent(&claim)
-		if !ok || claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "" {
-			add("claim %s is not launched: %s%s", claim.Name, claim.Annotations[v1alpha1.AnnotationLaunchProgress], p.LastErrors(claim.UID))
+		if !ok || !p.Instances.VMs.IsLaunched(&claim) {
+			add("claim %s is not launched%s", claim.Name, p.LastErrors(claim.UID))
 			continue
-		}
-		if claim.Annotations[v1alpha1.AnnotationBootDataStatus] != v1alpha1.BootDataInitialized {
-			add("claim %s still has its boot drive%s", claim.Name, p.LastErrors(claim.UID))
 		}
 		want[in.VMID], uids[string(claim.UID)] = &claim, &claim
 	}
@@ -173,6 +170,8 @@ func (e *Env) guestViolations(want map[int]*karpv1.NodeClaim) []string {
 			violations = append(violations, fmt.Sprintf("disks of VM %d of claim %s were not resized or not created: %v", row.VMID, claim.Name, cfg.Drives().All()))
 		case e.addresses != nil && !slices.Equal(cfg.Network().Addresses(), addressesOf(claim)):
 			violations = append(violations, fmt.Sprintf("VM %d of claim %s has addresses %v, want %v", row.VMID, claim.Name, cfg.Network().Addresses(), addressesOf(claim)))
+		case hasBootDrive(cfg):
+			violations = append(violations, fmt.Sprintf("VM %d of claim %s still has its boot drive", row.VMID, claim.Name))
 		case row.Status != "running":
 			violations = append(violations, fmt.Sprintf("VM %d of claim %s is %s", row.VMID, claim.Name, row.Status))
 		}
@@ -183,6 +182,11 @@ func (e *Env) guestViolations(want map[int]*karpv1.NodeClaim) []string {
 		}
 	}
 	return violations
+}
+
+func hasBootDrive(cfg proxmox.VMConfig) bool {
+	mark, _ := ownership.Read(cfg.Description())
+	return mark.Boot != nil
 }
 
 // firewallViolations returns firewall rules of deleted VMs and VMs whose rules are not exactly

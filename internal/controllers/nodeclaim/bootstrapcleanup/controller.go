@@ -13,7 +13,6 @@ import (
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,8 +34,8 @@ const (
 	busyRetryInterval = 500 * time.Millisecond
 	// unreachableRetryInterval is the delay after an unreachable Host.
 	unreachableRetryInterval = 30 * time.Second
-	// cacheDelay is longer than the time after which the cache shows a change of a Claim.
-	cacheDelay = time.Minute
+	// unknownRetryInterval is the delay while the configuration of the VM was not read.
+	unknownRetryInterval = 10 * time.Second
 	// eventInterval is how often the event of a Claim is repeated.
 	eventInterval = 15 * time.Minute
 )
@@ -45,22 +44,18 @@ const (
 type Controller struct {
 	deleter  *deletion.Deleter
 	recorder events.Recorder
-	// done has the UIDs of Claims that were cleaned up, and that the cache may not show yet.
-	done *cache.Expiring
 }
 
 // NewController returns a Controller.
 func NewController(deleter *deletion.Deleter, recorder events.Recorder) *Controller {
-	return &Controller{deleter: deleter, recorder: recorder, done: cache.NewExpiring()}
+	return &Controller{deleter: deleter, recorder: recorder}
 }
 
-// needsCleanup reports whether a Claim's guest has joined and its boot drive still
-// exists. It must not change the object, which belongs to the cache.
-func needsCleanup(o client.Object) bool {
+// hasJoined reports whether a Claim's guest has joined, and this controller made its boot data. It must
+// not change the object, which belongs to the cache.
+func hasJoined(o client.Object) bool {
 	claim, ok := o.(*karpv1.NodeClaim)
-	return ok && claim.DeletionTimestamp.IsZero() &&
-		claim.Annotations[v1alpha1.AnnotationLaunchCompleted] != "" &&
-		claim.Annotations[v1alpha1.AnnotationBootDataStatus] != v1alpha1.BootDataInitialized &&
+	return ok && claim.DeletionTimestamp.IsZero() && claim.Annotations[v1alpha1.AnnotationLaunchedBy] == v1alpha1.LaunchedByVersion &&
 		claim.StatusConditions(status.WithObservedOnly()).Get(karpv1.ConditionTypeInitialized).IsTrue()
 }
 
@@ -68,19 +63,22 @@ func needsCleanup(o client.Object) bool {
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named("nodeclaim.bootstrapcleanup.proxmox").
-		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(needsCleanup))).
+		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(hasJoined))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 50}).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
 // Reconcile deletes the boot drive and join token of a Claim.
 func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	if _, done := c.done.Get(claim.UID); done || !needsCleanup(claim) {
+	if !hasJoined(claim) {
 		return reconcile.Result{}, nil
 	}
 	err := c.deleter.CleanupBootDrive(ctx, claim)
 	if errors.Is(err, instance.ErrClaimBusy) {
 		return reconcile.Result{RequeueAfter: busyRetryInterval}, nil
+	}
+	if errors.Is(err, instance.ErrNotPolled) {
+		return reconcile.Result{RequeueAfter: unknownRetryInterval}, nil
 	}
 	if errors.Is(err, proxmox.ErrHostUnreachable) || errors.Is(err, proxmox.ErrUnreachable) || errors.Is(err, proxmox.ErrNoTime) {
 		// The inventory reports the Host.
@@ -90,7 +88,6 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		c.report(claim, err)
 		return reconcile.Result{}, fmt.Errorf("deleting the boot drive of NodeClaim %s: %w", claim.Name, err)
 	}
-	c.done.Set(claim.UID, nil, cacheDelay)
 	return reconcile.Result{}, nil
 }
 

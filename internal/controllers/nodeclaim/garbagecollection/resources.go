@@ -67,11 +67,14 @@ func (c *Controller) listResources(ctx context.Context, allPolled bool) (found r
 // orphanResources returns the resources whose Claim and VM do not exist.
 func (c *Controller) orphanResources(ctx context.Context, found resources, vms []instance.VM, claims map[string]*karpv1.NodeClaim) []Orphan {
 	var out []Orphan
-	withVM := claimUIDs(vms)
+	withVM, cleanedUp := claimUIDs(vms), map[string]bool{}
+	for _, vm := range vms {
+		cleanedUp[vm.ClaimUID] = !vm.HasBootDrive()
+	}
 	for _, drive := range found.drives {
-		// A boot drive is deleted with its VM, unless it was uploaded again after its
-		// cleanup: an upload whose response was lost can end later.
-		if inUse := claims[drive.ClaimUID] != nil || withVM[drive.ClaimUID]; inUse && !isCleanedUp(claims[drive.ClaimUID]) ||
+		// A boot drive is deleted with its VM, unless its cleanup ended early, or it was uploaded again
+		// later: so can an upload whose response was lost.
+		if inUse := claims[drive.ClaimUID] != nil || withVM[drive.ClaimUID]; inUse && !cleanedUp[drive.ClaimUID] ||
 			c.deps.Clock.Since(drive.Created) < c.deps.Rules.GracePeriod {
 			continue
 		}
@@ -83,11 +86,6 @@ func (c *Controller) orphanResources(ctx context.Context, found resources, vms [
 		}
 	}
 	return append(out, c.orphanNodes(ctx, found.nodes, claims)...)
-}
-
-// isCleanedUp reports whether a Claim's guest has joined and its boot drive was deleted.
-func isCleanedUp(claim *karpv1.NodeClaim) bool {
-	return claim != nil && claim.Annotations[v1alpha1.AnnotationBootDataStatus] == v1alpha1.BootDataInitialized
 }
 
 // unreadyNodes returns the Nodes of NodePools that are not ready and older than the short

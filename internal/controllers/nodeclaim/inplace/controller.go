@@ -50,15 +50,16 @@ func NewController(kube client.Client, updater *instance.Updater, recorder event
 }
 
 // isUpdatable reports whether a Claim's VM was launched and is not being deleted.
-func isUpdatable(o client.Object) bool {
-	return o.GetAnnotations()[v1alpha1.AnnotationLaunchCompleted] != "" && o.GetDeletionTimestamp().IsZero()
+func (c *Controller) isUpdatable(o client.Object) bool {
+	claim, ok := o.(*karpv1.NodeClaim)
+	return ok && claim.DeletionTimestamp.IsZero() && c.updater.IsLaunched(claim)
 }
 
 // Register registers the Controller.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named("nodeclaim.inplace.proxmox").
-		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(isUpdatable))).
+		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(c.isUpdatable))).
 		Watches(&v1alpha1.ProxmoxNodeClass{}, handler.EnqueueRequestsFromMapFunc(c.classClaims), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 10}).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
@@ -79,7 +80,7 @@ func (c *Controller) classClaims(ctx context.Context, class client.Object) []rec
 
 // Reconcile updates the VM of a Claim if its NodeClass changed.
 func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	if !isUpdatable(claim) {
+	if !c.isUpdatable(claim) {
 		return reconcile.Result{}, nil
 	}
 	class := &v1alpha1.ProxmoxNodeClass{}

@@ -78,8 +78,9 @@ type Deps struct {
 // Launcher launches VMs.
 type Launcher interface {
 	Launch(context.Context, *karpv1.NodeClaim, *v1alpha1.ProxmoxNodeClass) error
-	IsCompleted(*karpv1.NodeClaim) bool
+	IsLaunched(*karpv1.NodeClaim) bool
 	Intent(*karpv1.NodeClaim) (instance.Intent, bool)
+	Progress(*karpv1.NodeClaim) instance.Progress
 }
 
 // Health tracks failed launches of a NodeClass.
@@ -93,17 +94,17 @@ func NewController(deps Deps) *Controller {
 }
 
 // isPending reports whether core stored the plan of a Claim's VM, and its launch is not finished.
-func isPending(o client.Object) bool {
+func (c *Controller) isPending(o client.Object) bool {
 	claim, ok := o.(*karpv1.NodeClaim)
 	return ok && claim.Status.ProviderID != "" && claim.Annotations[v1alpha1.AnnotationLaunchedBy] == v1alpha1.LaunchedByVersion &&
-		claim.Annotations[v1alpha1.AnnotationLaunchCompleted] == "" && claim.DeletionTimestamp.IsZero()
+		claim.DeletionTimestamp.IsZero() && !c.deps.Launcher.IsLaunched(claim)
 }
 
 // Register registers the Controller.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named("nodeclaim.launch.proxmox").
-		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(isPending))).
+		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(c.isPending))).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: concurrency,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](500*time.Millisecond, 15*time.Second),
@@ -113,7 +114,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 
 // Reconcile launches the VM of a Claim, or resumes its launch.
 func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	if _, failed := c.failed.Load(claim.UID); failed || !isPending(claim) || c.deps.Launcher.IsCompleted(claim) {
+	if _, failed := c.failed.Load(claim.UID); failed || !c.isPending(claim) {
 		return reconcile.Result{}, nil
 	}
 	class := &v1alpha1.ProxmoxNodeClass{}
@@ -134,6 +135,9 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{RequeueAfter: wakeInterval}, nil
 	}
 	if errors.Is(err, instance.ErrHostAsleep) {
+		if progress := c.deps.Launcher.Progress(claim); progress.HasReached(instance.PhaseHostWaking) {
+			c.deps.Recorder.Publish(waitingForHostEvent(claim, err))
+		}
 		return reconcile.Result{RequeueAfter: wakeInterval}, nil
 	}
 	if errors.Is(err, instance.ErrNewerVersion) {
@@ -150,7 +154,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	}
 	c.backoff.recordSuccess(claim.Labels[karpv1.NodePoolLabelKey])
 	if in, ok := c.deps.Launcher.Intent(claim); ok {
-		c.deps.Recorder.Publish(launchedEvent(claim, in, c.deps.Clock.Since(in.Time)))
+		c.deps.Recorder.Publish(launchedEvent(claim, in, c.deps.Launcher.Progress(claim), c.deps.Clock.Since(in.Time)))
 	}
 	return reconcile.Result{}, nil
 }
@@ -220,13 +224,28 @@ func affectedOfferings(claim *karpv1.NodeClaim, in instance.Intent, reason strin
 	return affected, true
 }
 
-// launchedEvent reports where a Claim's VM runs.
-func launchedEvent(claim *karpv1.NodeClaim, in instance.Intent, took time.Duration) events.Event {
+// launchedEvent reports where a Claim's VM runs, and when each step of its launch ended.
+func launchedEvent(claim *karpv1.NodeClaim, in instance.Intent, progress instance.Progress, took time.Duration) events.Event {
+	steps := ""
+	for _, step := range progress.Steps() {
+		steps += fmt.Sprintf(", %s %.1fs", step.Phase, step.At.Seconds())
+	}
 	return events.Event{
 		InvolvedObject: claim,
 		Type:           corev1.EventTypeNormal,
 		Reason:         v1alpha1.EventVMLaunched,
-		Message:        fmt.Sprintf("Launched VM %d on host %s of region %s in %s", in.VMID, in.Host, in.Region, took.Round(100*time.Millisecond)),
+		Message:        fmt.Sprintf("Launched VM %d on host %s of region %s in %s", in.VMID, in.Host, in.Region, took.Round(100*time.Millisecond)) + steps,
+		DedupeValues:   []string{string(claim.UID)},
+	}
+}
+
+// waitingForHostEvent reports that a launch waits for a Host that was shut down to save energy.
+func waitingForHostEvent(claim *karpv1.NodeClaim, cause error) events.Event {
+	return events.Event{
+		InvolvedObject: claim,
+		Type:           corev1.EventTypeNormal,
+		Reason:         v1alpha1.EventVMWaitsForHost,
+		Message:        cause.Error(),
 		DedupeValues:   []string{string(claim.UID)},
 	}
 }

@@ -183,11 +183,7 @@ func (c *Controller) deleteClaim(ctx context.Context, claim *karpv1.NodeClaim) {
 // recordHost records the Host of a migrated VM. The zone label does not change: it is
 // immutable on a registered Node.
 func (c *Controller) recordHost(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM) {
-	moved, err := c.deps.VMs.RecordHost(ctx, claim, vm)
-	switch {
-	case err != nil:
-		log.FromContext(ctx).Error(err, "recording the host of a migrated VM failed", "NodeClaim", klog.KObj(claim))
-	case moved:
+	if c.deps.VMs.RecordHost(vm) {
 		c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, v1alpha1.EventVMMigrated, fmt.Sprintf("VM %d is on host %s now; the zone label of its node still names the old one", vm.VMID, vm.Host))
 	}
 }

@@ -23,8 +23,8 @@ func (c *Controller) checkJoined(claim *karpv1.NodeClaim, vm instance.VM) {
 	if vm.Status != "running" || claim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue() {
 		return
 	}
-	since, err := time.Parse(time.RFC3339, claim.Annotations[v1alpha1.AnnotationLaunchCompleted])
-	if err != nil || c.deps.Clock.Since(since) < joinTimeout {
+	since, launched := c.deps.VMs.LaunchedAt(claim)
+	if !launched || c.deps.Clock.Since(since) < joinTimeout {
 		return
 	}
 	c.deps.Recorder.Publish(newEvent(claim, v1alpha1.EventNodeNotJoined, fmt.Sprintf(

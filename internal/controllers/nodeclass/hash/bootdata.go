@@ -20,27 +20,27 @@ import (
 // launched before the class replaced Nodes on a change, or by another release. If the class
 // does not replace Nodes any more, it removes the hash, so enabling it later does not
 // replace all Nodes for past changes.
-func recordBootData(class *v1alpha1.ProxmoxNodeClass, annotations map[string]string) {
+func recordBootData(class *v1alpha1.ProxmoxNodeClass, claim *karpv1.NodeClaim, annotations map[string]string) {
 	switch {
 	case !class.Spec.MetadataOptions.ReplacesOnChange():
 		delete(annotations, v1alpha1.AnnotationBootDataHash)
 	case class.Status.BootDataHash == "": // not evaluated yet
-	case lacksBootDataHash(annotations):
+	case lacksBootDataHash(claim):
 		annotations[v1alpha1.AnnotationBootDataHash] = class.Status.BootDataHash
 	}
 }
 
-// lacksBootDataHash reports whether a launched NodeClaim has no hash of this release. A
+// lacksBootDataHash reports whether a NodeClaim whose Node joined has no hash of this release. A
 // launch in progress records its own.
-func lacksBootDataHash(annotations map[string]string) bool {
-	return annotations[v1alpha1.AnnotationLaunchCompleted] != "" &&
-		!strings.HasPrefix(annotations[v1alpha1.AnnotationBootDataHash], v1alpha1.BootDataHashPrefix)
+func lacksBootDataHash(claim *karpv1.NodeClaim) bool {
+	_, joined := instance.JoinedAt(claim)
+	return joined && !strings.HasPrefix(claim.Annotations[v1alpha1.AnnotationBootDataHash], v1alpha1.BootDataHashPrefix)
 }
 
 // classOf returns the class of a NodeClaim whose hash must be recorded.
 func (c *Controller) classOf(ctx context.Context, o client.Object) []reconcile.Request {
 	claim, ok := o.(*karpv1.NodeClaim)
-	if !ok || !instance.IsOurs(o) || !lacksBootDataHash(claim.Annotations) {
+	if !ok || !instance.IsOurs(o) || !lacksBootDataHash(claim) {
 		return nil
 	}
 	class := &v1alpha1.ProxmoxNodeClass{}

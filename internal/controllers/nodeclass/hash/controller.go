@@ -68,7 +68,7 @@ func (c *Controller) updateClaims(ctx context.Context, class *v1alpha1.ProxmoxNo
 		stored := &claims.Items[i]
 		annotations := maps.Clone(stored.Annotations)
 		migrate(class, hash, stored, annotations)
-		recordBootData(class, annotations)
+		recordBootData(class, stored, annotations)
 		if maps.Equal(annotations, stored.Annotations) {
 			continue
 		}
