@@ -27,15 +27,12 @@
 //
 //   - Core's record: VMID, Host, type and capacity, and what the VM holds (annotation holds).
 //   - The VM: its configuration, and its ownership mark with the Template and what was written to it.
-//   - Annotations of the Claim: the timeline (launch-progress), the end of the launch
-//     (launch-completed), whether the boot drive was deleted (proxmoxcloudinit-status), the
-//     Host after a migration. The cached Claim lags behind our writes.
 //   - Ledger (inventory.Inventory): the Reservation of capacity, VMID and addresses
 //     until a Snapshot shows the VM. After a restart it is restored from the Claims.
 //     Callbacks that run under its lock have the type plan.decideUnderLock; they must not
 //     block.
-//   - LaunchTracker: what this process knows about a launch before the cached Claim
-//     shows it. It saves requests; a process without an entry reads Proxmox instead.
+//   - LaunchTracker: the plan, and what this process did and saw. It saves requests; a process
+//     without an entry reads Proxmox instead. A launch has ended if the Node joined.
 //   - Guard: serializes launch, update and delete of a Claim; delete wins.
 //
 // The launch controller also keeps the Claims that it deleted until its cache shows
