@@ -80,7 +80,7 @@ func (p *Power) reset(ctx context.Context, vm VM) error {
 	}
 	soon, cancel := context.WithTimeout(ctx, p.deps.Settings.OperationTimeout)
 	defer cancel()
-	status, err := p.deps.Tasks.Wait(soon, pve, task, DurationKey(vm.Region, vm.Host, ""))
+	status, err := p.deps.Tasks.Wait(soon, pve, task)
 	if err == nil || !status.Ended() {
 		return nil
 	}
@@ -140,7 +140,7 @@ func (p *Power) start(ctx context.Context, id v1alpha1.ProviderID, claim *karpv1
 	if err != nil {
 		return false, err
 	}
-	_, err = p.deps.Tasks.Wait(ctx, client, task, DurationKey(vm.Region, vm.Host, ""))
+	_, err = p.deps.Tasks.Wait(ctx, client, task)
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = ErrStartInProgress
 	}

@@ -34,10 +34,8 @@ const (
 	LockDestroyed = "destroyed"
 )
 
-// Tasks waits for Proxmox tasks, measures them, and limits how many run in parallel.
+// Tasks waits for Proxmox tasks, and limits how many run in parallel.
 type Tasks struct {
-	Durations *proxmox.Durations
-
 	polls   *proxmox.TaskPolls
 	timeout time.Duration
 	clock   clock.WithTicker
@@ -50,29 +48,16 @@ type Tasks struct {
 // NewTasks returns Tasks with the limits of the settings.
 func NewTasks(settings Settings, c clock.WithTicker) *Tasks {
 	return &Tasks{
-		Durations: proxmox.NewDurations(), polls: proxmox.NewTaskPolls(), timeout: settings.TaskTimeout, clock: c,
+		polls: proxmox.NewTaskPolls(), timeout: settings.TaskTimeout, clock: c,
 		slots: keyed.NewSemaphore[slotKey](settings.CloneSlots),
 	}
 }
 
-// Wait waits for the end of a task and returns the task's error. The key identifies
-// tasks of the same expected duration.
-func (t *Tasks) Wait(ctx context.Context, c proxmox.Client, task proxmox.UPID, key string) (proxmox.TaskStatus, error) {
-	return t.wait(ctx, c, task, proxmox.WaitOptions{Key: key})
-}
-
-// WaitBeside waits like Wait for a task that usually ends before another task on the
-// same storage, of the given type, which is awaited at the same time. Its first poll is
-// due after that of the other task, which reads both.
-func (t *Tasks) WaitBeside(ctx context.Context, c proxmox.Client, task proxmox.UPID, key, kind, otherKey string) (proxmox.TaskStatus, error) {
-	return t.wait(ctx, c, task, proxmox.WaitOptions{Key: key, NotBefore: t.Durations.Expected(kind, otherKey) * 5 / 4})
-}
-
-func (t *Tasks) wait(ctx context.Context, c proxmox.Client, task proxmox.UPID, opts proxmox.WaitOptions) (proxmox.TaskStatus, error) {
+// Wait waits for the end of a task and returns the task's error.
+func (t *Tasks) Wait(ctx context.Context, c proxmox.Client, task proxmox.UPID) (proxmox.TaskStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
-	opts.Durations, opts.Polls, opts.Clock = t.Durations, t.polls, t.clock
-	status, err := proxmox.WaitTask(ctx, c, task, opts)
+	status, err := proxmox.WaitTask(ctx, c, task, proxmox.WaitOptions{Polls: t.polls, Clock: t.clock})
 	if err != nil {
 		return status, err
 	}
@@ -84,7 +69,7 @@ func (t *Tasks) wait(ctx context.Context, c proxmox.Client, task proxmox.UPID, o
 func (t *Tasks) DeleteVolume(ctx context.Context, c proxmox.Client, host, volume string) error {
 	task, err := c.DeleteVolume(ctx, host, volume)
 	if err == nil && task != "" {
-		_, err = t.Wait(ctx, c, task, "imgdel")
+		_, err = t.Wait(ctx, c, task)
 	}
 	if err != nil && !errors.Is(err, proxmox.ErrNotFound) {
 		return fmt.Errorf("deleting volume %s on host %s: %w", volume, host, err)
@@ -97,9 +82,6 @@ func (t *Tasks) DeleteVolume(ctx context.Context, c proxmox.Client, host, volume
 func (t *Tasks) AcquireSlot(ctx context.Context, view inventory.View, kind, region, host, storage string) (release func(), err error) {
 	return t.slots.Acquire(ctx, newSlotKey(view, kind, region, host, storage))
 }
-
-// DurationKey returns the key of the tasks on a storage.
-func DurationKey(region, host, storage string) string { return region + "/" + host + "/" + storage }
 
 // StaleLockMessage explains how to delete a VM that a crashed task left locked: an API
 // token can neither unlock nor destroy it.

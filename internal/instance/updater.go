@@ -187,7 +187,7 @@ func (u *update) growBootDisk(ctx context.Context) error {
 	task, err := u.client.ResizeDisk(ctx, u.vm.Host, u.vm.VMID, disk.Slot, u.applied.DiskBytes)
 	defer u.deps.Inventory.InvalidateConfig(u.vm.Region, u.vm.VMID)
 	if err == nil {
-		_, err = u.deps.Tasks.Wait(ctx, u.client, task, DurationKey(u.vm.Region, u.vm.Host, disk.Storage))
+		_, err = u.deps.Tasks.Wait(ctx, u.client, task)
 	}
 	return err
 }

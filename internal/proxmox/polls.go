@@ -32,7 +32,7 @@ type hostPolls struct {
 const (
 	// Lists are requested at intervals of listInterval for each wait on the Host: in a
 	// burst a list ends several waits.
-	listInterval    = 30 * time.Millisecond
+	listInterval    = 50 * time.Millisecond
 	maxListInterval = 500 * time.Millisecond
 	// maxLists is how many lists in a row a wait relies on. Proxmox updates the list when
 	// the process that started the task notices its end, which a busy Host delays.
@@ -55,11 +55,6 @@ func (p *TaskPolls) join(w *taskWait) (leave func()) {
 		h = &hostPolls{}
 		p.hosts[key] = h
 	}
-	for _, other := range h.waits {
-		if other.Key == w.Key && other.task.Kind() == w.task.Kind() {
-			other.contended, w.contended = true, true
-		}
-	}
 	h.waits = append(h.waits, w)
 	return func() {
 		p.mu.Lock()
@@ -69,17 +64,6 @@ func (p *TaskPolls) join(w *taskWait) (leave func()) {
 			delete(p.hosts, key)
 		}
 	}
-}
-
-// isContended reports whether another task of the same type and key was awaited at the
-// same time.
-func (p *TaskPolls) isContended(w *taskWait) bool {
-	if p == nil {
-		return false
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return w.contended
 }
 
 // next returns what a wait whose poll is due does: read its task (no tasks), list the

@@ -12,14 +12,26 @@ import (
 	"k8s.io/utils/clock"
 )
 
+// firstPolls is when a task is polled first: after the shortest duration of such tasks on real Hosts.
+// Proxmox does not report when a task ends.
+var firstPolls = map[string]time.Duration{
+	"qmclone":    250 * time.Millisecond,
+	"qmstart":    time.Second,
+	"qmdestroy":  300 * time.Millisecond,
+	"resize":     150 * time.Millisecond,
+	"imgcopy":    100 * time.Millisecond,
+	"imgdel":     100 * time.Millisecond,
+	"download":   5 * time.Second, // delays no node
+	taskStop:     700 * time.Millisecond,
+	taskShutdown: 1700 * time.Millisecond,
+}
+
 const (
-	// maxInterval limits the time between two polls, however long the task is
-	// expected to take, so a task that fails early is noticed.
-	maxInterval = 10 * time.Second
-	// After the expected end the intervals grow from firstStep, or from a 30th of the
-	// expected duration if that is longer.
-	firstStep = 30 * time.Millisecond
-	maxStep   = 2 * time.Second
+	// defaultFirstPoll applies to all other types.
+	defaultFirstPoll = 300 * time.Millisecond
+	// After the first poll, the interval is a fifth of the time that has passed, within these bounds: the end
+	// of a task is noticed a fifth too late at most.
+	minInterval, maxInterval = 50 * time.Millisecond, 5 * time.Second
 	// failedPollDelay follows a poll that failed.
 	failedPollDelay = time.Second
 	// unreachableTimeout is how long the Host of a task may be unreachable.
@@ -31,27 +43,16 @@ const (
 // Stops take 0.6 s or 1.7 s: Proxmox checks every second whether the VM has stopped. It
 // does so too while a guest shuts down, which takes as long as the guest needs.
 const (
-	taskStop      = "qmstop"
-	firstStop     = 700 * time.Millisecond
-	taskShutdown  = "qmshutdown"
-	firstShutdown = 1700 * time.Millisecond
-	stopInterval  = time.Second
+	taskStop     = "qmstop"
+	taskShutdown = "qmshutdown"
+	stopInterval = time.Second
 )
 
 // WaitOptions are the options of WaitTask. The zero value is valid.
 type WaitOptions struct {
-	// Durations provides the expected duration and records the observed one; nil =
-	// defaults only.
-	Durations *Durations
-	// Key identifies tasks of similar duration, in addition to the task's type, such
-	// as "region/host/storage".
-	Key   string
 	Clock clock.Clock
 	// Polls shares polls with other waits; nil = the wait polls alone.
 	Polls *TaskPolls
-	// NotBefore delays the first poll of a task whose end delays nothing: polls of
-	// other waits usually find it ended before.
-	NotBefore time.Duration
 }
 
 // WaitTask waits until a task has ended. See TaskStatus.Err for its result. WaitTask
@@ -60,8 +61,6 @@ type WaitOptions struct {
 // poll, and empty if that failed.
 //
 // An empty UPID is that of a call that needed no task and has succeeded.
-//
-// WaitTask polls when the task has probably ended instead of every second.
 func WaitTask(ctx context.Context, client TaskClient, task UPID, opts WaitOptions) (TaskStatus, error) {
 	if task == "" {
 		return TaskStatus{Exit: exitOK}, nil
@@ -95,20 +94,17 @@ type taskWait struct {
 	began  time.Time
 	// ended receives the status if a poll of another wait found the task ended.
 	ended chan TaskStatus
-	// polled: there was a poll that found the task running.
-	polled bool
 	// unreachableSince is when the Host was first unreachable; zero if it was reachable since.
 	unreachableSince time.Time
-	// contended and lists belong to Polls: whether the task ran beside others, and how
-	// many lists in a row the wait requested.
-	contended bool
-	lists     int
+	// lists belongs to Polls: how many lists in a row the wait requested.
+	lists int
 }
 
 func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
-	expected := w.expected()
-	step := max(firstStep, expected/30)
-	delay := min(expected, maxInterval)
+	delay, ok := firstPolls[w.task.Kind()]
+	if !ok {
+		delay = defaultFirstPoll
+	}
 	confirmed := false
 	var last TaskStatus
 	var pollErr error
@@ -118,12 +114,11 @@ func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 			return last, contextError(err, pollErr)
 		}
 		sent := w.Clock.Now()
-		if ended {
-			w.Durations.Observe(w.task.Kind(), w.Key, Observation{Took: w.Clock.Since(w.began), UpperBound: true})
-		} else if status, delay, err = w.poll(ctx); delay > 0 {
-			continue
+		if !ended {
+			if status, delay, err = w.poll(ctx); delay > 0 {
+				continue
+			}
 		}
-		elapsed := w.Clock.Since(w.began)
 		switch {
 		case err != nil && ctx.Err() != nil:
 			if w.Clock.Since(sent) >= hangTime { // otherwise the context ended the poll
@@ -143,8 +138,7 @@ func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 		case !status.Running:
 			return status, nil
 		}
-		w.polled, last, pollErr = true, status, nil
-		delay, step = w.nextDelay(expected, elapsed, step), min(step*3/2, maxInterval)
+		last, pollErr, delay = status, nil, w.interval()
 	}
 }
 
@@ -161,28 +155,12 @@ func (w *taskWait) canRetry(err error, at time.Time) bool {
 	return w.Clock.Since(w.unreachableSince) < unreachableTimeout
 }
 
-// expected returns when the first poll is due.
-func (w *taskWait) expected() time.Duration {
-	switch w.task.Kind() {
-	case taskStop:
-		return firstStop
-	case taskShutdown:
-		return firstShutdown
-	}
-	return max(w.Durations.Expected(w.task.Kind(), w.Key), w.NotBefore)
-}
-
-// nextDelay returns the delay after a poll that found the task running.
-func (w *taskWait) nextDelay(expected, elapsed, step time.Duration) time.Duration {
-	if left := expected - elapsed; left > 0 {
-		return min(left, maxInterval)
-	}
+// interval returns the delay after a poll that found the task running.
+func (w *taskWait) interval() time.Duration {
 	if kind := w.task.Kind(); kind == taskStop || kind == taskShutdown {
 		return stopInterval
 	}
-	// A task that waits for a lock can take several times as long as expected:
-	// never poll more than a tenth too late.
-	return min(step, max(firstStep, elapsed/10), max(maxStep, expected/10), maxInterval)
+	return min(max(w.Clock.Since(w.began)/5, minInterval), maxInterval)
 }
 
 // poll returns the task's status. If another wait has just requested the Host's task
@@ -192,18 +170,12 @@ func (w *taskWait) poll(ctx context.Context) (status TaskStatus, later time.Dura
 	if later > 0 {
 		return TaskStatus{}, later, nil
 	}
-	// The time of a poll is when it was sent: only that can be chosen for the next task,
-	// and the response, which can take as long as a short task, shows the state at that
-	// time.
-	sent, listed := w.Clock.Since(w.began), false
+	listed := false
 	if len(tasks) > 0 {
 		status, listed, err = w.Polls.list(ctx, w, tasks)
 	}
 	if err == nil && !listed {
 		status, err = w.client.Task(ctx, w.task)
-	}
-	if err == nil && !status.Running {
-		w.Durations.Observe(w.task.Kind(), w.Key, Observation{Took: sent, Early: !w.polled, UpperBound: w.Polls.isContended(w)})
 	}
 	return status, 0, err
 }

@@ -6,6 +6,7 @@ package proxmox_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"sync/atomic"
@@ -60,86 +61,36 @@ func newTaskHost(takes time.Duration) *taskHost {
 	return &taskHost{kind: "qmclone", takes: takes, exit: "OK"}
 }
 
-func (h *taskHost) wait(ctx context.Context, durations *proxmox.Durations) (proxmox.TaskStatus, error) {
+func (h *taskHost) wait(ctx context.Context) (proxmox.TaskStatus, error) {
 	h.began, h.polls = time.Now(), nil
 	task := proxmox.UPID(strings.Replace(testUPID, "qmclone", h.kind, 1))
-	return proxmox.WaitTask(ctx, h, task, proxmox.WaitOptions{Durations: durations, Key: "pve1/local-lvm"})
+	return proxmox.WaitTask(ctx, h, task, proxmox.WaitOptions{})
 }
 
-// repeat waits for several tasks of the same duration. It returns the number of polls and how long after their ends the
-// tasks were noticed, in total.
-func (h *taskHost) repeat(t *testing.T, durations *proxmox.Durations, tasks int) (polls int, late time.Duration) {
+// notice waits for a task of a duration. It returns the number of polls, and how long after its end the task was noticed.
+func (h *taskHost) notice(t *testing.T, takes time.Duration) (polls int, late time.Duration) {
 	t.Helper()
-	for range tasks {
-		NewWithT(t).Expect(h.wait(t.Context(), durations)).Error().NotTo(HaveOccurred())
-		polls += len(h.polls)
-		late += h.polls[len(h.polls)-1] - h.takes
-	}
-	return polls, late
+	h.takes = takes
+	NewWithT(t).Expect(h.wait(t.Context())).Error().NotTo(HaveOccurred())
+	return len(h.polls), h.polls[len(h.polls)-1] - takes
 }
 
+// The end of a task is noticed a fifth too late at most, whatever other tasks took before.
 func TestWaitTask(t *testing.T) {
-	t.Parallel()
-	const rounds = 40
-	for _, takes := range []time.Duration{100 * time.Millisecond, 700 * time.Millisecond, 4 * time.Second, time.Minute} {
-		runSimulated(t, takes.String(), func(t *testing.T, g *WithT) {
-			host, durations := newTaskHost(takes), proxmox.NewDurations()
-			host.repeat(t, durations, 60)
-			polls, late := host.repeat(t, durations, rounds)
-			blind := int(takes / (10 * time.Second)) // polls to notice an early failure
-			g.Expect(polls).To(BeNumerically("<=", rounds*(1+blind)+rounds/4), "polls")
-			g.Expect(late/rounds).To(BeNumerically("<=", max(takes/20, 20*time.Millisecond)), "noticed late")
-		})
-	}
-	// If a response takes about as long as the task itself, its latency must not count as
-	// the task's duration: each poll would be later than the one before.
-	runSimulated(t, "slow_responses", func(t *testing.T, g *WithT) {
-		host, durations := newTaskHost(150*time.Millisecond), proxmox.NewDurations()
-		host.latency = 100 * time.Millisecond
-		host.repeat(t, durations, rounds)
-		_, late := host.repeat(t, durations, rounds)
-		// A task that is still running at the first poll is noticed one response later.
-		g.Expect(late/rounds).To(BeNumerically("<=", host.latency/2), "noticed late")
-	})
-	runSimulated(t, "varying_durations", func(t *testing.T, g *WithT) {
-		random := rand.New(rand.NewPCG(1, 1))
-		host, durations := newTaskHost(0), proxmox.NewDurations()
-		polls, late, total := 0, time.Duration(0), time.Duration(0)
-		for range 10 * rounds {
-			host.takes = time.Second + time.Duration(random.Int64N(int64(200*time.Millisecond)))
-			polled, lateBy := host.repeat(t, durations, 1)
-			polls, late, total = polls+polled, late+lateBy, total+host.takes
+	simulated(t, func(t *testing.T, g *WithT) {
+		const firstPoll = 250 * time.Millisecond
+		host, random := newTaskHost(0), rand.New(rand.NewPCG(1, 1))
+		for range 500 {
+			takes := time.Duration(float64(100*time.Millisecond) * math.Pow(2000, random.Float64()))
+			polls, late := host.notice(t, takes)
+			g.Expect(host.polls[0]).To(Equal(firstPoll))
+			g.Expect(late).To(BeNumerically("<=", max(firstPoll-takes, takes/5, 50*time.Millisecond)), takes.String())
+			steps := math.Log(float64(takes)/float64(firstPoll)) / math.Log(1.2)
+			g.Expect(polls).To(BeNumerically("<=", 2+max(steps, 0)+takes.Seconds()/5), takes.String())
 		}
-		g.Expect(polls).To(BeNumerically("<=", 10*rounds*2), "polls")
-		g.Expect(late).To(BeNumerically("<=", total/10), "noticed late")
-	})
-	// A task that waited for a lock must not delay the polls of the next ones.
-	runSimulated(t, "outlier", func(t *testing.T, g *WithT) {
-		host, durations := newTaskHost(time.Second), proxmox.NewDurations()
-		host.repeat(t, durations, 20)
-		host.takes = 9 * time.Second
-		host.repeat(t, durations, 1)
-		host.takes = time.Second
-		_, first := host.repeat(t, durations, 1)
-		g.Expect(first).To(BeNumerically("<", 4*time.Second))
-		host.repeat(t, durations, 6)
-		_, last := host.repeat(t, durations, 1)
-		g.Expect(last).To(BeNumerically("<", 100*time.Millisecond))
-	})
-	// After tasks that were slow for a while, such as beside a backup, the polls are on time
-	// again within a few tasks.
-	runSimulated(t, "recovery", func(t *testing.T, g *WithT) {
-		host, durations := newTaskHost(1300*time.Millisecond), proxmox.NewDurations()
-		host.repeat(t, durations, 20)
-		host.takes = 400 * time.Millisecond
-		host.repeat(t, durations, 7)
-		_, late := host.repeat(t, durations, 1)
-		g.Expect(late).To(BeNumerically("<", 100*time.Millisecond), "noticed late")
 	})
 }
 
-// Proxmox checks every second whether a VM has stopped, so a stop takes a little more than
-// 0.6 s or 1.6 s, in no order. The time that a guest needs to shut down varies more.
 func TestWaitTaskStop(t *testing.T) {
 	t.Parallel()
 	for kind, durations := range map[string][]time.Duration{
@@ -147,11 +98,10 @@ func TestWaitTaskStop(t *testing.T) {
 		"qmshutdown": {3650, 4640, 2660, 9650, 3610, 3620, 4640, 1600},
 	} {
 		runSimulated(t, kind, func(t *testing.T, g *WithT) {
-			host, learned := newTaskHost(0), proxmox.NewDurations()
+			host := newTaskHost(0)
 			host.kind = kind
 			for _, takes := range durations {
-				host.takes = takes * time.Millisecond
-				polls, late := host.repeat(t, learned, 1)
+				polls, late := host.notice(t, takes*time.Millisecond)
 				g.Expect(polls).To(BeNumerically("<=", map[string]int{"qmstop": 2, "qmshutdown": int(takes / 1000)}[kind]))
 				g.Expect(late).To(BeNumerically("<=", 100*time.Millisecond), "noticed late")
 			}
@@ -191,17 +141,18 @@ func TestWaitTaskShared(t *testing.T) {
 	t.Parallel()
 	for name, stale := range map[string]bool{"listed_as_ended": false, "stale_list": true} {
 		runSimulated(t, name, func(t *testing.T, g *WithT) {
-			host, polls, durations := &taskList{stale: stale}, proxmox.NewTaskPolls(), proxmox.NewDurations()
+			host, polls := &taskList{stale: stale}, proxmox.NewTaskPolls()
 			var waits errgroup.Group
-			// Both waits must have begun before the first poll.
-			for task, later := range map[proxmox.UPID]time.Duration{testUPID: 3 * time.Second, uploadUPID: 10 * time.Second} {
+			for _, task := range []proxmox.UPID{testUPID, uploadUPID} {
 				waits.Go(func() error {
-					_, err := proxmox.WaitTask(t.Context(), host, task, proxmox.WaitOptions{Durations: durations, Polls: polls, NotBefore: later})
+					_, err := proxmox.WaitTask(t.Context(), host, task, proxmox.WaitOptions{Polls: polls})
 					return err
 				})
 			}
 			g.Expect(waits.Wait()).To(Succeed())
-			if !stale {
+			if stale {
+				g.Expect(host.reads.Load()).To(Equal(int64(2)), "each task is read after three lists")
+			} else {
 				g.Expect(host.lists.Load()).To(Equal(int64(1)), "one list ends both waits")
 				g.Expect(host.reads.Load()).To(BeZero())
 			}
@@ -209,48 +160,9 @@ func TestWaitTaskShared(t *testing.T) {
 	}
 }
 
-// Tasks of a burst take longer. They do not delay the polls of the tasks after it.
-func TestWaitTaskAfterBurst(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	durations := proxmox.NewDurations()
-	durations.Observe("qmclone", "k", proxmox.Observation{Took: 400 * time.Millisecond})
-	for range 10 {
-		durations.Observe("qmclone", "k", proxmox.Observation{Took: 3 * time.Second, UpperBound: true})
-	}
-	g.Expect(durations.Expected("qmclone", "k")).To(Equal(400 * time.Millisecond))
-	g.Expect(durations.Learned("qmclone", "k")).To(Equal(3 * time.Second))
-}
-
-func TestWaitTaskKeys(t *testing.T) {
-	simulated(t, func(t *testing.T, g *WithT) {
-		durations := proxmox.NewDurations()
-		newTaskHost(20*time.Second).repeat(t, durations, 20)
-		g.Expect(durations.Expected("qmclone", "pve1/local-lvm")).To(BeNumerically("~", 20*time.Second, 5*time.Second))
-		g.Expect(durations.Expected("qmclone", "pve2/local-lvm")).To(BeNumerically("<", time.Second))
-		g.Expect(durations.Expected("qmstart", "pve1/local-lvm")).To(BeNumerically("<", 2*time.Second))
-		g.Expect(durations.Expected("other", "pve1/local-lvm")).To(Equal(500 * time.Millisecond))
-	})
-}
-
 func TestWaitTaskEmptyUPID(t *testing.T) {
 	t.Parallel()
 	NewWithT(t).Expect(proxmox.WaitTask(t.Context(), &taskHost{}, "", proxmox.WaitOptions{})).To(HaveField("Succeeded()", true))
-}
-
-// A task that fails early is noticed although it was expected to take minutes.
-func TestWaitTaskEarlyFailure(t *testing.T) {
-	simulated(t, func(t *testing.T, g *WithT) {
-		durations := proxmox.NewDurations()
-		for range 30 {
-			durations.Observe("qmclone", "pve1/local-lvm", proxmox.Observation{Took: 300 * time.Second})
-		}
-		host := newTaskHost(time.Second)
-		host.exit = "clone failed: No space left on device"
-		g.Expect(host.wait(t.Context(), durations)).To(HaveField("Err()", MatchError(proxmox.ErrStorageFull)))
-		g.Expect(host.polls).To(HaveLen(1))
-		g.Expect(host.polls[0]).To(BeNumerically("<=", 10*time.Second))
-	})
 }
 
 func TestWaitTaskUnreachableHost(t *testing.T) {
@@ -263,10 +175,10 @@ func TestWaitTaskUnreachableHost(t *testing.T) {
 			}
 			return nil
 		}
-		g.Expect(host.wait(t.Context(), nil)).To(HaveField("Succeeded()", true))
+		g.Expect(host.wait(t.Context())).To(HaveField("Succeeded()", true))
 
 		host.fail = func(int) error { return fmt.Errorf("reading the task: %w", proxmox.ErrHostUnreachable) }
-		g.Expect(host.wait(t.Context(), nil)).Error().To(MatchError(proxmox.ErrHostUnreachable))
+		g.Expect(host.wait(t.Context())).Error().To(MatchError(proxmox.ErrHostUnreachable))
 		g.Expect(time.Since(host.began)).To(BeNumerically("~", 35*time.Second, 5*time.Second))
 	})
 }
@@ -275,7 +187,7 @@ func TestWaitTaskNotFound(t *testing.T) {
 	simulated(t, func(t *testing.T, g *WithT) {
 		host := newTaskHost(5 * time.Second)
 		host.fail = func(int) error { return proxmox.ErrNotFound }
-		g.Expect(host.wait(t.Context(), nil)).Error().To(MatchError(proxmox.ErrNotFound))
+		g.Expect(host.wait(t.Context())).Error().To(MatchError(proxmox.ErrNotFound))
 		g.Expect(host.polls).To(HaveLen(1))
 	})
 }
@@ -290,7 +202,7 @@ func TestWaitTaskCanceled(t *testing.T) {
 			}
 			return proxmox.ErrHostUnreachable
 		}
-		g.Expect(host.wait(ctx, nil)).Error().To(And(MatchError(context.Canceled), MatchError(proxmox.ErrHostUnreachable)))
+		g.Expect(host.wait(ctx)).Error().To(And(MatchError(context.Canceled), MatchError(proxmox.ErrHostUnreachable)))
 		g.Expect(host.polls).To(HaveLen(3))
 	})
 }
@@ -300,9 +212,9 @@ func TestWaitTaskUnexpectedStatus(t *testing.T) {
 	simulated(t, func(t *testing.T, g *WithT) {
 		host := newTaskHost(time.Second)
 		host.unflushed = true
-		g.Expect(host.wait(t.Context(), nil)).To(HaveField("Exit", "OK"))
+		g.Expect(host.wait(t.Context())).To(HaveField("Exit", "OK"))
 
 		host.exit = "unexpected status"
-		g.Expect(host.wait(t.Context(), nil)).To(HaveField("Err()", MatchError(proxmox.ErrUnknownOutcome)))
+		g.Expect(host.wait(t.Context())).To(HaveField("Err()", MatchError(proxmox.ErrUnknownOutcome)))
 	})
 }

@@ -58,7 +58,7 @@ func (r *hostReconciler) attachBootDrive(ctx context.Context, location Location,
 	storage, file, _ := strings.Cut(existing.Mark.Builder.BootDrive, ":iso/")
 	task, err := r.client.UploadISO(ctx, r.Host, storage, file, image)
 	if err == nil {
-		err = r.wait(ctx, r.client, task, r.durationKey(storage))
+		err = r.wait(ctx, r.client, task)
 	}
 	if err != nil {
 		return explain(err, location, fmt.Sprintf("uploading the boot data of builder VM %d to storage %s", existing.VMID, storage), storage)
@@ -94,10 +94,9 @@ func (r *hostReconciler) builderData(existing Existing) bootdata.Data {
 
 // deleteVolume deletes a volume and waits for the end of the task.
 func (r *hostReconciler) deleteVolume(ctx context.Context, volume string) error {
-	storage, _, _ := strings.Cut(volume, ":")
 	task, err := r.client.DeleteVolume(ctx, r.Host, volume)
 	if err == nil && task != "" {
-		err = r.wait(ctx, r.client, task, r.durationKey(storage))
+		err = r.wait(ctx, r.client, task)
 	}
 	return err
 }

@@ -112,7 +112,7 @@ func (r *hostReconciler) createVM(ctx context.Context, location Location, volume
 			continue // another client took the VMID
 		}
 		if err == nil {
-			err = r.wait(ctx, r.client, task, r.durationKey(location.Storage))
+			err = r.wait(ctx, r.client, task)
 		}
 		if err != nil {
 			return Existing{}, explain(err, location, fmt.Sprintf("creating VM %d", vmid), location.Storage)
@@ -145,7 +145,7 @@ func (r *hostReconciler) finishTemplate(ctx context.Context, location Location, 
 	r.tracker.setStep(r.HostKey, "converting to a template")
 	task, err := r.client.ConvertToTemplate(ctx, r.Host, existing.VMID)
 	if err == nil {
-		err = r.wait(ctx, r.client, task, r.durationKey(location.Storage))
+		err = r.wait(ctx, r.client, task)
 	}
 	if err != nil {
 		// A conversion that an earlier run started may have ended meanwhile.

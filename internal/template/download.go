@@ -105,7 +105,7 @@ func (r *hostReconciler) awaitDownload(ctx context.Context, location Location, t
 	progressCtx, stop := context.WithCancel(ctx)
 	left := make(chan bool, 1)
 	go func() { left <- r.watchDownload(progressCtx, task, from) }()
-	err := r.wait(ctx, r.client, task, r.durationKey(location.Images))
+	err := r.wait(ctx, r.client, task)
 	stop()
 	isUnresponsive := <-left
 	switch {

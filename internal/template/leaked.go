@@ -36,10 +36,10 @@ func (r *hostReconciler) checkStorages(vmid int, config proxmox.VMConfig) error 
 
 // waitDestroyed waits for a destroy, also if its generation is superseded meanwhile: the warnings
 // of the task name the disks that remain.
-func (r *hostReconciler) waitDestroyed(ctx context.Context, task proxmox.UPID, key string) (proxmox.TaskStatus, error) {
-	status, err := r.waitStatus(ctx, r.client, task, key)
+func (r *hostReconciler) waitDestroyed(ctx context.Context, task proxmox.UPID) (proxmox.TaskStatus, error) {
+	status, err := r.waitStatus(ctx, r.client, task)
 	if errors.Is(err, errSuperseded) {
-		return r.waitStatus(context.WithoutCancel(ctx), r.client, task, key)
+		return r.waitStatus(context.WithoutCancel(ctx), r.client, task)
 	}
 	return status, err
 }

@@ -166,7 +166,7 @@ func (r *hostReconciler) destroyVM(ctx context.Context, existing Existing) error
 	var status proxmox.TaskStatus
 	task, err := r.client.DestroyVM(ctx, r.Host, existing.VMID)
 	if err == nil {
-		status, err = r.waitDestroyed(ctx, task, r.durationKey(storageOf(existing)))
+		status, err = r.waitDestroyed(ctx, task)
 	}
 	switch {
 	case errors.Is(err, proxmox.ErrNotFound):

@@ -87,7 +87,7 @@ func (r *hostReconciler) startBuilder(ctx context.Context, location Location, vm
 	r.tracker.setStep(r.HostKey, fmt.Sprintf("booting builder VM %d", vmid))
 	task, err := r.client.StartVM(ctx, r.Host, vmid)
 	if err == nil {
-		err = r.wait(ctx, r.client, task, r.durationKey(location.Storage))
+		err = r.wait(ctx, r.client, task)
 	}
 	if err != nil && !errors.Is(err, proxmox.ErrRunning) && !errors.Is(err, errStillRunning) && !proxmox.IsTransient(err) {
 		r.tracker.releaseBuilder(r.HostKey)
@@ -155,7 +155,7 @@ func (r *hostReconciler) growDisk(ctx context.Context, location Location, existi
 	r.tracker.setStep(r.HostKey, fmt.Sprintf("growing the disk of builder VM %d", existing.VMID))
 	task, err := r.client.ResizeDisk(ctx, r.Host, existing.VMID, disk.Slot, size)
 	if err == nil {
-		err = r.wait(ctx, r.client, task, r.durationKey(location.Storage))
+		err = r.wait(ctx, r.client, task)
 	}
 	return explain(err, location, fmt.Sprintf("growing the disk of builder VM %d to spec.prepare.diskSize %s", existing.VMID, r.desired.Spec.Prepare.DiskSize), location.Storage)
 }

@@ -114,7 +114,7 @@ func (r *hostReconciler) stopBuilder(ctx context.Context, vmid int) error {
 	if err != nil {
 		return err
 	}
-	return r.wait(ctx, r.client, task, r.durationKey(""))
+	return r.wait(ctx, r.client, task)
 }
 
 // releaseBuilderVM stops a builder VM and deletes its boot drive before it is destroyed.

@@ -61,11 +61,10 @@ type Provider struct {
 
 	renderBootData RenderBootData
 
-	tracker   *tracker
-	absences  inventory.Absences
-	images    *keyed.Semaphore[string]
-	vmids     *vmidAllocator
-	durations *proxmox.Durations
+	tracker  *tracker
+	absences inventory.Absences
+	images   *keyed.Semaphore[string]
+	vmids    *vmidAllocator
 }
 
 // NewProvider returns a Provider without any recorded state.
@@ -73,7 +72,7 @@ func NewProvider(deps Deps) *Provider {
 	return &Provider{
 		clients: deps.Clients, inventory: deps.Inventory, clock: deps.Clock, kubeCluster: deps.KubeCluster, recorder: deps.Recorder, settings: deps.Settings,
 		renderBootData: deps.RenderBootData,
-		tracker:        newTracker(), images: keyed.NewSemaphore[string](1), vmids: newVMIDAllocator(deps.Settings.VMIDs, deps.Clock), durations: proxmox.NewDurations(),
+		tracker:        newTracker(), images: keyed.NewSemaphore[string](1), vmids: newVMIDAllocator(deps.Settings.VMIDs, deps.Clock),
 	}
 }
 
@@ -103,16 +102,16 @@ var errImageBusy = fmt.Errorf("downloading the image: %w", errStillRunning)
 
 // wait waits until a task ends and returns the task's error. It returns
 // errStillRunning after the task timeout.
-func (p *Provider) wait(ctx context.Context, c proxmox.Client, task proxmox.UPID, key string) error {
-	_, err := p.waitStatus(ctx, c, task, key)
+func (p *Provider) wait(ctx context.Context, c proxmox.Client, task proxmox.UPID) error {
+	_, err := p.waitStatus(ctx, c, task)
 	return err
 }
 
 // waitStatus waits like wait and also returns the status of a task that ended.
-func (p *Provider) waitStatus(ctx context.Context, c proxmox.Client, task proxmox.UPID, key string) (proxmox.TaskStatus, error) {
+func (p *Provider) waitStatus(ctx context.Context, c proxmox.Client, task proxmox.UPID) (proxmox.TaskStatus, error) {
 	waitCtx, cancel := context.WithTimeout(ctx, p.settings.TaskTimeout)
 	defer cancel()
-	status, err := proxmox.WaitTask(waitCtx, c, task, proxmox.WaitOptions{Durations: p.durations, Key: key, Clock: p.clock})
+	status, err := proxmox.WaitTask(waitCtx, c, task, proxmox.WaitOptions{Clock: p.clock})
 	switch {
 	case ctx.Err() != nil:
 		return proxmox.TaskStatus{}, context.Cause(ctx)

@@ -6,7 +6,6 @@ package template
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -292,9 +291,4 @@ func (p *Provider) unfinishedHosts(view inventory.View, desired Desired) []HostK
 // isWritten reports whether a Template has the desired settings.
 func (p *Provider) isWritten(desired Desired, e Existing) bool {
 	return e.Mark.Settings == desired.Settings && e.Mark.Hash == desired.Hash || p.tracker.hasWritten(e.Zone(), desired.Settings+"/"+desired.Hash)
-}
-
-// durationKey identifies tasks that take about the same time.
-func (r *hostReconciler) durationKey(storage string) string {
-	return fmt.Sprintf("%s/%s/%s", r.Region, r.Host, storage)
 }

@@ -85,7 +85,7 @@ func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Id
 		vm.Invalidate()
 	}
 	disk, _ := cfg.Drives().Boot()
-	if err := d.powerOff(ctx, c, vm, instance.DurationKey(id.Region, host, disk.Storage), options.shutdown); err != nil {
+	if err := d.powerOff(ctx, c, vm, options.shutdown); err != nil {
 		found, err := resultOf(err, id, host)
 		return cfg, found, err
 	}
@@ -169,7 +169,7 @@ func (d *Deleter) destroy(ctx context.Context, c proxmox.Client, vm *instance.Ve
 	task, err := vm.Destroy(ctx)
 	var status proxmox.TaskStatus
 	if err == nil {
-		status, err = d.deps.Tasks.Wait(ctx, c, task, instance.DurationKey(id.Region, host, storage))
+		status, err = d.deps.Tasks.Wait(ctx, c, task)
 	}
 	if errors.Is(err, proxmox.ErrRunning) {
 		// It was started in between: the next call stops it again.
@@ -200,7 +200,7 @@ func (a *attempt) shutdownTimeout(ctx context.Context) time.Duration {
 // powerOff shuts the guest down within the given time, or stops it if that is 0. Proxmox
 // stops a guest that takes longer. If powerOff takes longer than one Delete, the next one
 // waits for it.
-func (d *Deleter) powerOff(ctx context.Context, c proxmox.Client, vm *instance.VerifiedVM, key string, shutdown time.Duration) error {
+func (d *Deleter) powerOff(ctx context.Context, c proxmox.Client, vm *instance.VerifiedVM, shutdown time.Duration) error {
 	task := d.deps.Launches.Get(vm.ClaimUID).PowerOffTask
 	if task == "" || task.Host() != vm.Host { // the VM was moved from a Host that failed
 		var err error
@@ -209,7 +209,7 @@ func (d *Deleter) powerOff(ctx context.Context, c proxmox.Client, vm *instance.V
 		}
 		d.deps.Launches.RecordPowerOff(vm.ClaimUID, task)
 	}
-	_, err := d.deps.Tasks.Wait(ctx, c, task, key)
+	_, err := d.deps.Tasks.Wait(ctx, c, task)
 	if ctx.Err() == nil {
 		d.deps.Launches.RecordPowerOff(vm.ClaimUID, "")
 	}

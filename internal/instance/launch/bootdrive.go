@@ -38,8 +38,7 @@ func (a *attempt) ensureBootDrive(ctx context.Context) error {
 	}
 	task, err := a.client.UploadISO(ctx, a.intent.Host, a.intent.ISOStorage, a.id.BootDriveName(), image)
 	if err == nil {
-		key := instance.DurationKey(a.intent.Region, a.intent.Host, a.intent.ISOStorage)
-		_, err = a.deps.Tasks.WaitBeside(ctx, a.client, task, key, instance.TaskClone, a.durationKey())
+		_, err = a.deps.Tasks.Wait(ctx, a.client, task)
 	}
 	if err != nil {
 		return fmt.Errorf("uploading the boot drive to storage %s of host %s: %w", a.intent.ISOStorage, a.intent.Host, err)

@@ -204,14 +204,15 @@ func (a *attempt) cloneRequest() (proxmox.CloneRequest, error) {
 // waitCloned waits for the end of a clone task, and records it. If the status cannot be
 // read, the task may still run.
 func (a *attempt) waitCloned(ctx context.Context, task proxmox.UPID) error {
-	status, err := a.wait(ctx, task)
+	began := a.deps.Clock.Now()
+	status, err := a.deps.Tasks.Wait(ctx, a.client, task)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if errors.Is(err, context.DeadlineExceeded) && status.Running {
 		// The task continues; the deletion of the Claim cancels it.
 		took := a.deps.Settings.TaskTimeout
-		a.deps.Tasks.Durations.Observe(instance.TaskClone, a.durationKey(), proxmox.Observation{Took: took * 3 / 2})
+		a.stats.CloneTimes.observe(a.intent, took*3/2)
 		return failf(v1alpha1.EventCloneTooSlow, "cloning template %d on host %s takes longer than %s", a.intent.TemplateID, a.intent.TemplateHost, took)
 	}
 	if !status.Ended() && !errors.Is(err, proxmox.ErrNotFound) {
@@ -219,6 +220,7 @@ func (a *attempt) waitCloned(ctx context.Context, task proxmox.UPID) error {
 	}
 	a.deps.Launches.RecordCloneEnded(string(a.claim.UID))
 	if err == nil {
+		a.stats.CloneTimes.observe(a.intent, a.deps.Clock.Since(began))
 		return nil
 	}
 	return cloneError(fmt.Errorf("cloning template %d on host %s to VM %d: %w", a.intent.TemplateID, a.intent.TemplateHost, a.intent.VMID, err))

@@ -6,7 +6,6 @@ package launch
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -18,24 +17,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
-const (
-	// taskResize is the type of tasks that resize a disk.
-	taskResize = "resize"
-	// taskStart is the type of tasks that start a VM.
-	taskStart = "qmstart"
-	// quickResize is far below the ten seconds that Proxmox waits for a VM's lock.
-	quickResize = 2 * time.Second
-)
-
-// resize is the resize of a disk in progress; the zero value is none.
-type resize struct {
-	slot string
-	task proxmox.UPID
-}
-
 // ensureConfigured turns the clone into the desired VM: configuration, firewall, disk.
-// If resizes are known to be quick, the resize may still run when it returns.
-func (a *attempt) ensureConfigured(ctx context.Context, cfg proxmox.VMConfig) (resizing resize, err error) {
+func (a *attempt) ensureConfigured(ctx context.Context, cfg proxmox.VMConfig) error {
 	// Firewall rules are a separate file without the VM's lock, so they are written in
 	// parallel. An error does not cancel the other: a rule in flight would still be added,
 	// and the next attempt would add it twice.
@@ -54,18 +37,13 @@ func (a *attempt) ensureConfigured(ctx context.Context, cfg proxmox.VMConfig) (r
 		if err = a.growRetainedDisks(ctx); err != nil {
 			return err
 		}
-		if resizing, err = a.startResize(ctx, cfg); err != nil || a.resizesQuickly() {
-			return err
-		}
-		_, err = a.wait(ctx, resizing.task)
-		err, resizing = a.resizeError(resizing, err), resize{}
-		return err
+		return a.growBootDisk(ctx, cfg)
 	})
 	if err := group.Wait(); err != nil {
-		return resize{}, err
+		return err
 	}
 	a.reach(instance.PhaseConfigured)
-	return resizing, nil
+	return nil
 }
 
 // configure writes the configuration, and returns that of the clone as it was before.
@@ -119,35 +97,25 @@ func (a *attempt) configure(ctx context.Context) (proxmox.VMConfig, error) {
 	return cfg, a.client.UpdateVM(ctx, a.intent.Host, a.intent.VMID, change)
 }
 
-// startResize starts to resize the boot disk. It is separate from the configuration,
-// since a controller may stop between the two.
-func (a *attempt) startResize(ctx context.Context, cfg proxmox.VMConfig) (resize, error) {
+// growBootDisk resizes the boot disk. It is separate from the configuration, since a controller may stop
+// between the two. The start would wait for it too, but only for ten seconds.
+func (a *attempt) growBootDisk(ctx context.Context, cfg proxmox.VMConfig) error {
 	disk, ok := cfg.Drives().Boot()
 	if !ok || disk.SizeBytes >= a.intent.DiskBytes {
-		return resize{}, nil
-	}
-	task, err := a.client.ResizeDisk(ctx, a.intent.Host, a.intent.VMID, disk.Slot, a.intent.DiskBytes)
-	return resize{slot: disk.Slot, task: task}, err
-}
-
-// resizesQuickly reports whether resizes on the storage are known to be so quick that
-// the start can wait for the VM's lock.
-func (a *attempt) resizesQuickly() bool {
-	took := a.deps.Tasks.Durations.Learned(taskResize, a.durationKey())
-	return took > 0 && took < quickResize
-}
-
-// waitResized waits for a resize while the VM starts.
-func (a *attempt) waitResized(ctx context.Context, r resize) error {
-	_, err := a.deps.Tasks.WaitBeside(ctx, a.client, r.task, a.durationKey(), taskStart, a.durationKey())
-	return a.resizeError(r, err)
-}
-
-func (a *attempt) resizeError(r resize, err error) error {
-	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("growing disk %s of VM %d on host %s: %w", r.slot, a.intent.VMID, a.intent.Host, err)
+	return a.growDisk(ctx, disk.Slot, a.intent.DiskBytes)
+}
+
+func (a *attempt) growDisk(ctx context.Context, slot string, bytes int64) error {
+	task, err := a.client.ResizeDisk(ctx, a.intent.Host, a.intent.VMID, slot, bytes)
+	if err == nil {
+		_, err = a.deps.Tasks.Wait(ctx, a.client, task)
+	}
+	if err != nil {
+		return fmt.Errorf("growing disk %s of VM %d on host %s: %w", slot, a.intent.VMID, a.intent.Host, err)
+	}
+	return nil
 }
 
 // ensureFirewall writes the security groups of the class. If the VM was configured with other ones

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -94,33 +95,60 @@ type CloneTimes struct {
 	// Slow causes a warning, TooSlow makes a storage unavailable.
 	Slow, TooSlow time.Duration
 
-	durations *proxmox.Durations
-	clock     clock.PassiveClock
-	mu        sync.Mutex
-	// tooSlowSince by duration key.
-	tooSlowSince map[string]time.Time
+	clock clock.PassiveClock
+	mu    sync.Mutex
+	// measured by storage.
+	measured map[storage]cloneTime
 }
+
+type storage struct{ region, host, name string }
+
+// cloneTime is what was measured on a storage.
+type cloneTime struct {
+	// recent are the durations of the last clones, at most recentClones.
+	recent []time.Duration
+	// tooSlowSince is when the storage became unavailable; zero if it is available.
+	tooSlowSince time.Time
+}
+
+// recentClones is how many clones in a row must be slow to count: one may have waited for another.
+const recentClones = 3
 
 // NewCloneTimes returns a CloneTimes.
 func NewCloneTimes(deps instance.Deps) *CloneTimes {
 	return &CloneTimes{
 		Slow: deps.Settings.CloneSlowAfter, TooSlow: deps.Settings.CloneRefuseAfter,
-		durations: deps.Tasks.Durations, clock: deps.Clock, tooSlowSince: map[string]time.Time{},
+		clock: deps.Clock, measured: map[storage]cloneTime{},
 	}
 }
 
+// observe records how long the clone of a VM took.
+func (c *CloneTimes) observe(in instance.Intent, took time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := storage{in.Region, in.Host, in.Storage}
+	measured := c.measured[key]
+	measured.recent = append(slices.Clone(measured.recent), took)
+	measured.recent = measured.recent[max(0, len(measured.recent)-recentClones):]
+	c.measured[key] = measured
+}
+
 // Get returns how long a clone on a storage takes, as measured; zero if none was.
-func (c *CloneTimes) Get(region, host, storage string) time.Duration {
-	return c.durations.Learned(instance.TaskClone, instance.DurationKey(region, host, storage))
+func (c *CloneTimes) Get(region, host, name string) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if recent := c.measured[storage{region, host, name}].recent; len(recent) > 0 {
+		return slices.Min(recent)
+	}
+	return 0
 }
 
 // Evaluate compares the time of clones on a storage with core's timeouts: a refusal
 // explains why no VM can be launched there, a warning that clones are almost too slow.
 // After an hour the storage is tried again.
-func (c *CloneTimes) Evaluate(region, host, storage string) (refusal, warning string) {
-	took, key := c.Get(region, host, storage), instance.DurationKey(region, host, storage)
-	if took >= c.TooSlow && c.resetIfBackoffExpired(key) {
-		c.durations.Reset(instance.TaskClone, key)
+func (c *CloneTimes) Evaluate(region, host, name string) (refusal, warning string) {
+	took := c.Get(region, host, name)
+	if took >= c.TooSlow && c.resetIfBackoffExpired(storage{region, host, name}) {
 		took = 0
 	}
 	text := fmt.Sprintf("clones take about %s on this storage; Karpenter's timeout is 10m for a replacement and 15m for the registration of a node; "+
@@ -134,19 +162,20 @@ func (c *CloneTimes) Evaluate(region, host, storage string) (refusal, warning st
 	return "", ""
 }
 
-// resetIfBackoffExpired starts the backoff of a storage, or resets it and returns true if
+// resetIfBackoffExpired starts the backoff of a storage, or forgets its clones and returns true if
 // it has expired.
-func (c *CloneTimes) resetIfBackoffExpired(key string) bool {
+func (c *CloneTimes) resetIfBackoffExpired(key storage) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	since, ok := c.tooSlowSince[key]
-	if !ok {
-		c.tooSlowSince[key] = c.clock.Now()
+	measured := c.measured[key]
+	switch {
+	case measured.tooSlowSince.IsZero():
+		measured.tooSlowSince = c.clock.Now()
+		c.measured[key] = measured
+		return false
+	case c.clock.Since(measured.tooSlowSince) < slowCloneBackoff:
 		return false
 	}
-	if c.clock.Since(since) < slowCloneBackoff {
-		return false
-	}
-	delete(c.tooSlowSince, key)
+	delete(c.measured, key)
 	return true
 }

@@ -44,8 +44,9 @@ type Planner interface {
 
 // Stats are what the Launcher records about launches.
 type Stats struct {
-	Health  *Health
-	Metrics instance.Metrics
+	Health     *Health
+	CloneTimes *CloneTimes
+	Metrics    instance.Metrics
 }
 
 // New returns a Launcher.
@@ -246,15 +247,10 @@ func (a *attempt) run(ctx context.Context) error {
 			return err
 		}
 	}
-	resizing, err := a.ensureConfigured(ctx, cfg)
-	if err != nil {
+	if err := a.ensureConfigured(ctx, cfg); err != nil {
 		return err
 	}
-	// The start waits for the VM's lock, and so for the resize.
-	group, gctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return a.waitResized(gctx, resizing) })
-	group.Go(func() error { return a.ensureStarted(gctx) })
-	if err := group.Wait(); err != nil {
+	if err := a.ensureStarted(ctx); err != nil {
 		return err
 	}
 	if err := a.ensureHA(ctx); err != nil {
@@ -303,15 +299,6 @@ func (a *attempt) verifyOwner(cfg proxmox.VMConfig) error {
 		return fmt.Errorf("reading the ownership mark of VM %d on host %s: %w", a.intent.VMID, a.intent.Host, instance.ErrNewerVersion)
 	}
 	return failf(v1alpha1.EventVMIDTaken, "VM %d on host %s does not belong to this NodeClaim: %s", a.intent.VMID, a.intent.Host, why)
-}
-
-// wait waits for a task on the storage of the VM's disk.
-func (a *attempt) wait(ctx context.Context, task proxmox.UPID) (proxmox.TaskStatus, error) {
-	return a.deps.Tasks.Wait(ctx, a.client, task, a.durationKey())
-}
-
-func (a *attempt) durationKey() string {
-	return instance.DurationKey(a.intent.Region, a.intent.Host, a.intent.Storage)
 }
 
 func (a *attempt) reach(phase instance.Phase) {

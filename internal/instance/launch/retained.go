@@ -132,12 +132,8 @@ func (a *attempt) growRetainedDisks(ctx context.Context) error {
 		if i < 0 || drives[i].SizeBytes == 0 || drives[i].SizeBytes >= disk.GiB()<<30 {
 			continue
 		}
-		task, err := a.client.ResizeDisk(ctx, a.intent.Host, a.intent.VMID, drives[i].Slot, disk.GiB()<<30)
-		if err == nil {
-			_, err = a.wait(ctx, task)
-		}
-		if err != nil {
-			return a.resizeError(resize{slot: drives[i].Slot}, err)
+		if err := a.growDisk(ctx, drives[i].Slot, disk.GiB()<<30); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -32,7 +32,7 @@ func (a *attempt) ensureStarted(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = a.wait(ctx, task)
+	_, err = a.deps.Tasks.Wait(ctx, a.client, task)
 	if err == nil || errors.Is(err, proxmox.ErrRunning) {
 		return nil
 	}

@@ -49,7 +49,7 @@ func New(deps instance.Deps, types *instancetype.Provider, source boot.Source, m
 		Launches:   deps.Launches,
 	}
 	types.LimitCloneQueue(placement.CloneQueue{Slots: deps.Settings.CloneSlots, Limit: deps.Settings.CloneRefuseAfter, Duration: o.CloneTimes.Get})
-	o.Launcher = launch.New(deps, o.Planner, types, source, launch.Stats{Health: o.Health, Metrics: metrics})
+	o.Launcher = launch.New(deps, o.Planner, types, source, launch.Stats{Health: o.Health, CloneTimes: o.CloneTimes, Metrics: metrics})
 	o.Power, o.Updater = instance.NewPower(deps, o.VMs), instance.NewUpdater(deps, o.VMs)
 	return o
 }
