@@ -43,6 +43,8 @@ type PlaneOptions struct {
 	// NodeMonitorGracePeriod is how long a Node may miss heartbeats. Zero means kubeplane's
 	// default.
 	NodeMonitorGracePeriod time.Duration
+	// Audit records every API request in logs/audit.log.
+	Audit bool
 	// NodeAddress is an IP address of this machine at which Nodes reach the API server. If it
 	// is empty, the API server is reachable on loopback only.
 	NodeAddress string
@@ -77,6 +79,9 @@ func StartPlane(ctx context.Context, o PlaneOptions) (*Plane, error) {
 	}
 	ready := filepath.Join(o.Dir, "ready.json")
 	args := []string{"up", "--dir", filepath.Join(o.Dir, "plane"), "--ready-file", ready, "--exit-with-parent"}
+	if o.Audit {
+		args = append(args, "--audit")
+	}
 	if o.NodeMonitorGracePeriod > 0 {
 		args = append(args, "--node-monitor-grace-period", o.NodeMonitorGracePeriod.String())
 	}

@@ -90,7 +90,7 @@ type figures map[string]float64
 // measureScale returns the figures of the phases with that many nodes.
 func measureScale(t *testing.T, nodes int) map[string]figures {
 	t.Helper()
-	s := startScaled(t)
+	s := startScaled(t, false)
 	s.launch(nodes)
 	// Many reconciles are repeated after a certain time. Without a restart, that time would
 	// depend on how long the launches took.
@@ -113,7 +113,8 @@ func measureScale(t *testing.T, nodes int) map[string]figures {
 	return measured
 }
 
-func startScaled(t *testing.T) *scaled {
+// startScaled starts all. With audit, the API server records requests, and VMs get boot data.
+func startScaled(t *testing.T, audit bool) *scaled {
 	t.Helper()
 	s, dir, ctx := &scaled{t: t}, t.TempDir(), t.Context()
 	var err error
@@ -121,7 +122,7 @@ func startScaled(t *testing.T) *scaled {
 	testenv.Must(t, err)
 	t.Cleanup(s.proxmox.Close)
 	// The nodes send no heartbeats.
-	s.plane, err = harness.StartPlane(ctx, harness.PlaneOptions{Binary: os.Getenv("KUBEPLANE"), Dir: filepath.Join(dir, "kubernetes"), NodeMonitorGracePeriod: 24 * time.Hour})
+	s.plane, err = harness.StartPlane(ctx, harness.PlaneOptions{Binary: os.Getenv("KUBEPLANE"), Dir: filepath.Join(dir, "kubernetes"), NodeMonitorGracePeriod: 24 * time.Hour, Audit: audit})
 	testenv.Must(t, err)
 	t.Cleanup(s.plane.Stop)
 	testenv.Must(t, harness.InstallCRDs(ctx, s.plane.Client))
@@ -135,7 +136,9 @@ func startScaled(t *testing.T) *scaled {
 	kit, err := harness.NewKit("scale", s.plane.Server)
 	testenv.Must(t, err)
 	s.class = kit.Class
-	s.class.Spec.MetadataOptions = v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeNone}
+	if !audit {
+		s.class.Spec.MetadataOptions = v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeNone}
+	}
 	kit.Pool.Spec.Limits = nil
 	kit.Pool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration(karpv1.Never)
 	testenv.Must(t, kit.Apply(ctx, s.plane.Client))

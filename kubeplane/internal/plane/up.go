@@ -39,7 +39,7 @@ type Options struct {
 	FeatureGates string
 	// RuntimeConfig selects the served API versions; feature gates of alpha and beta APIs need theirs: api/beta=true.
 	RuntimeConfig string
-	// Audit records every request in logs/audit.log.
+	// Audit records every request in logs/audit.log, with what writes contain, except for Secrets and ConfigMaps.
 	Audit bool
 	// ServerIPs are further addresses that the API server's certificate is good for: it listens on loopback alone, but may
 	// be reached through something that forwards to it.
@@ -153,7 +153,11 @@ func (p *plane) writeFiles() error {
 	if !p.Audit {
 		return nil
 	}
-	const everyRequest = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n"
+	const everyRequest = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules: [{level: Metadata, resources: [{resources: [secrets, configmaps]}]}, {level: Metadata, verbs: [get, list, watch]}, {level: Request}]
+`
 	if err := os.WriteFile(p.home.auditPolicy(), []byte(everyRequest), 0o600); err != nil {
 		return fmt.Errorf("writing the audit policy: %w", err)
 	}
