@@ -137,11 +137,16 @@ func ReadIntent(claim *karpv1.NodeClaim) (Intent, bool) {
 // has no VM.
 func (d Deps) IntentOf(claim *karpv1.NodeClaim) (Intent, bool) {
 	in, ok := ReadIntent(claim)
-	if plan, planned := d.Launches.Plan(string(claim.UID)); ok && planned && plan.ProviderID() == in.ProviderID() {
+	plan, planned := d.Launches.Plan(string(claim.UID))
+	if planned = ok && planned && plan.ProviderID() == in.ProviderID(); planned {
 		in = plan
 		in.Known = true
 	}
-	return in.in(d.Inventory.View(), d.KubeCluster, claim), ok
+	in = in.in(d.Inventory.View(), d.KubeCluster, claim)
+	if planned && plan.ISOStorage == "" { // the cached configuration may be older than the cleanup
+		in.ISOStorage = ""
+	}
+	return in, ok
 }
 
 // IntentIn returns what a View and core's record show about a Claim's VM, for processes that launch

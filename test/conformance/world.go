@@ -187,7 +187,8 @@ func (w *world) startNode(ctx context.Context) (err error) {
 var featureGates = map[string]any{"nodeRepair": true, "capacityBuffer": true, "staticCapacity": true}
 
 func (w *world) installChart(ctx context.Context) error {
-	settings := map[string]any{"featureGates": featureGates}
+	// The suites wait a few minutes for the deletion of orphans.
+	settings := map[string]any{"featureGates": featureGates, "orphanGracePeriod": "1m"}
 	if !w.Kind.Large { // figures are those of the default types
 		settings["instanceTypesFile"], settings["vmSizePolicy"] = w.typesFile(), "Exact"
 	}

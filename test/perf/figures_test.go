@@ -61,14 +61,6 @@ func repeats(short, all int) int {
 // detects large regressions.
 const slack = 1.5
 
-// inRange reports whether a short run needs no further measurement.
-func inRange(t *testing.T, name string, value float64) bool {
-	t.Helper()
-	r, err := perf.FindRange(name)
-	testenv.Must(t, err)
-	return raceDetector || !long() && r.Contains(value, slack)
-}
-
 // checkCount records a count and fails if it is out of its range.
 func checkCount(t *testing.T, name string, value float64) {
 	t.Helper()
@@ -107,15 +99,6 @@ func representative(values []float64) float64 {
 		return sorted[len(sorted)/2]
 	}
 	return sorted[0]
-}
-
-// measure repeats a measurement of two figures and returns a representative value of each.
-func measure(times int, f func(i int) (a, b float64)) (a, b float64) {
-	as, bs := make([]float64, times), make([]float64, times)
-	for i := range times {
-		as[i], bs[i] = f(i)
-	}
-	return representative(as), representative(bs)
 }
 
 // p95 returns the 95th percentile in seconds.

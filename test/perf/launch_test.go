@@ -17,19 +17,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
 )
 
-// warmupLaunches is the number of launches after which the controller knows how long tasks
-// take.
-const warmupLaunches = 8
-
-// slowSpeed is slower than real time, which reduces the effect of load on the result, more so
-// in a long run.
-func slowSpeed() float64 {
-	if long() {
-		return speed(0.15)
-	}
-	return speed(0.5)
-}
-
 // speed returns the speed to measure times with. With the race detector they are not checked.
 func speed(measured float64) float64 {
 	if raceDetector {
@@ -56,65 +43,14 @@ func timeStep(t *testing.T, env *lab.Env, p *lab.Process, step, class, name stri
 	}
 }
 
-func deleteClaim(t *testing.T, env *lab.Env, p *lab.Process, name string) {
-	t.Helper()
-	env.DeleteClaim(name)
-	for range 100 {
-		if err := p.RunStep(lab.StepDelete, name); err != nil && (long() || !proxmox.IsTransient(err)) {
-			t.Fatalf("deleting %s: %v", name, err)
-		}
-		if len(env.Claims()) == 0 {
-			return
-		}
-	}
-	t.Fatalf("%s was not deleted", name)
-}
-
-// countCalls returns the number of calls since ResetRequests. In a short run, all polls of a task
-// count as one, and lists of tasks, which poll several at once, do not count: load on the machine
-// delays tasks, so the controller polls more often.
-func countCalls(sim *pvesim.Simulator) float64 {
-	polled := map[string]bool{}
-	calls := 0
-	for _, r := range sim.Requests() {
-		switch {
-		case !long() && strings.HasSuffix(r.Template, "/tasks/{upid}/status"):
-			polled[r.Path] = true
-		case !long() && r.Template == "/nodes/{node}/tasks":
-		default:
-			calls++
-		}
-	}
-	return float64(calls + len(polled))
-}
-
-func TestCallsPerNode(t *testing.T) {
-	t.Parallel()
-	env := lab.New(t, lab.Options{Speed: 5})
-	p := env.StartProcess(lab.ProcessOptions{Quiet: true})
-	lifecycle := func(i int) (launch, del float64) {
-		name := fmt.Sprintf("pool-%d", i)
-		env.Sim.ResetRequests()
-		timeStep(t, env, p, lab.StepLaunch, env.Class.Name, name)
-		launch = countCalls(env.Sim)
-		// In production, a poll has seen the VM by the time it is deleted.
-		testenv.Must(t, p.Refresh())
-		env.Sim.ResetRequests()
-		deleteClaim(t, env, p, name)
-		return launch, countCalls(env.Sim)
-	}
-	measure(warmupLaunches, lifecycle)
-	launch, del := measure(repeats(3, 7), lifecycle)
-	checkCount(t, "calls per launch", launch)
-	checkCount(t, "calls per delete", del)
-}
-
 // TestIdleCalls checks that an idle controller sends few calls, regardless of the number of VMs. TestScale measures more.
 func TestIdleCalls(t *testing.T) {
 	t.Parallel()
 	env := lab.New(t, lab.Options{Hosts: 10, Scenario: largeHosts})
 	p := env.StartProcess(lab.ProcessOptions{})
-	launchAll(t, env, p, "idle", 20)
+	for i := range 20 {
+		timeStep(t, env, p, lab.StepLaunch, env.Class.Name, fmt.Sprint("idle-", i))
+	}
 	p.Run()
 	// The controllers still clean up after the launches, for longer on a busy machine, and read recent changes once more.
 	for range 20 {
@@ -127,6 +63,13 @@ func TestIdleCalls(t *testing.T) {
 	}
 	if calls := len(env.Sim.Requests()) / 2; calls > 8 {
 		t.Errorf("found %d calls per minute, want at most 8: %v", calls, env.Sim.RequestCounts())
+	}
+}
+
+// largeHosts gives each host capacity for ten VMs.
+func largeHosts(s *pvesim.Scenario) {
+	for i := range s.Hosts {
+		s.Hosts[i].Cores, s.Hosts[i].Memory = 64, 256*pvesim.GiB
 	}
 }
 
@@ -153,87 +96,4 @@ func withStorage(kind, profile string) func(*pvesim.Scenario) {
 			}
 		}
 	}
-}
-
-// storageProfiles are the latency profiles of the simulator with a storage type that uses them.
-// "go test" measures only the first.
-var storageProfiles = []struct{ name, kind string }{
-	{"nvme-lvmthin", "lvmthin"}, {"zfs", "zfspool"}, {"ceph", "rbd"}, {"hdd-dir", "dir"}, {"ssd-dir", "dir"},
-}
-
-// forEachProfile runs a test for each storage profile.
-func forEachProfile(t *testing.T, speed float64, test func(l *lifecycle, profile string)) {
-	t.Helper()
-	for _, profile := range storageProfiles[:repeats(1, len(storageProfiles))] {
-		t.Run(profile.name, func(t *testing.T) {
-			t.Parallel() // they mostly wait
-			scenario := func(s *pvesim.Scenario) { largeHosts(s); withStorage(profile.kind, profile.name)(s) }
-			l := &lifecycle{t: t, env: lab.New(t, lab.Options{Speed: speed, Scenario: scenario})}
-			l.restart()
-			test(l, profile.name)
-		})
-	}
-}
-
-// lifecycle times launches and deletes relative to Proxmox's own tasks.
-type lifecycle struct {
-	t     *testing.T
-	env   *lab.Env
-	p     *lab.Process
-	tasks *observer
-}
-
-// restart starts a process that has not learned any durations.
-func (l *lifecycle) restart() {
-	if l.p != nil {
-		l.p.Kill()
-	}
-	l.p = l.env.StartProcess(lab.ProcessOptions{Quiet: true, Client: func(c proxmox.Client) proxmox.Client { l.tasks = observe(c); return l.tasks }})
-}
-
-// run launches and deletes a NodeClaim and returns how many times as long as its critical path
-// each took.
-func (l *lifecycle) run(name string) (launch, del float64) {
-	l.t.Helper()
-	took := timeStep(l.t, l.env, l.p, lab.StepLaunch, l.env.Class.Name, name)
-	path := l.tasks.criticalPath()
-	// In production, a poll has seen the VM by the time it is deleted.
-	testenv.Must(l.t, l.p.Refresh())
-	began := time.Now()
-	deleteClaim(l.t, l.env, l.p, name)
-	deleted := time.Since(began)
-	launch, del = took.Seconds()/path.Seconds(), deleted.Seconds()/l.tasks.deletePath().Seconds()
-	l.t.Logf("%s: %s, critical path %s, ratio %.3f; deleted in %s, ratio %.3f", name,
-		took.Round(time.Millisecond), path.Round(time.Millisecond), launch, deleted.Round(time.Millisecond), del)
-	return launch, del
-}
-
-// TestLaunchTime compares the time from a NodeClaim to its started VM, and that of its
-// deletion, with the duration of Proxmox's own tasks for each type of storage.
-func TestLaunchTime(t *testing.T) {
-	t.Parallel()
-	forEachProfile(t, slowSpeed(), func(l *lifecycle, profile string) {
-		launchName, deleteName := "launch over critical path, "+profile, "delete over critical path, "+profile
-		for i := range warmupLaunches {
-			l.run(fmt.Sprint("warmup-", i))
-		}
-		var launches, deletes []float64
-		for i := range repeats(4, 5) {
-			launch, del := l.run(fmt.Sprint("pool-", i))
-			launches, deletes = append(launches, launch), append(deletes, del)
-			if inRange(l.t, launchName, launch) && inRange(l.t, deleteName, slices.Min(deletes)) {
-				break
-			}
-		}
-		checkTime(l.t, launchName, representative(launches))
-		checkTime(l.t, deleteName, representative(deletes))
-		if !long() {
-			return
-		}
-		first, _ := measure(3, func(i int) (float64, float64) {
-			l.restart()
-			return l.run(fmt.Sprint("first-", i))
-		})
-		checkTime(l.t, "first launch over critical path, "+profile, first)
-	})
 }

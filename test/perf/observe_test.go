@@ -12,7 +12,7 @@ import (
 )
 
 // taskPollInterval is how often the observer polls a task.
-const taskPollInterval = 5 * time.Millisecond
+const taskPollInterval = 10 * time.Millisecond
 
 // observer is a Proxmox client that measures how long tasks take, independent of when the
 // controller notices their end.

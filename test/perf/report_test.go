@@ -66,7 +66,7 @@ func TestUpdateResults(t *testing.T) {
 	page, err := perf.Page(results)
 	testenv.Must(t, err)
 	for _, row := range []string{
-		"| calls per launch | 11.7 | at most 12 | `make bench BENCH=TestCalls\\|TestBurst` |\n",
+		"| calls per launch | 11.7 | at most 8 | `make bench BENCH=TestCalls\\|TestBurst` |\n",
 		"| calls per delete | 7 | at most 8 | `make bench` |\n",
 		"| calls per delete in a burst | not measured | at most 8 | – |\n",
 	} {

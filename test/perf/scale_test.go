@@ -212,7 +212,7 @@ func (s *scaled) register(ctx context.Context, claim *karpv1.NodeClaim) error {
 		Spec:       corev1.NodeSpec{ProviderID: claim.Status.ProviderID, Taints: []corev1.Taint{karpv1.UnregisteredNoExecuteTaint}},
 	}
 	if err := s.plane.Client.Create(ctx, node); err != nil {
-		return err
+		return client.IgnoreAlreadyExists(err) // a guest with boot data joins itself
 	}
 	stored := node.DeepCopy()
 	node.Status = corev1.NodeStatus{

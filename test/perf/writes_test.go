@@ -82,7 +82,7 @@ func (s *scaled) writes(since int64) map[string]int {
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var event auditEvent
-		if err := json.Unmarshal(lines.Bytes(), &event); err != nil || !strings.HasPrefix(event.UserAgent, "controller/") {
+		if err := json.Unmarshal(lines.Bytes(), &event); err != nil || !strings.HasPrefix(event.UserAgent, "karpenter/") {
 			continue // a line that is being written, or of another client
 		}
 		switch event.Verb {

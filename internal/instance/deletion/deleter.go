@@ -11,7 +11,9 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/utils/lru"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -32,13 +34,19 @@ type Deleter struct {
 	absences  inventory.Absences
 	// orphans holds the unfinishedOrphan of orphans by the UID of the Claim.
 	orphans sync.Map
+	// deleted has the UIDs of Claims whose VM is confirmed deleted: core calls Delete again if its next
+	// write of the Claim fails.
+	deleted *cache.Expiring
 	// clones caches the names of the disks that failed clones created, by UPID.
 	clones *lru.Cache
 }
 
+// deletedRetention is longer than core takes for a write.
+const deletedRetention = 10 * time.Minute
+
 // New returns a Deleter.
 func New(deps instance.Deps, tokens *bootdata.Tokens) *Deleter {
-	return &Deleter{deps: deps, tokens: tokens, clones: lru.New(cachedClones)}
+	return &Deleter{deps: deps, tokens: tokens, clones: lru.New(cachedClones), deleted: cache.NewExpiringWithClock(deps.Clock)}
 }
 
 // Delete deletes a Claim's VM and all that was created for it. It is idempotent and
@@ -51,6 +59,9 @@ func (d *Deleter) Delete(ctx context.Context, claim *karpv1.NodeClaim) (deleted 
 	target, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
 	if err != nil {
 		return true, nil // without a providerID of ours there is no VM
+	}
+	if _, known := d.deleted.Get(claim.UID); known {
+		return true, nil
 	}
 	unlimited := ctx
 	ctx, cancel := context.WithTimeout(ctx, d.deps.Settings.OperationTimeout)
@@ -66,7 +77,9 @@ func (d *Deleter) Delete(ctx context.Context, claim *karpv1.NodeClaim) (deleted 
 		return a.deleteUnconfigured(unlimited, cause)
 	}
 	a.intent, _ = d.deps.IntentOf(claim)
-	deleted, err = a.run(ctx)
+	if deleted, err = a.run(ctx); deleted {
+		d.deleted.Set(claim.UID, nil, deletedRetention)
+	}
 	if cause, ok := errors.AsType[*instance.BlockedError](err); ok && a.isUnreachable(cause) {
 		return a.deleteUnreachable(unlimited, cause)
 	}
