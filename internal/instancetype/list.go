@@ -4,7 +4,6 @@
 package instancetype
 
 import (
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -37,9 +36,6 @@ type list struct {
 	// unlisted are the labels of Nodes that no zone has, by variant.
 	unlisted [][]nodeLabels
 	types    []*cloudprovider.InstanceType
-	damper   flapDamper
-	// lastReserved is when the ledger last reserved something, by region.
-	lastReserved map[string]time.Time
 
 	used atomic.Int64 // Unix seconds
 }
@@ -57,7 +53,7 @@ func (p *Provider) currentList(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool st
 	p.mu.RLock()
 	l := p.lists[key]
 	p.mu.RUnlock()
-	if !p.isCurrent(l, p.deps.Inventory.View(), c, now) {
+	if !p.isCurrent(l, p.deps.Inventory.View(), c) {
 		l = p.refreshList(key, c)
 	}
 	l.used.Store(now.Unix())
@@ -65,20 +61,19 @@ func (p *Provider) currentList(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool st
 }
 
 // isCurrent reports whether the list was computed from the current state.
-func (p *Provider) isCurrent(l *list, view inventory.View, c classInput, now time.Time) bool {
+func (p *Provider) isCurrent(l *list, view inventory.View, c classInput) bool {
 	return l != nil && l.inventory == view.Generation && l.unavailableGeneration == p.unavailable.expire() && l.nodesGeneration == p.nodes.generation.Load() &&
-		l.input.equal(c) && now.UnixNano() < l.damper.next
+		l.input.equal(c)
 }
 
 // refreshList computes a NodeClass's list; concurrent callers share it. The state is
-// read under the lock, so lists only get newer: the View of a caller may be outdated by
-// now, and must not count as the loss of an offering.
+// read under the lock, so lists only get newer.
 func (p *Provider) refreshList(key listKey, c classInput) *list {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	view, unavailableGeneration, nodesGeneration, now := p.deps.Inventory.View(), p.unavailable.expire(), p.nodes.generation.Load(), p.deps.Clock.Now()
 	before := p.lists[key]
-	if p.isCurrent(before, view, c, now) {
+	if p.isCurrent(before, view, c) {
 		return before
 	}
 	l := p.computeList(key, before, view, c)
@@ -97,16 +92,8 @@ func (p *Provider) refreshList(key listKey, c classInput) *list {
 // computeList computes a list. Unchanged types keep their objects, and with them
 // Karpenter's caches.
 func (p *Provider) computeList(key listKey, before *list, view inventory.View, c classInput) *list {
-	now := p.deps.Clock.Now()
-	l := &list{params: p.deps.CPULayouts.withPinningSupport(newOfferingParams(view, key, c), view), damper: flapDamper{next: math.MaxInt64}, lastReserved: map[string]time.Time{}}
-	for _, z := range l.params.zones {
-		l.lastReserved[z.Region] = view.LastReserved(z.Region)
-	}
-	if before != nil {
-		l.damper = before.damper.carryOver(now)
-	}
-	keep := before != nil && before.params.equal(l.params)
-	wasAvailable, index := before.wasAvailable(l.params), before.index()
+	l := &list{params: p.deps.CPULayouts.withPinningSupport(newOfferingParams(view, key, c), view)}
+	keep, index := before != nil && before.params.equal(l.params), before.index()
 	shared := sync.OnceValue(func() sharedRequirements { return newSharedRequirements(l.params, l.variants, p.deps.PCIResources) })
 	l.variants = p.variants(l.params)
 	unlistedLabels := p.unlistedLabels(l.params)
@@ -114,16 +101,6 @@ func (p *Provider) computeList(key listKey, before *list, view inventory.View, c
 	for _, v := range l.variants {
 		available := p.availability(view, l, v)
 		n, listed := index[v.Name]
-		for z := range available {
-			was := available[z]
-			if listed {
-				was = wasAvailable(n, z, available[z])
-			}
-			if was && !available[z] && p.isOwnFill(view, before, l.params, l.params.zones[z], v.Name) {
-				continue
-			}
-			available[z] = l.damper.isAvailable(offeringKey{l.params.zones[z].Zone, v.Name}, was, available[z], now)
-		}
 		unlisted := unlistedLabels(v.Type)
 		l.unlisted = append(l.unlisted, unlisted)
 		if keep && listed && before.hasOfferings(n, available, unlisted) {
@@ -155,24 +132,6 @@ func (l *list) isContained(v variant, zone int) bool {
 		}
 	}
 	return false
-}
-
-// wasAvailable returns a function that reports whether a type was available in a zone
-// before. For a zone that was not listed before it returns fits.
-func (l *list) wasAvailable(now offeringParams) func(instanceType, zone int, fits bool) bool {
-	if l == nil {
-		return func(_, _ int, fits bool) bool { return fits }
-	}
-	if len(now.zones) == len(l.params.zones) && slices.EqualFunc(now.zones, l.params.zones, func(a, b zone) bool { return a.Zone == b.Zone }) {
-		return func(instanceType, zone int, _ bool) bool { return l.available[instanceType][zone] }
-	}
-	return func(instanceType, zone int, fits bool) bool {
-		n, ok := l.params.index[now.zones[zone].Zone]
-		if !ok {
-			return fits
-		}
-		return l.available[instanceType][n]
-	}
 }
 
 // index returns the position of each type by its name.

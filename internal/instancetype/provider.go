@@ -174,7 +174,7 @@ func (p *Provider) unavailableReason(l *list, v variant, z zone) string {
 	if n := slices.IndexFunc(l.params.zones, func(other zone) bool { return other.Zone == z.Zone }); v.exact && n >= 0 && l.isContained(v, n) {
 		return "a larger instance type is available, and VMs get the part of it that they need"
 	}
-	return l.damper.losses[offeringKey{z.Zone, v.Name}].reason(p.deps.Clock.Now())
+	return ""
 }
 
 // CheckCapacity returns nil if any offering of the NodeClass is available. Otherwise it

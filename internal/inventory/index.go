@@ -22,8 +22,6 @@ type index struct {
 	reservedBytes map[diskKey]int64
 	// queuedClones counts the VMs that are not cloned or configured yet.
 	queuedClones map[diskKey]int
-	// lastReserved is the time of the newest Reservation by region.
-	lastReserved map[string]time.Time
 	// reservedAddresses are claim UIDs by address.
 	reservedAddresses map[netip.Addr]string
 	failovers         map[failoverKey]func() *Failover
@@ -60,7 +58,6 @@ func newIndex(v View, settings Settings) *index {
 		nodePoolVMs:       map[string]map[hostKey]int{},
 		reservedBytes:     map[diskKey]int64{},
 		queuedClones:      map[diskKey]int{},
-		lastReserved:      map[string]time.Time{},
 		reservedAddresses: map[netip.Addr]string{},
 		failovers:         map[failoverKey]func() *Failover{},
 	}
@@ -177,9 +174,6 @@ func isConclusive(failure error) bool {
 // addReservation counts a Reservation.
 func (x *index) addReservation(r Reservation, v View) {
 	x.vmids[vmidKey{r.Region, r.VMID}] = struct{}{}
-	if r.CreatedAt.After(x.lastReserved[r.Region]) {
-		x.lastReserved[r.Region] = r.CreatedAt
-	}
 	for _, addr := range r.Addresses {
 		x.reservedAddresses[addr] = r.ClaimUID
 	}

@@ -222,15 +222,6 @@ func (v View) OtherNodePoolHost(region, host, nodePool string) string {
 	return found
 }
 
-// LastReserved returns when the newest Reservation of a region was made; zero if it has
-// none.
-func (v View) LastReserved(region string) time.Time {
-	if v.index == nil {
-		return time.Time{}
-	}
-	return v.index.lastReserved[region]
-}
-
 // Storage returns the state of a storage of a Host. It returns false if the Snapshot
 // does not list it.
 func (v View) Storage(region, host, storage string) (StorageState, bool) {
