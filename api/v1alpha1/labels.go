@@ -43,13 +43,6 @@ const (
 	// AnnotationHostMaintenanceSince is the time (RFC 3339) since when the Host of the VM is in maintenance. It is removed when the
 	// maintenance ends.
 	AnnotationHostMaintenanceSince = Group + "/host-maintenance-since"
-	// AnnotationHostOffline is "HOST since TIME" while the Host of the VM is offline, as reported in the event HostOffline. It is
-	// removed when the Host returns.
-	AnnotationHostOffline = Group + "/host-offline"
-	// AnnotationVMProblem is why the VM is not running, as reported in the last event about it. It is removed when the VM runs.
-	AnnotationVMProblem = Group + "/vm-problem"
-	// AnnotationDrift is what drifted, as reported in the event DriftDetected. It is removed when the Claim is not drifted any more.
-	AnnotationDrift = Group + "/drift"
 	// AnnotationRebootOperation is the last reboot that Karpenter requested. It is recorded before the VM is reset.
 	AnnotationRebootOperation = Group + "/reboot-operation"
 )

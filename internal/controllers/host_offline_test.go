@@ -11,13 +11,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/offline"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 func offlineController(w *testenv.Env, kube client.Client) *offline.Controller {
-	return offline.NewController(kube, w.Instances.VMs, w.Inventory, w.Events)
+	return offline.NewController(kube, w.Instances.VMs, w.Instances.Launches, w.Inventory, w.Events)
 }
 
 func offlineReconcile(w *testenv.Env, claim *karpv1.NodeClaim) time.Duration {
@@ -38,23 +37,19 @@ func TestOfflineReconcile(t *testing.T) {
 		offlineReconcile(w, here)
 		offlineReconcile(w, elsewhere)
 	}
-	annotation := func() string { return testenv.Reload(w, here).Annotations[v1alpha1.AnnotationHostOffline] }
+	reported := func() string { return w.Instances.Launches.Reported(string(here.UID), "offline") }
+	reconcileAll()
 
 	w.Expect(w.Sim.HostDown("pve2", "noroute")).To(Succeed())
-	w.Eventually(annotation).Should(HavePrefix("pve2 since "))
+	w.Eventually(reported).Should(HavePrefix("pve2 since "))
 	w.Eventually(w.Events.Reasons).WithArguments(node).Should(Equal([]string{"HostOffline"}))
 	w.Expect(w.Events.Messages("HostOffline")).To(HaveEach(MatchRegexp(
 		`^Host pve2 in region region-1 is offline since \S+Z, and the VM on it is unreachable; .* delete its NodeClaim$`)))
-	before := annotation()
 	reconcileAll()
-	w.Clock.Advance(time.Minute) // the inventory after the restart has a later time
-	w.Restart(true)
-	reconcileAll()
-	w.Expect(annotation()).To(Equal(before), "a restart changes nothing")
 	w.Expect(w.Events.Reasons(here)).To(Equal([]string{"HostOffline"}), "one event per change")
 
 	w.Expect(w.Sim.HostUp("pve2")).To(Succeed())
-	w.Eventually(annotation).Should(BeEmpty())
+	w.Eventually(reported).Should(BeEmpty())
 	w.Eventually(w.Events.Reasons).WithArguments(node).Should(Equal([]string{"HostOffline", "HostOnline"}))
 	w.Expect(w.Events.Reasons(here)).To(Equal([]string{"HostOffline", "HostOnline"}))
 	w.Expect(w.Events.Messages("HostOnline")).To(HaveEach(MatchRegexp(`^Host pve2 in region region-1 is online again; it was offline since \S+Z$`)))
@@ -62,12 +57,22 @@ func TestOfflineReconcile(t *testing.T) {
 }
 
 // The VM was migrated by HA: VMMigrated reports it. Then the Cluster does not respond, so nothing is known about its Hosts.
+// A new leader does not report what it finds.
 func TestReconcileUnreported(t *testing.T) {
 	testenv.With(testenv.NoPolling(), testenv.Hosts(2)).Test(t, func(w *testenv.Env, _ *testenv.Process) {
 		claim := w.Launched("a", w.Class(), testenv.OnHost("pve2"))
-		w.Annotate(claim, map[string]string{v1alpha1.AnnotationHostOffline: "pve1 since 2026-11-16T00:00:00Z"})
+		w.Instances.Launches.Report(string(claim.UID), "offline", "pve1 since 2026-11-16T00:00:00Z")
 		w.Expect(offlineReconcile(w, claim)).To(BeZero())
-		w.Expect(testenv.Reload(w, claim).Annotations).NotTo(HaveKey(v1alpha1.AnnotationHostOffline))
+		w.Expect(w.Instances.Launches.Reported(string(claim.UID), "offline")).To(BeEmpty())
+		w.Expect(w.Sim.HostDown("pve2", "noroute")).To(Succeed())
+		w.Restart(true)
+		w.Eventually(func() bool {
+			w.Refresh()
+			host, _ := w.Inventory.View().Host(testenv.Region, "pve2")
+			return host.OfflineSince.IsZero()
+		}).Should(BeFalse())
+		w.Expect(offlineReconcile(w, claim)).To(BeZero())
+		w.Expect(w.Events.Reasons(claim)).To(BeEmpty())
 		w.Disconnect()
 		for range 2 {
 			w.Expect(w.Inventory.RefreshAll(w.Context())).NotTo(Succeed())

@@ -23,7 +23,7 @@ import (
 const waits = "DriftWaitingForCapacity"
 
 func newDriftEventsController(w *testenv.Env, kube client.Client) *driftevents.Controller {
-	return driftevents.NewController(kube, w.Instances.Planner, w.Events, w.Clock, w.CloudProvider().DescribeDrift)
+	return driftevents.NewController(kube, w.Instances.Planner, w.Instances.Launches, w.Events, w.Clock, w.CloudProvider().DescribeDrift)
 }
 
 // driftEventsReconcile reconciles a claim as a controller does that was started just now.
@@ -39,9 +39,10 @@ func created(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) (*karpv1.NodeClai
 	return claim, w.Node(claim)
 }
 
-// setDrifted sets the condition of core.
+// setDrifted sets the condition of core, on a claim that the controller has seen without it.
 func setDrifted(w *testenv.Env, claim *karpv1.NodeClaim, reason string) {
 	w.T.Helper()
+	driftEventsReconcile(w, claim)
 	testenv.ModifyStatus(w, claim, func(c *karpv1.NodeClaim) {
 		c.StatusConditions().SetTrueWithReason(karpv1.ConditionTypeDrifted, reason, reason)
 	})
@@ -57,7 +58,7 @@ func resized(class *v1alpha1.ProxmoxNodeClass, size string) string {
 }
 
 func drift(w *testenv.Env, claim *karpv1.NodeClaim) string {
-	return w.Stored(claim).Annotations[v1alpha1.AnnotationDrift]
+	return w.Instances.Launches.Reported(string(claim.UID), "drift")
 }
 
 // Core's controller sets the condition.
@@ -73,6 +74,7 @@ func TestDriftEventsDrift(t *testing.T) {
 			return testenv.WithCoreOptions(coredisruption.NewController(clock.RealClock{}, kube, w.CloudProvider()))
 		},
 	)
+	driftEventsReconcile(w, claim)
 	resize(w, class, "60G")
 	annotation := func() string { return drift(w, claim) }
 	w.Eventually(annotation).Should(Equal(resized(class, "60G")))
@@ -102,7 +104,9 @@ func TestDriftReportedOnce(t *testing.T) {
 			want = append(want, message, message)
 			w.Expect(w.Events.Messages(v1alpha1.EventDriftDetected)).To(Equal(want))
 		}
-		w.Expect(w.Events.Reasons(claim)).To(HaveLen(2), "one event per change, also after a restart")
+		w.Restart(true)
+		driftEventsReconcile(w, claim)
+		w.Expect(w.Events.Reasons(claim)).To(HaveLen(2), "one event per change, and a new leader repeats none")
 		w.Expect(w.Events.Reasons(node)).To(HaveLen(2))
 	})
 }

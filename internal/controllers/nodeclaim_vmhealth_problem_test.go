@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -34,7 +33,7 @@ func TestReportStoppedAndRestarted(t *testing.T) {
 	})
 }
 
-// A VM that stays stopped is reported once, also after a restart of the controller.
+// A VM that stays stopped is reported once.
 func TestReportStoppedOnce(t *testing.T) {
 	vmHealthSimulated(t, testenv.With(), func(w *health, claim *karpv1.NodeClaim) {
 		node, vmid := w.Node(claim), w.Intent(claim).VMID
@@ -44,7 +43,7 @@ func TestReportStoppedOnce(t *testing.T) {
 				w.restart()
 				w.reconcile()
 			}
-			return w.Stored(claim).Annotations[v1alpha1.AnnotationVMProblem]
+			return w.Instances.Launches.Reported(string(claim.UID), "problem")
 		}
 		w.ApplySettings(excluded)
 		w.PowerOff(claim)

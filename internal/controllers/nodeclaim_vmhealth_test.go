@@ -44,7 +44,7 @@ func vmHealthSimulated(t *testing.T, setup testenv.Setup, test func(w *health, c
 // restart replaces the controller.
 func (w *health) restart() {
 	w.controller = vmhealth.NewController(vmhealth.Deps{
-		Kube: w.Kube, VMs: w.Instances.VMs, Power: w.Instances.Power, Planner: w.Instances.Planner, Recorder: w.Events, Clock: w.Clock,
+		Kube: w.Kube, VMs: w.Instances.VMs, Power: w.Instances.Power, Planner: w.Instances.Planner, Launches: w.Instances.Launches, Recorder: w.Events, Clock: w.Clock,
 		PollInterval: time.Second, Timeout: 15 * time.Second, Restarts: vmhealth.RestartPolicy{Backoff: time.Minute, Limit: 4, ReplacementMaxFraction: 0.5},
 	})
 }

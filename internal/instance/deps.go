@@ -101,9 +101,15 @@ func JoinedAt(claim *karpv1.NodeClaim) (at time.Time, joined bool) {
 }
 
 // Annotate sets annotations of a Claim and changes nothing else, however old the given
-// Claim is. It fails if the Claim was recreated with the same name.
+// Claim is. An empty value removes one. It fails if the Claim was recreated with the same name.
 func Annotate(ctx context.Context, kube client.Client, claim *karpv1.NodeClaim, values map[string]string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": claim.UID, "annotations": values}})
+	annotations := map[string]any{}
+	for key, value := range values {
+		if annotations[key] = value; value == "" {
+			annotations[key] = nil
+		}
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": claim.UID, "annotations": annotations}})
 	if err != nil {
 		return fmt.Errorf("annotating NodeClaim %s: %w", claim.Name, err)
 	}

@@ -5,6 +5,7 @@ package instance
 
 import (
 	"maps"
+	"reflect"
 	"sync"
 	"time"
 
@@ -38,6 +39,8 @@ type LaunchState struct {
 	// host is the Host that the VM was last seen on, and hostSince since when.
 	host      string
 	hostSince time.Time
+	// reported is what was last reported about the Claim, by subject.
+	reported map[string]string
 	// PowerOffTask is the stop or shutdown of the guest that a delete started.
 	PowerOffTask proxmox.UPID
 }
@@ -97,7 +100,7 @@ func (t *LaunchTracker) RecordStarted(uid string) {
 func (t *LaunchTracker) RecordCompleted(uid, host string, now time.Time) {
 	t.RecordHost(uid, host, now)
 	t.update(uid, func(s *LaunchState) {
-		*s = LaunchState{CompletedAt: now, plan: s.plan, resumed: s.resumed, cloneRequested: true, progress: s.progress, host: s.host, hostSince: s.hostSince}
+		s.CompletedAt, s.Started, s.cloneRequested, s.clonePending, s.cloneTask, s.failingSince = now, false, true, false, "", time.Time{}
 	})
 }
 
@@ -164,6 +167,27 @@ func (t *LaunchTracker) RecordFailed(uid string, now time.Time) (since time.Time
 	return since
 }
 
+// Report records what is to be reported about a Claim under a subject. It returns what was recorded
+// before, and whether that differs. The first record is no change: what a new leader finds was reported.
+func (t *LaunchTracker) Report(uid, subject, state string) (before string, changed bool) {
+	t.update(uid, func(s *LaunchState) {
+		was, known := s.reported[subject]
+		before, changed = was, known && was != state
+		if s.reported == nil {
+			s.reported = map[string]string{}
+		}
+		s.reported[subject] = state
+	})
+	return before, changed
+}
+
+// Reported returns what was last reported about a Claim under a subject.
+func (t *LaunchTracker) Reported(uid, subject string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.byClaim[uid].reported[subject]
+}
+
 // Host returns the Host that a VM was last seen on; empty if this process did not see it.
 func (t *LaunchTracker) Host(uid string) string { return t.Get(uid).host }
 
@@ -210,7 +234,7 @@ func (t *LaunchTracker) RecordPowerOff(uid string, task proxmox.UPID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.byClaim[uid]
-	if s.PowerOffTask = task; s == (LaunchState{}) {
+	if s.PowerOffTask = task; reflect.ValueOf(s).IsZero() {
 		delete(t.byClaim, uid) // of an orphan
 		return
 	}

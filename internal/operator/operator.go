@@ -278,7 +278,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 			Kube: kube, VMs: o.Instances.VMs, Inventory: o.Inventory, Recorder: o.EventRecorder, Clock: clock.RealClock{},
 			Policy: opts.HostMaintenancePolicy, Timeout: opts.HostMaintenanceTimeout,
 		}),
-		offline.NewController(kube, o.Instances.VMs, o.Inventory, o.EventRecorder),
+		offline.NewController(kube, o.Instances.VMs, o.Instances.Launches, o.Inventory, o.EventRecorder),
 		power.NewController(power.Deps{
 			Clients: o.clients, Inventory: o.Inventory, KubeCluster: o.kubeID, Store: o.powerStore(), Recorder: o.EventRecorder, Clock: o.Clock,
 			Registerer: crmetrics.Registry, PendingTemplates: func(ctx context.Context) (map[inventory.HostName][]string, error) {
@@ -287,7 +287,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		}),
 		registration.NewController(kube, o.EventRecorder, o.Clock),
 		nodecapacity.NewController(kube, o.Types, o.Instances.VMs, o.Inventory, o.EventRecorder),
-		driftevents.NewController(kube, o.Instances.Planner, o.EventRecorder, clock.RealClock{}, o.CloudProvider.DescribeDrift),
+		driftevents.NewController(kube, o.Instances.Planner, o.Instances.Launches, o.EventRecorder, clock.RealClock{}, o.CloudProvider.DescribeDrift),
 		terminatefirst.NewController(terminatefirst.Deps{
 			Kube: kube, Cluster: cluster, Inventory: o.Inventory, Types: o.Types, Recorder: o.EventRecorder, Clock: o.Clock,
 			CloudProvider: func(types *instancetype.Provider) corecloudprovider.CloudProvider {
@@ -298,7 +298,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		inplace.NewController(kube, o.Instances.Updater, o.EventRecorder),
 		reachability.NewController(kube, o.Instances.VMs, o.EventRecorder),
 		vmhealth.NewController(vmhealth.Deps{
-			Kube: kube, VMs: o.Instances.VMs, Power: o.Instances.Power, Planner: o.Instances.Planner, Recorder: o.EventRecorder, Clock: clock.RealClock{},
+			Kube: kube, VMs: o.Instances.VMs, Power: o.Instances.Power, Planner: o.Instances.Planner, Launches: o.Instances.Launches, Recorder: o.EventRecorder, Clock: clock.RealClock{},
 			PollInterval: opts.ProxmoxPollInterval, Timeout: opts.OperationTimeout, Restarts: opts.RestartPolicy(),
 		}),
 		garbagecollection.NewController(garbagecollection.Deps{

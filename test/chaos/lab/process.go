@@ -148,7 +148,7 @@ func (p *Process) newControllers(defaults *operator.Options, timeout time.Durati
 	})
 	p.cleanup = bootstrapcleanup.NewController(p.Instances.Deleter, discarded)
 	p.health = vmhealth.NewController(vmhealth.Deps{
-		Kube: p.kube, VMs: p.Instances.VMs, Power: p.Instances.Power, Planner: p.Instances.Planner, Recorder: discarded, Clock: clock,
+		Kube: p.kube, VMs: p.Instances.VMs, Power: p.Instances.Power, Planner: p.Instances.Planner, Launches: p.Instances.Launches, Recorder: discarded, Clock: clock,
 		PollInterval: pollInterval, Timeout: timeout, Restarts: defaults.RestartPolicy(),
 	})
 	rules := defaults.OrphanRules()

@@ -97,14 +97,13 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{RequeueAfter: retryUnavailable}, nil
 	}
 	if host.Maintenance == "" || c.deps.Policy != PolicyDrain {
-		_, err := c.report().Record(ctx, claim, v1alpha1.AnnotationHostMaintenanceSince, "")
-		return report.Result(err)
+		return reconcile.Result{}, c.annotate(ctx, claim, "")
 	}
 	since, err := time.Parse(time.RFC3339, claim.Annotations[v1alpha1.AnnotationHostMaintenanceSince])
 	if err != nil {
 		since = c.deps.Clock.Now()
-		if _, err := c.report().Record(ctx, claim, v1alpha1.AnnotationHostMaintenanceSince, since.UTC().Format(time.RFC3339)); err != nil {
-			return report.Result(err)
+		if err := c.annotate(ctx, claim, since.UTC().Format(time.RFC3339)); err != nil {
+			return reconcile.Result{}, err
 		}
 		log.FromContext(ctx).Info("draining node of a host in maintenance", "NodeClaim", klog.KObj(claim), "region", host.Region, "host", host.Name, "reason", host.Maintenance)
 		c.report().Publish(ctx, claim, corev1.EventTypeNormal, v1alpha1.EventHostInMaintenance, c.drainMessage(host, since))
@@ -122,6 +121,14 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{RequeueAfter: retryUnavailable}, nil
 	}
 	return reconcile.Result{}, c.deleteClaim(ctx, claim, host, since)
+}
+
+// annotate records since when the Host of a Claim is in maintenance; empty if it is not.
+func (c *Controller) annotate(ctx context.Context, claim *karpv1.NodeClaim, since string) error {
+	if claim.Annotations[v1alpha1.AnnotationHostMaintenanceSince] == since {
+		return nil
+	}
+	return client.IgnoreNotFound(instance.Annotate(ctx, c.deps.Kube, claim, map[string]string{v1alpha1.AnnotationHostMaintenanceSince: since}))
 }
 
 func (c *Controller) report() report.Reporter {

@@ -34,13 +34,14 @@ const retryInterval = 30 * time.Second
 // Controller reports Hosts that go offline and return.
 type Controller struct {
 	reporter  report.Reporter
+	launches  *instance.LaunchTracker
 	vms       *instance.Provider
 	inventory *inventory.Inventory
 }
 
 // NewController returns a Controller.
-func NewController(kube client.Client, vms *instance.Provider, inv *inventory.Inventory, recorder events.Recorder) *Controller {
-	return &Controller{reporter: report.Reporter{Kube: kube, Recorder: recorder}, vms: vms, inventory: inv}
+func NewController(kube client.Client, vms *instance.Provider, launches *instance.LaunchTracker, inv *inventory.Inventory, recorder events.Recorder) *Controller {
+	return &Controller{reporter: report.Reporter{Kube: kube, Recorder: recorder}, vms: vms, launches: launches, inventory: inv}
 }
 
 // Register registers the Controller.
@@ -52,8 +53,7 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// offlineSince returns since when a Host is offline, as the annotation contains it; empty
-// if it is online.
+// offlineSince returns which Host is offline and since when; empty if it is online.
 func offlineSince(host inventory.HostState) string {
 	if host.OfflineSince.IsZero() || host.Sleep != "" {
 		return ""
@@ -63,23 +63,19 @@ func offlineSince(host inventory.HostState) string {
 
 const separator = " since "
 
-// Reconcile records on one Claim whether its Host is offline, and reports a change. While
-// the Cluster is unavailable nothing is known about the Host, and the record remains.
+// Reconcile reports whether the Host of one Claim went offline or returned. While the Cluster is
+// unavailable nothing is known about the Host.
 func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	if !instance.IsOurs(claim) {
+	if !instance.IsOurs(claim) || !claim.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil
 	}
 	host, known := c.vms.HostOf(claim)
 	if !known || c.vms.IsUnavailable(claim) {
 		return reconcile.Result{RequeueAfter: retryInterval}, nil
 	}
-	name, since, wasOffline := strings.Cut(claim.Annotations[v1alpha1.AnnotationHostOffline], separator)
 	state := offlineSince(host)
-	if wasOffline && name == host.Name && state != "" {
-		// After a restart the inventory has a later time.
-		return reconcile.Result{}, nil
-	}
-	changed, err := c.reporter.Record(ctx, claim, v1alpha1.AnnotationHostOffline, state)
+	before, changed := c.launches.Report(string(claim.UID), "offline", state)
+	name, since, _ := strings.Cut(before, separator)
 	switch {
 	case changed && state != "":
 		c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, v1alpha1.EventHostOffline, fmt.Sprintf(
@@ -88,5 +84,5 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	case changed && name == host.Name: // otherwise the VM was migrated
 		c.reporter.Publish(ctx, claim, corev1.EventTypeNormal, v1alpha1.EventHostOnline, fmt.Sprintf("Host %s in region %s is online again; it was offline since %s", host.Name, host.Region, since))
 	}
-	return report.Result(err)
+	return reconcile.Result{}, nil
 }

@@ -47,6 +47,9 @@ const (
 	eventInterval = 15 * time.Minute
 )
 
+// subject of what is reported about a Claim.
+const subject = "drift"
+
 // Describe describes what differs for a reason of the cloud provider.
 type Describe func(context.Context, *karpv1.NodeClaim, cloudprovider.DriftReason) string
 
@@ -54,55 +57,46 @@ type Describe func(context.Context, *karpv1.NodeClaim, cloudprovider.DriftReason
 type Controller struct {
 	kube     client.Client
 	planner  *plan.Planner
+	launches *instance.LaunchTracker
 	recorder events.Recorder
 	clock    clock.PassiveClock
 	describe Describe
 }
 
 // NewController returns a Controller.
-func NewController(kube client.Client, planner *plan.Planner, recorder events.Recorder, c clock.PassiveClock, d Describe) *Controller {
-	return &Controller{kube: kube, planner: planner, recorder: recorder, clock: c, describe: d}
+func NewController(kube client.Client, planner *plan.Planner, launches *instance.LaunchTracker, recorder events.Recorder, c clock.PassiveClock, d Describe) *Controller {
+	return &Controller{kube: kube, planner: planner, launches: launches, recorder: recorder, clock: c, describe: d}
 }
 
-// isDrifted reports whether a Claim of our NodeClasses is drifted and not being deleted.
-// It must not change the object, which belongs to the cache.
-func isDrifted(o client.Object) bool {
-	claim, ok := o.(*karpv1.NodeClaim)
-	return ok && instance.IsOurs(o) && claim.DeletionTimestamp.IsZero() &&
-		claim.StatusConditions(status.WithObservedOnly()).Get(karpv1.ConditionTypeDrifted).IsTrue()
-}
-
-// isReported reports whether the drift of a Claim was reported.
-func isReported(o client.Object) bool {
-	_, reported := o.GetAnnotations()[v1alpha1.AnnotationDrift]
-	return reported
+// isDrifted reports whether a Claim is drifted. It must not change the object, which belongs to the
+// cache.
+func isDrifted(claim *karpv1.NodeClaim) bool {
+	return claim.StatusConditions(status.WithObservedOnly()).Get(karpv1.ConditionTypeDrifted).IsTrue()
 }
 
 // Register registers the Controller.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
 		Named("nodeclaim.driftevents.proxmox").
-		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.Or(predicate.NewPredicateFuncs(isDrifted), predicate.NewPredicateFuncs(isReported)))).
+		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(instance.IsOurs))).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
 // Reconcile reports why a Node is drifted, and why it is not replaced while there is no
 // capacity for its replacement.
 func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	if !claim.DeletionTimestamp.IsZero() {
+	if !instance.IsOurs(claim) || !claim.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil
 	}
 	if !isDrifted(claim) {
-		_, err := c.reporter().Record(ctx, claim, v1alpha1.AnnotationDrift, "")
-		return report.Result(err)
+		c.launches.Report(string(claim.UID), subject, "")
+		return reconcile.Result{}, nil
 	}
 	pool, class := &karpv1.NodePool{}, &v1alpha1.ProxmoxNodeClass{}
 	if err := c.kube.Get(ctx, types.NamespacedName{Name: claim.Labels[karpv1.NodePoolLabelKey]}, pool); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if err := c.reportDrift(ctx, claim, pool); err != nil {
-		return report.Result(err)
-	}
+	c.reportDrift(ctx, claim, pool)
 	since := c.clock.Since(claim.StatusConditions().Get(karpv1.ConditionTypeDrifted).LastTransitionTime.Time)
 	if since < reportDelay {
 		return reconcile.Result{RequeueAfter: reportDelay - since}, nil
@@ -126,26 +120,20 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	return reconcile.Result{RequeueAfter: checkInterval}, nil
 }
 
-func (c *Controller) reporter() report.Reporter {
-	return report.Reporter{Kube: c.kube, Recorder: c.recorder}
-}
-
 // reportDrift reports what drifted, once per change.
-func (c *Controller) reportDrift(ctx context.Context, claim *karpv1.NodeClaim, pool *karpv1.NodePool) error {
+func (c *Controller) reportDrift(ctx context.Context, claim *karpv1.NodeClaim, pool *karpv1.NodePool) {
 	reason := cloudprovider.DriftReason(claim.StatusConditions().Get(karpv1.ConditionTypeDrifted).Reason)
 	message := "Node is drifted (" + string(reason) + ")"
 	detail := cmp.Or(describe(claim, pool, reason), c.describe(ctx, claim, reason))
 	switch {
 	case detail != "":
 		message += ": " + detail
-	case strings.HasPrefix(claim.Annotations[v1alpha1.AnnotationDrift], message):
-		return nil // unknown for now, for example until its Cluster was polled after a restart
+	case strings.HasPrefix(c.launches.Reported(string(claim.UID), subject), message):
+		return // unknown for now, for example while its Cluster is not available
 	}
-	changed, err := c.reporter().Record(ctx, claim, v1alpha1.AnnotationDrift, message)
-	if changed {
-		c.reporter().Publish(ctx, claim, corev1.EventTypeNormal, v1alpha1.EventDriftDetected, message+"; Karpenter replaces it within the disruption budgets of its NodePool")
+	if _, changed := c.launches.Report(string(claim.UID), subject, message); changed {
+		report.Reporter{Kube: c.kube, Recorder: c.recorder}.Publish(ctx, claim, corev1.EventTypeNormal, v1alpha1.EventDriftDetected, message+"; Karpenter replaces it within the disruption budgets of its NodePool")
 	}
-	return err
 }
 
 // replacement returns the Claim that core would launch for the pods of a Node; false if

@@ -47,6 +47,7 @@ type Deps struct {
 	VMs      *instance.Provider
 	Power    *instance.Power
 	Planner  *plan.Planner
+	Launches *instance.LaunchTracker
 	Recorder events.Recorder
 	Clock    clock.Clock
 	// Interval is how often Claims and VMs are compared; the poll interval.

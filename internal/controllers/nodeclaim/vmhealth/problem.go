@@ -8,8 +8,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/klog/v2"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -18,20 +16,16 @@ import (
 
 // reportProblem reports why a VM is not running, unless that was the last report about it.
 func (c *Controller) reportProblem(ctx context.Context, claim *karpv1.NodeClaim, reason, message string) {
-	if c.record(ctx, claim, message) {
+	if _, changed := c.record(claim, message); changed {
 		c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, reason, message)
 	}
 }
 
-// record records what is wrong with a VM; empty if it runs. It reports whether that is new.
-// A failure, such as a Claim that changed in the meantime, is retried with the next poll.
-func (c *Controller) record(ctx context.Context, claim *karpv1.NodeClaim, problem string) bool {
-	// A start that hangs uses up the time of the comparison.
-	changed, err := c.reporter.Record(context.WithoutCancel(ctx), claim, v1alpha1.AnnotationVMProblem, problem)
-	if err != nil {
-		log.FromContext(ctx).V(1).Info("recording the state of a VM failed, retrying", "NodeClaim", klog.KObj(claim), "cause", err.Error())
-	}
-	return changed
+// record records what is wrong with a VM; empty if it runs. It returns what was before, and whether
+// that differs. A new leader reports a problem that it finds.
+func (c *Controller) record(claim *karpv1.NodeClaim, problem string) (before string, changed bool) {
+	before, _ = c.deps.Launches.Report(string(claim.UID), "problem", problem)
+	return before, before != problem
 }
 
 // reportStopped reports a stopped VM that is being started.
@@ -54,20 +48,16 @@ func pausedMessage(vm instance.VM) string {
 // reportStarted reports a VM that was started, and that it was stopped, unless the stop was
 // reported before.
 func (c *Controller) reportStarted(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM) {
-	reported := claim.Annotations[v1alpha1.AnnotationVMProblem] != ""
-	if !reported {
+	if before, _ := c.record(claim, ""); before == "" {
 		c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, v1alpha1.EventVMStopped, stoppedMessage(vm, "Karpenter"))
 	}
-	// If the record cannot be removed now, reportRunning does it and emits the event.
-	if c.record(ctx, claim, "") || !reported {
-		c.reporter.Publish(ctx, claim, corev1.EventTypeNormal, v1alpha1.EventVMRestarted, fmt.Sprintf("VM %d was found stopped on host %s and was started again", vm.VMID, vm.Host))
-	}
+	c.reporter.Publish(ctx, claim, corev1.EventTypeNormal, v1alpha1.EventVMRestarted, fmt.Sprintf("VM %d was found stopped on host %s and was started again", vm.VMID, vm.Host))
 }
 
 // reportRunning reports a VM that was started by another user, by HA, or by a start that
 // took long.
 func (c *Controller) reportRunning(ctx context.Context, claim *karpv1.NodeClaim, vm instance.VM) {
-	if c.record(ctx, claim, "") {
+	if _, changed := c.record(claim, ""); changed {
 		c.reporter.Publish(ctx, claim, corev1.EventTypeNormal, v1alpha1.EventVMRestarted, fmt.Sprintf("VM %d is running again on host %s", vm.VMID, vm.Host))
 	}
 }

@@ -76,7 +76,7 @@ func (c *Controller) reportMissingBlocked(ctx context.Context, region string, cl
 	reported := false
 	for _, claim := range claims {
 		// Without the numbers: they change often, and each change would be written to all Claims.
-		if c.record(ctx, claim, "the VM does not exist, and too many VMs in region "+region+" do not exist to replace it") {
+		if _, changed := c.record(claim, "the VM does not exist, and too many VMs in region "+region+" do not exist to replace it"); changed {
 			c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, v1alpha1.EventReplacementBlocked, message)
 			reported = true
 		}
