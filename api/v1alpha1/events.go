@@ -211,8 +211,6 @@ const (
 	DriftImage = "ImageDrift"
 	// DriftBootData means that the content of the Secrets that boot data is made of changed.
 	DriftBootData = "BootDataChanged"
-	// DriftHostChanged means that the VM was migrated, so its zone label is wrong.
-	DriftHostChanged = "HostChanged"
 	// DriftHostInMaintenance means that the Host of the VM is in maintenance.
 	DriftHostInMaintenance = "HostInMaintenance"
 	// DriftHostOffline means that the Host of the VM is offline for longer than host-drift-after.

@@ -50,8 +50,6 @@ type Deps struct {
 	Clock    clock.PassiveClock
 	// BootDataHash reads the Secrets of a class and returns the hash of its boot data.
 	BootDataHash func(context.Context, *v1alpha1.ProxmoxNodeClass) (string, error)
-	// MigratedDriftAfter is how long after a migration a Node drifts; 0 = never.
-	MigratedDriftAfter time.Duration
 	// HostDriftAfter is how long after its Host went offline a Node drifts; 0 = never.
 	HostDriftAfter time.Duration
 	// DrainMaintenance makes the Nodes of a Host in maintenance drift.

@@ -47,9 +47,6 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 	if c.hasBootDataChanged(ctx, claim, class) {
 		return v1alpha1.DriftBootData, nil
 	}
-	if since, moved := c.deps.VMs.MigratedSince(claim); moved && c.deps.MigratedDriftAfter > 0 && c.deps.Clock.Since(since) > c.deps.MigratedDriftAfter {
-		return v1alpha1.DriftHostChanged, nil
-	}
 	return c.hostDrift(claim), nil
 }
 

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
@@ -36,9 +35,6 @@ func (c *CloudProvider) DescribeDrift(ctx context.Context, claim *karpv1.NodeCla
 	case v1alpha1.DriftBootData:
 		return fmt.Sprintf("the content of the boot data Secrets of ProxmoxNodeClass %s changed, its hash from %q to %q",
 			class.Name, claim.Annotations[v1alpha1.AnnotationBootDataHash], class.Status.BootDataHash)
-	case v1alpha1.DriftHostChanged:
-		host, _ := c.deps.VMs.HostOf(claim)
-		return fmt.Sprintf("the VM was migrated from host %q, which is its zone label, to %q", claim.Labels[corev1.LabelTopologyZone], host.Name)
 	case v1alpha1.DriftHostInMaintenance, v1alpha1.DriftHostOffline, v1alpha1.DriftHostExcluded:
 		states := map[cloudprovider.DriftReason]string{
 			v1alpha1.DriftHostInMaintenance: "in maintenance", v1alpha1.DriftHostOffline: "offline", v1alpha1.DriftHostExcluded: "excluded by settings",

@@ -107,27 +107,6 @@ func TestIsDriftedImage(t *testing.T) {
 	})
 }
 
-func TestIsDriftedHostChanged(t *testing.T) {
-	testenv.With(testenv.NoPolling(), testenv.Hosts(2)).Test(t, func(w *testenv.Env, _ *testenv.Process) {
-		delayed := w.CloudProvider(func(d *cloudprovider.Deps) { d.MigratedDriftAfter = 10 * time.Minute })
-		claim := w.Launched("a", w.Class())
-		in := w.Intent(claim)
-		w.Expect(w.Sim.MigrateGuest(in.VMID, testenv.OtherHost(in.Host))).To(Succeed())
-		w.Refresh()
-		vms, err := w.Instances.VMs.List()
-		w.Expect(err).NotTo(HaveOccurred())
-		w.Expect(vms).To(HaveLen(1), "a migrated VM is still found")
-		w.Instances.VMs.RecordHost(vms[0])
-
-		w.Expect(drift(w, delayed, claim)).To(BeEmpty(), "it may go back")
-		w.Clock.Advance(11 * time.Minute)
-		w.Expect(drift(w, delayed, claim)).To(Equal(v1alpha1.DriftHostChanged))
-		w.Expect(delayed.DescribeDrift(w.Context(), claim, v1alpha1.DriftHostChanged)).To(Equal(fmt.Sprintf(
-			"the VM was migrated from host %q, which is its zone label, to %q", in.Host, testenv.OtherHost(in.Host))))
-		w.Expect(drift(w, w.CloudProvider(), claim)).To(BeEmpty(), "disabled")
-	})
-}
-
 func TestIsDriftedHostOutOfService(t *testing.T) {
 	setup := testenv.With(testenv.NoPolling(), testenv.Hosts(2), testenv.Scenario(func(s *pvesim.Scenario) { s.Version = "9.2" }))
 	setup.Test(t, func(w *testenv.Env, _ *testenv.Process) {

@@ -195,8 +195,7 @@ func TestMigratedVM(t *testing.T) {
 			w.Expect(w.Sim.MigrateGuest(in.VMID, host)).To(Succeed())
 			w.poll()
 			w.poll()
-			_, migrated := w.Instances.VMs.MigratedSince(claim)
-			w.Expect(migrated).To(Equal(host == target))
+			w.Expect(w.Instances.Launches.Host(string(claim.UID))).To(Equal(host))
 		}
 		w.Expect(w.Events.Reasons(claim)).To(Equal([]string{"VMMigrated", "VMMigrated"}), "each one is reported once")
 	})

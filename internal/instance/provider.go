@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -206,14 +205,7 @@ func (p *Provider) MayExist(claim *karpv1.NodeClaim) bool {
 
 // RecordHost records the Host that a VM is on, and reports whether it was seen on another one before.
 func (p *Provider) RecordHost(vm VM) (moved bool) {
-	return p.deps.Launches.RecordHost(vm.ClaimUID, vm.Host, p.deps.Clock.Now())
-}
-
-// MigratedSince returns since when a Claim's VM is on another Host than its zone label
-// shows, as far as this process knows; false if it is not.
-func (p *Provider) MigratedSince(claim *karpv1.NodeClaim) (time.Time, bool) {
-	state := p.deps.Launches.Get(string(claim.UID))
-	return state.hostSince, state.host != "" && state.host != claim.Labels[corev1.LabelTopologyZone]
+	return p.deps.Launches.RecordHost(vm.ClaimUID, vm.Host)
 }
 
 // IsLaunched reports whether the launch of a Claim's VM has ended.

@@ -36,9 +36,8 @@ type LaunchState struct {
 	CompletedAt time.Time
 	// progress of the launch; nil before its first step.
 	progress *Progress
-	// host is the Host that the VM was last seen on, and hostSince since when.
-	host      string
-	hostSince time.Time
+	// host is the Host that the VM was last seen on.
+	host string
 	// reported is what was last reported about the Claim, by subject.
 	reported map[string]string
 	// PowerOffTask is the stop or shutdown of the guest that a delete started.
@@ -98,7 +97,7 @@ func (t *LaunchTracker) RecordStarted(uid string) {
 
 // RecordCompleted records the end of the launch on a Host.
 func (t *LaunchTracker) RecordCompleted(uid, host string, now time.Time) {
-	t.RecordHost(uid, host, now)
+	t.RecordHost(uid, host)
 	t.update(uid, func(s *LaunchState) {
 		s.CompletedAt, s.Started, s.cloneRequested, s.clonePending, s.cloneTask, s.failingSince = now, false, true, false, "", time.Time{}
 	})
@@ -115,12 +114,10 @@ func (t *LaunchTracker) RecordCleanedUp(uid string) {
 }
 
 // RecordHost records the Host that a VM is on, and reports whether it was on another one before.
-func (t *LaunchTracker) RecordHost(uid, host string, now time.Time) (moved bool) {
+func (t *LaunchTracker) RecordHost(uid, host string) (moved bool) {
 	t.update(uid, func(s *LaunchState) {
-		if s.host != host {
-			moved = s.host != ""
-			s.host, s.hostSince = host, now
-		}
+		moved = s.host != "" && s.host != host
+		s.host = host
 	})
 	return moved
 }

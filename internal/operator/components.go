@@ -24,11 +24,11 @@ func (o *Options) InstanceSettings() instance.Settings {
 		CloneSlots:            o.ProxmoxCloneSlots,
 		TaskTimeout:           o.ProxmoxTaskTimeout,
 		LaunchRetryTimeout:    o.LaunchRetryTimeout,
-		StaticCapacityTimeout: o.StaticCapacityTimeout,
-		OperationTimeout:      o.OperationTimeout,
+		StaticCapacityTimeout: staticCapacityTimeout,
+		OperationTimeout:      operationTimeout,
 		ShutdownTimeout:       o.ShutdownTimeout,
 		HostRemovedAfter:      o.HostRemovedAfter,
-		CloneSlowAfter:        o.CloneSlowAfter,
+		CloneSlowAfter:        cloneSlowAfter,
 		CloneRefuseAfter:      o.CloneRefuseAfter,
 	}
 }
@@ -37,7 +37,7 @@ func (o *Options) InstanceSettings() instance.Settings {
 func (o *Options) TemplateSettings() template.Settings {
 	return template.Settings{
 		VMIDs:            placement.Range{From: o.ProxmoxTemplateVMID, To: o.ProxmoxTemplateVMIDMax, Exclude: o.ProxmoxExcludedVMIDs},
-		Builds:           o.TemplateBuilds,
+		Builds:           templateBuilds,
 		TaskTimeout:      o.ProxmoxTaskTimeout,
 		GracePeriod:      o.TemplateGracePeriod,
 		HostRemovedAfter: o.HostRemovedAfter,
@@ -53,7 +53,7 @@ func (o *Options) Pricing() instancetype.Pricing {
 
 // FailureBackoff returns the backoff of offerings after failed launches.
 func (o *Options) FailureBackoff() backoff.Exponential {
-	return backoff.Exponential{Initial: o.LaunchFailureBackoff, Max: o.LaunchFailureBackoffMax}
+	return backoff.Exponential{Initial: o.LaunchFailureBackoff, Max: 10 * o.LaunchFailureBackoff}
 }
 
 // minReplacementMaxFraction is the minimum of the fraction of VMs that are replaced: a host that failed can
@@ -63,7 +63,7 @@ const minReplacementMaxFraction = 0.5
 // RestartPolicy returns the limits for starting stopped VMs.
 func (o *Options) RestartPolicy() vmhealth.RestartPolicy {
 	fraction := instance.SafetyThreshold(max(o.OrphanDeletionMaxFraction, minReplacementMaxFraction))
-	return vmhealth.RestartPolicy{Backoff: o.RestartBackoff, Limit: o.RestartLimit, ReplacementMaxFraction: fraction}
+	return vmhealth.RestartPolicy{Backoff: restartBackoff, Limit: restartLimit, ReplacementMaxFraction: fraction}
 }
 
 // RepairTolerations returns the delays of node repair.

@@ -229,7 +229,7 @@ func (o *Operator) addProviders(ctx context.Context, clients map[string]proxmox.
 	o.CloudProvider = cloudprovider.New(cloudprovider.Deps{
 		Kube: o.GetClient(), VMs: o.Instances.VMs, Planner: o.Instances.Planner, Deleter: o.Instances.Deleter, Power: o.Instances.Power,
 		Types: o.Types, Recorder: o.EventRecorder, Clock: clock.RealClock{}, BootDataHash: o.boot.Hash,
-		MigratedDriftAfter: opts.MigratedDriftAfter, HostDriftAfter: opts.HostDriftAfter, DrainMaintenance: opts.HostMaintenancePolicy == maintenance.PolicyDrain,
+		HostDriftAfter: opts.HostDriftAfter, DrainMaintenance: opts.HostMaintenancePolicy == maintenance.PolicyDrain,
 		CapacityBuffers: coreoptions.FromContext(ctx).FeatureGates.CapacityBuffer,
 		Repair:          opts.RepairTolerations(), ReplacementMaxFraction: opts.RestartPolicy().ReplacementMaxFraction,
 	})
@@ -299,7 +299,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		reachability.NewController(kube, o.Instances.VMs, o.EventRecorder),
 		vmhealth.NewController(vmhealth.Deps{
 			Kube: kube, VMs: o.Instances.VMs, Power: o.Instances.Power, Planner: o.Instances.Planner, Launches: o.Instances.Launches, Recorder: o.EventRecorder, Clock: clock.RealClock{},
-			PollInterval: opts.ProxmoxPollInterval, Timeout: opts.OperationTimeout, Restarts: opts.RestartPolicy(),
+			PollInterval: opts.ProxmoxPollInterval, Timeout: operationTimeout, Restarts: opts.RestartPolicy(),
 		}),
 		garbagecollection.NewController(garbagecollection.Deps{
 			Kube: kube, Reader: o.uncached, VMs: o.Instances.VMs, Deleter: o.Instances.Deleter, Planner: o.Instances.Planner, Inventory: o.Inventory,

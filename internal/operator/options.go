@@ -44,7 +44,6 @@ type Options struct {
 	ProxmoxExcludedVMIDs   []int
 	ProxmoxTemplateVMID    int
 	ProxmoxTemplateVMIDMax int
-	TemplateBuilds         int
 	TemplateGracePeriod    time.Duration
 
 	// VMMemoryOverheadPercent is nil if it is not set.
@@ -62,23 +61,16 @@ type Options struct {
 	ProxmoxDialTimeout     time.Duration
 	ProxmoxResponseTimeout time.Duration
 
-	CloneSlowAfter          time.Duration
-	CloneRefuseAfter        time.Duration
-	LaunchRetryTimeout      time.Duration
-	LaunchFailureBackoff    time.Duration
-	LaunchFailureBackoffMax time.Duration
-	StaticCapacityTimeout   time.Duration
-	JoinTokenTTL            time.Duration
-	OperationTimeout        time.Duration
-	ShutdownTimeout         time.Duration
-	RestartBackoff          time.Duration
-	RestartLimit            int
+	CloneRefuseAfter     time.Duration
+	LaunchRetryTimeout   time.Duration
+	LaunchFailureBackoff time.Duration
+	JoinTokenTTL         time.Duration
+	ShutdownTimeout      time.Duration
 
 	RepairUnreadyToleration   time.Duration
 	RepairRequestToleration   time.Duration
 	RepairDrainTimeout        time.Duration
 	HostRemovedAfter          time.Duration
-	MigratedDriftAfter        time.Duration
 	HostDriftAfter            time.Duration
 	HostMaintenancePolicy     maintenance.Policy
 	HostMaintenanceTimeout    time.Duration
@@ -90,10 +82,24 @@ type Options struct {
 	problems []string
 }
 
-// maxStaticCapacityTimeout leaves five minutes for the launch of a VM that gets capacity
-// last. Core deletes Claims without a Node after 15 minutes, and counts them as failed
-// registrations of the NodePool.
-const maxStaticCapacityTimeout = 10 * time.Minute
+// What no user can choose better.
+const (
+	// cloneSlowAfter is the duration of a clone above which the NodeClass reports a warning.
+	cloneSlowAfter = 5 * time.Minute
+	// operationTimeout is how long one attempt to delete or restart a VM waits for Proxmox. Proxmox continues the
+	// task, and the next attempt reads its result.
+	operationTimeout = 15 * time.Second
+	// staticCapacityTimeout is how long a Claim of a static NodePool waits for capacity on its Host before it is
+	// recreated, possibly on another Host. Core deletes Claims without a Node after 15 minutes, and counts them as
+	// failed registrations.
+	staticCapacityTimeout = 5 * time.Minute
+	// restartBackoff is the delay between two starts of a VM that was found stopped. It doubles with each start. After
+	// restartLimit starts, the Node is replaced.
+	restartBackoff = time.Minute
+	restartLimit   = 4
+	// templateBuilds is on how many Hosts Templates are created at the same time. Each downloads and imports an image.
+	templateBuilds = 16
+)
 
 // Option is one setting. Flags, chart and reference page are generated from it.
 type Option struct {
@@ -141,8 +147,6 @@ func OptionTable() []Option { //nolint:funlen // a table
 			number(func(o *Options) *int { return &o.ProxmoxTemplateVMID }, 100, 999_999_999)},
 		{"proxmox-template-vmid-max", "PROXMOX_TEMPLATE_VMID_MAX", "19999", "Highest VMID of templates that are created for ProxmoxTemplates.",
 			number(func(o *Options) *int { return &o.ProxmoxTemplateVMIDMax }, 100, 999_999_999)},
-		{"template-builds", "TEMPLATE_BUILDS", "16", "Maximum number of hosts on which templates are created at the same time. Each downloads and imports an image.",
-			number(func(o *Options) *int { return &o.TemplateBuilds }, 1, 1000)},
 		{"template-grace-period", "TEMPLATE_GRACE_PERIOD", "1m", "How long a template of an older generation, or an image, must be unused before it is deleted.",
 			duration(func(o *Options) *time.Duration { return &o.TemplateGracePeriod }, time.Second)},
 		{"vm-memory-overhead-percent", "VM_MEMORY_OVERHEAD_PERCENT", "", "Fraction of a VM's memory that its firmware and kernel use, between 0 and 1, for example 0.075. It applies until Nodes have reported their memory. If empty, it depends on the size of the VM.",
@@ -169,28 +173,16 @@ func OptionTable() []Option { //nolint:funlen // a table
 			duration(func(o *Options) *time.Duration { return &o.ProxmoxDialTimeout }, 100*time.Millisecond)},
 		{"proxmox-response-timeout", "PROXMOX_RESPONSE_TIMEOUT", shortDuration(proxmox.DefaultResponseTimeout), "Timeout of one request to Proxmox. Proxmox's own timeout for a request that it forwards to another host is 30s.",
 			duration(func(o *Options) *time.Duration { return &o.ProxmoxResponseTimeout }, time.Second)},
-		{"clone-slow-after", "CLONE_SLOW_AFTER", "5m", "Clone duration above which the NodeClass reports a warning.",
-			duration(func(o *Options) *time.Duration { return &o.CloneSlowAfter }, time.Second)},
 		{"clone-refuse-after", "CLONE_REFUSE_AFTER", "10m", "Clone duration on a storage above which its host is not used for an hour. The limit also applies to the time in the queue for the storage plus the clone; above it the host is not offered. Karpenter's timeouts are 10m for a replacement and 15m for the registration of a node.",
 			duration(func(o *Options) *time.Duration { return &o.CloneRefuseAfter }, time.Second)},
 		{"launch-retry-timeout", "LAUNCH_RETRY_TIMEOUT", "5m", "How long a launch is retried after transient errors, such as locks or an unreachable host.",
 			duration(func(o *Options) *time.Duration { return &o.LaunchRetryTimeout }, time.Second)},
 		{"launch-failure-backoff", "LAUNCH_FAILURE_BACKOFF", "3m", "How long an offering is unavailable after a failed launch. It doubles while launches of a NodePool fail with the same cause.",
 			duration(func(o *Options) *time.Duration { return &o.LaunchFailureBackoff }, time.Second)},
-		{"launch-failure-backoff-max", "LAUNCH_FAILURE_BACKOFF_MAX", "30m", "Maximum of launch-failure-backoff.",
-			duration(func(o *Options) *time.Duration { return &o.LaunchFailureBackoffMax }, time.Second)},
-		{"static-capacity-timeout", "STATIC_CAPACITY_TIMEOUT", "5m", "How long a NodeClaim of a static NodePool waits for capacity on its host before it is recreated, possibly on another host. At most 10m, because Karpenter deletes a NodeClaim whose node did not register within 15m.",
-			duration(func(o *Options) *time.Duration { return &o.StaticCapacityTimeout }, time.Second)},
 		{"join-token-ttl", "JOIN_TOKEN_TTL", shortDuration(bootdata.DefaultTokenTTL), "Lifetime of a join token. It is deleted earlier, when its node is initialized.",
 			duration(func(o *Options) *time.Duration { return &o.JoinTokenTTL }, time.Minute)},
-		{"operation-timeout", "OPERATION_TIMEOUT", "15s", "How long one attempt to delete or restart a VM waits for Proxmox. Proxmox continues the task, and the next attempt reads its result.",
-			duration(func(o *Options) *time.Duration { return &o.OperationTimeout }, time.Second)},
 		{"shutdown-timeout", "SHUTDOWN_TIMEOUT", "10s", "How long the guest of a ready node may take to shut down before its VM is stopped and deleted. VMs of other nodes are stopped immediately. With 0 all VMs are stopped immediately.",
 			duration(func(o *Options) *time.Duration { return &o.ShutdownTimeout }, 0)},
-		{"restart-backoff", "RESTART_BACKOFF", "1m", "Delay between two starts of a VM that was found stopped. It doubles with each start.",
-			duration(func(o *Options) *time.Duration { return &o.RestartBackoff }, time.Second)},
-		{"restart-limit", "RESTART_LIMIT", "4", "How many times a VM that keeps stopping is started before its node is replaced.",
-			number(func(o *Options) *int { return &o.RestartLimit }, 1, 10)},
 		{"repair-unready-toleration", "REPAIR_UNREADY_TOLERATION", "15m", "How long a node may be NotReady or Unknown before it is replaced (feature gate NodeRepair).",
 			duration(func(o *Options) *time.Duration { return &o.RepairUnreadyToleration }, time.Second)},
 		{"repair-request-toleration", "REPAIR_REQUEST_TOLERATION", "1m", "How long the condition ProxmoxGuestUnhealthy or ProxmoxRebootRequired must be true before the node is repaired (feature gate NodeRepair).",
@@ -199,8 +191,6 @@ func OptionTable() []Option { //nolint:funlen // a table
 			duration(func(o *Options) *time.Duration { return &o.RepairDrainTimeout }, time.Second)},
 		{"host-removed-after", "HOST_REMOVED_AFTER", "10m", "How long a host must be missing from its Proxmox cluster before the NodeClaims of its VMs, and ProxmoxTemplates that are deleted, are finished without deleting its VMs and templates.",
 			duration(func(o *Options) *time.Duration { return &o.HostRemovedAfter }, time.Second)},
-		{"migrated-drift-after", "MIGRATED_DRIFT_AFTER", "0s", "How long after the migration of its VM to another host a node is replaced, because its zone label is wrong. 0 disables it.",
-			duration(func(o *Options) *time.Duration { return &o.MigratedDriftAfter }, 0)},
 		{"host-drift-after", "HOST_DRIFT_AFTER", "0s", "How long after its host went offline a node is replaced, within the disruption budgets of its NodePool. A node on a host that the settings exclude is replaced immediately. 0 disables both.",
 			duration(func(o *Options) *time.Duration { return &o.HostDriftAfter }, 0)},
 		{"host-maintenance-policy", "HOST_MAINTENANCE_POLICY", "drain", "What to do with the nodes of a host in maintenance: drain (replace them on other hosts, within the disruption budgets of their NodePools) or keep (leave them; the host only gets no new VMs).",
@@ -269,14 +259,8 @@ func (o *Options) Parse(fs *coreoptions.FlagSet, args ...string) error {
 	if o.ProxmoxTemplateVMIDMax <= o.ProxmoxTemplateVMID {
 		return fmt.Errorf("--proxmox-template-vmid-max (PROXMOX_TEMPLATE_VMID_MAX) is %d: it must be above --proxmox-template-vmid, which is %d", o.ProxmoxTemplateVMIDMax, o.ProxmoxTemplateVMID)
 	}
-	if o.CloneRefuseAfter <= o.CloneSlowAfter {
-		return fmt.Errorf("--clone-refuse-after (CLONE_REFUSE_AFTER) is %s: it must be above --clone-slow-after, which is %s", o.CloneRefuseAfter, o.CloneSlowAfter)
-	}
-	if o.LaunchFailureBackoffMax < o.LaunchFailureBackoff {
-		return fmt.Errorf("--launch-failure-backoff-max (LAUNCH_FAILURE_BACKOFF_MAX) is %s: it must not be below --launch-failure-backoff, which is %s", o.LaunchFailureBackoffMax, o.LaunchFailureBackoff)
-	}
-	if o.StaticCapacityTimeout > maxStaticCapacityTimeout {
-		return fmt.Errorf("--static-capacity-timeout (STATIC_CAPACITY_TIMEOUT) is %s: it must not be above %s, because Karpenter deletes a NodeClaim whose node did not register within 15m", o.StaticCapacityTimeout, shortDuration(maxStaticCapacityTimeout))
+	if o.CloneRefuseAfter <= cloneSlowAfter {
+		return fmt.Errorf("--clone-refuse-after (CLONE_REFUSE_AFTER) is %s: it must be above %s, after which the NodeClass reports a warning", o.CloneRefuseAfter, cloneSlowAfter)
 	}
 	return nil
 }

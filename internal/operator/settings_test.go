@@ -71,7 +71,6 @@ func settingCases() map[string]settingCase {
 		"VM_MEMORY_OVERHEAD_PERCENT": {"0.1", new(0.1), map[string]string{"7.5": "0.075", "-0.1": "0.075", "NaN": "0.075", "some": "0.075"}},
 		"PROXMOX_TEMPLATE_VMID":      {"3000", 3000, vmid},
 		"PROXMOX_TEMPLATE_VMID_MAX":  {"4000", 4000, vmid},
-		"TEMPLATE_BUILDS":            {"3", 3, map[string]string{"0": "from 1 to 1000"}},
 		"PROXMOX_CLONE_SLOTS":        {"9", 9, map[string]string{"0": "from 1 to 100", "101": "from 1 to 100"}},
 		"PCI_RESOURCES": {"gpu=nvidia.com/gpu", instancetype.Devices{"nvidia.com/gpu": {"gpu"}},
 			map[string]string{"gpu": "want <PCI mapping>=<resource>", "gpu=cpu": "want <PCI mapping>"}},
@@ -81,7 +80,6 @@ func settingCases() map[string]settingCase {
 		"ORPHAN_POLICY":                {"report", garbagecollection.PolicyReport, map[string]string{"shred": "want one of delete, report"}},
 		"ORPHAN_DELETION_MAX_FRACTION": {"1", 1.0, map[string]string{"20": "from 0 to 1", "NaN": "from 0 to 1"}},
 		"WEB_PAGE_PORT":                {"8443", 8443, map[string]string{"https": "want a whole number", "65536": "from 0 to 65535"}},
-		"RESTART_LIMIT":                {"2", 2, map[string]string{"0": "from 1 to 10", "11": "from 1 to 10"}},
 	}
 	const price = "want a number from 0"
 	for _, env := range []string{"PRICE_PER_VCPU", "PRICE_PER_GB", "PRICE_PER_NODE", "PRICE_PER_DEVICE"} {
@@ -89,13 +87,13 @@ func settingCases() map[string]settingCase {
 	}
 	for tooShort, settings := range map[string][]string{
 		"-1m":  {"LAUNCH_RETRY_TIMEOUT"},
-		"-1s":  {"HOST_DRIFT_AFTER", "HOST_MAINTENANCE_TIMEOUT", "SHUTDOWN_TIMEOUT", "MIGRATED_DRIFT_AFTER"},
+		"-1s":  {"HOST_DRIFT_AFTER", "HOST_MAINTENANCE_TIMEOUT", "SHUTDOWN_TIMEOUT"},
 		"50ms": {"PROXMOX_POLL_INTERVAL"},
 		"59s":  {"JOIN_TOKEN_TTL"},
 		"0s": {
 			"TEMPLATE_GRACE_PERIOD", "PROXMOX_TASK_TIMEOUT", "HOST_REMOVED_AFTER", "ORPHAN_GRACE_PERIOD", "PROXMOX_DIAL_TIMEOUT", "PROXMOX_RESPONSE_TIMEOUT",
-			"CLONE_SLOW_AFTER", "CLONE_REFUSE_AFTER", "LAUNCH_FAILURE_BACKOFF", "LAUNCH_FAILURE_BACKOFF_MAX", "STATIC_CAPACITY_TIMEOUT", "OPERATION_TIMEOUT",
-			"RESTART_BACKOFF", "REPAIR_UNREADY_TOLERATION", "REPAIR_REQUEST_TOLERATION", "REPAIR_DRAIN_TIMEOUT",
+			"CLONE_REFUSE_AFTER", "LAUNCH_FAILURE_BACKOFF",
+			"REPAIR_UNREADY_TOLERATION", "REPAIR_REQUEST_TOLERATION", "REPAIR_DRAIN_TIMEOUT",
 		},
 	} {
 		for _, env := range settings {
@@ -239,12 +237,9 @@ func TestLoadInvalidSettings(t *testing.T) {
 			want: []string{"PROXMOX_TEMPLATE_VMID_MAX", "4000", "5000"}},
 		"VMIDs_reversed":            {args: []string{"--proxmox-vmid", "5000", "--proxmox-vmid-max", "4000"}, want: []string{"PROXMOX_VMID_MAX", "4000", "5000"}},
 		"clone_refused_before_slow": {args: []string{"--clone-refuse-after", "3m"}, want: []string{"CLONE_REFUSE_AFTER", "3m0s", "5m0s"}},
-		"max_backoff_below_initial": {args: []string{"--launch-failure-backoff-max", "1m"}, want: []string{"LAUNCH_FAILURE_BACKOFF_MAX", "1m0s", "3m0s"}},
-		"capacity_timeout_too_long": {args: []string{"--static-capacity-timeout", "10m1s"},
-			want: []string{"--static-capacity-timeout", "STATIC_CAPACITY_TIMEOUT", "10m1s", "must not be above 10m", "15m"}},
-		"unknown_flag":         {args: []string{"--no-such-flag"}, want: []string{"no-such-flag", "--help"}},
-		"extra_argument":       {args: []string{"start"}, want: []string{`"start"`, "--help"}},
-		"flags_after_argument": {args: []string{"start", "--cloud-config", config}, want: []string{`"start"`, "--help"}},
+		"unknown_flag":              {args: []string{"--no-such-flag"}, want: []string{"no-such-flag", "--help"}},
+		"extra_argument":            {args: []string{"start"}, want: []string{`"start"`, "--help"}},
+		"flags_after_argument":      {args: []string{"start", "--cloud-config", config}, want: []string{`"start"`, "--help"}},
 		"two_invalid_variables": {env: map[string]string{"PROXMOX_VMID": "x", "ORPHAN_GRACE_PERIOD": "y"},
 			want: []string{"PROXMOX_VMID", "ORPHAN_GRACE_PERIOD"}},
 		"invalid_feature_gate": {args: []string{"--feature-gates", "NodeRepair=maybe"}, want: []string{"NodeRepair"}},

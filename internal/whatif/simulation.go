@@ -116,7 +116,7 @@ func (s *simulation) addCore(options *operator.Options) {
 	own := cloudprovider.New(cloudprovider.Deps{
 		Kube: s.kube, VMs: s.vms.VMs, Planner: s.vms.Planner, Deleter: s.vms.Deleter, Power: s.vms.Power, Types: s.types, Recorder: s.recorder,
 		Clock: clock.RealClock{}, BootDataHash: s.bootDataHash,
-		MigratedDriftAfter: options.MigratedDriftAfter, HostDriftAfter: options.HostDriftAfter, DrainMaintenance: options.HostMaintenancePolicy == maintenance.PolicyDrain,
+		HostDriftAfter: options.HostDriftAfter, DrainMaintenance: options.HostMaintenancePolicy == maintenance.PolicyDrain,
 		Repair: options.RepairTolerations(), ReplacementMaxFraction: options.RestartPolicy().ReplacementMaxFraction,
 	})
 	s.provider = own

@@ -120,7 +120,7 @@ func (s *soak) startController(dir string) {
 		PollInterval: time.Second, FeatureGates: "NodeRepair=true",
 		Args: []string{
 			"--orphan-grace-period=10s", "--template-grace-period=5s", "--host-drift-after=20s",
-			"--repair-unready-toleration=20s", "--repair-drain-timeout=10s", "--launch-failure-backoff=5s", "--launch-failure-backoff-max=10s",
+			"--repair-unready-toleration=20s", "--repair-drain-timeout=10s", "--launch-failure-backoff=5s",
 		},
 	})
 	s.must(err)

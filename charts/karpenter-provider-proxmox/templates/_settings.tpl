@@ -45,10 +45,6 @@
 - name: PROXMOX_TEMPLATE_VMID_MAX
   value: {{ include "karpenter.plain" .Values.settings.proxmoxTemplateVmidMax | quote }}
 {{- end }}
-{{- if not (kindIs "invalid" .Values.settings.templateBuilds) }}
-- name: TEMPLATE_BUILDS
-  value: {{ include "karpenter.plain" .Values.settings.templateBuilds | quote }}
-{{- end }}
 {{- if not (kindIs "invalid" .Values.settings.templateGracePeriod) }}
 - name: TEMPLATE_GRACE_PERIOD
   value: {{ include "karpenter.plain" .Values.settings.templateGracePeriod | quote }}
@@ -101,10 +97,6 @@
 - name: PROXMOX_RESPONSE_TIMEOUT
   value: {{ include "karpenter.plain" .Values.settings.proxmoxResponseTimeout | quote }}
 {{- end }}
-{{- if not (kindIs "invalid" .Values.settings.cloneSlowAfter) }}
-- name: CLONE_SLOW_AFTER
-  value: {{ include "karpenter.plain" .Values.settings.cloneSlowAfter | quote }}
-{{- end }}
 {{- if not (kindIs "invalid" .Values.settings.cloneRefuseAfter) }}
 - name: CLONE_REFUSE_AFTER
   value: {{ include "karpenter.plain" .Values.settings.cloneRefuseAfter | quote }}
@@ -117,33 +109,13 @@
 - name: LAUNCH_FAILURE_BACKOFF
   value: {{ include "karpenter.plain" .Values.settings.launchFailureBackoff | quote }}
 {{- end }}
-{{- if not (kindIs "invalid" .Values.settings.launchFailureBackoffMax) }}
-- name: LAUNCH_FAILURE_BACKOFF_MAX
-  value: {{ include "karpenter.plain" .Values.settings.launchFailureBackoffMax | quote }}
-{{- end }}
-{{- if not (kindIs "invalid" .Values.settings.staticCapacityTimeout) }}
-- name: STATIC_CAPACITY_TIMEOUT
-  value: {{ include "karpenter.plain" .Values.settings.staticCapacityTimeout | quote }}
-{{- end }}
 {{- if not (kindIs "invalid" .Values.settings.joinTokenTtl) }}
 - name: JOIN_TOKEN_TTL
   value: {{ include "karpenter.plain" .Values.settings.joinTokenTtl | quote }}
 {{- end }}
-{{- if not (kindIs "invalid" .Values.settings.operationTimeout) }}
-- name: OPERATION_TIMEOUT
-  value: {{ include "karpenter.plain" .Values.settings.operationTimeout | quote }}
-{{- end }}
 {{- if not (kindIs "invalid" .Values.settings.shutdownTimeout) }}
 - name: SHUTDOWN_TIMEOUT
   value: {{ include "karpenter.plain" .Values.settings.shutdownTimeout | quote }}
-{{- end }}
-{{- if not (kindIs "invalid" .Values.settings.restartBackoff) }}
-- name: RESTART_BACKOFF
-  value: {{ include "karpenter.plain" .Values.settings.restartBackoff | quote }}
-{{- end }}
-{{- if not (kindIs "invalid" .Values.settings.restartLimit) }}
-- name: RESTART_LIMIT
-  value: {{ include "karpenter.plain" .Values.settings.restartLimit | quote }}
 {{- end }}
 {{- if not (kindIs "invalid" .Values.settings.repairUnreadyToleration) }}
 - name: REPAIR_UNREADY_TOLERATION
@@ -160,10 +132,6 @@
 {{- if not (kindIs "invalid" .Values.settings.hostRemovedAfter) }}
 - name: HOST_REMOVED_AFTER
   value: {{ include "karpenter.plain" .Values.settings.hostRemovedAfter | quote }}
-{{- end }}
-{{- if not (kindIs "invalid" .Values.settings.migratedDriftAfter) }}
-- name: MIGRATED_DRIFT_AFTER
-  value: {{ include "karpenter.plain" .Values.settings.migratedDriftAfter | quote }}
 {{- end }}
 {{- if not (kindIs "invalid" .Values.settings.hostDriftAfter) }}
 - name: HOST_DRIFT_AFTER

@@ -141,7 +141,7 @@ func (a *attempt) run(ctx context.Context) (bool, error) {
 		_, result, err = a.deleteVM(ctx, a.client, a.id, host, a.powerOffOptions(ctx))
 		if err != nil || result != vmAbsent {
 			// If the end of the destroy is not seen, disks that were left are searched there.
-			a.deps.Launches.RecordHost(a.id.ClaimUID, host, a.deps.Clock.Now())
+			a.deps.Launches.RecordHost(a.id.ClaimUID, host)
 		}
 		if err != nil {
 			return false, err

@@ -162,7 +162,7 @@ func coreOptions() *coreoptions.Options {
 func coreSettings() *operator.Options {
 	s := operator.DefaultOptions()
 	s.OrphanGracePeriod, s.HostRemovedAfter = coreGrace, coreGrace
-	s.RestartBackoff, s.LaunchFailureBackoff, s.LaunchFailureBackoffMax = time.Second, time.Second, coreGrace
+	s.LaunchFailureBackoff = time.Second
 	s.RepairUnreadyToleration, s.HostDriftAfter = coreRepairAfter, coreRepairAfter
 	return s
 }

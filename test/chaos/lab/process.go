@@ -147,9 +147,11 @@ func (p *Process) newControllers(defaults *operator.Options, timeout time.Durati
 		Pods: func(string) []types.NamespacedName { return nil }, FailureBackoff: defaults.FailureBackoff(),
 	})
 	p.cleanup = bootstrapcleanup.NewController(p.Instances.Deleter, discarded)
+	restarts := defaults.RestartPolicy()
+	restarts.Backoff = min(restarts.Backoff, defaults.OrphanGracePeriod) // a CoreProcess runs in real time
 	p.health = vmhealth.NewController(vmhealth.Deps{
 		Kube: p.kube, VMs: p.Instances.VMs, Power: p.Instances.Power, Planner: p.Instances.Planner, Launches: p.Instances.Launches, Recorder: discarded, Clock: clock,
-		PollInterval: pollInterval, Timeout: timeout, Restarts: defaults.RestartPolicy(),
+		PollInterval: pollInterval, Timeout: timeout, Restarts: restarts,
 	})
 	rules := defaults.OrphanRules()
 	rules.GracePeriod, rules.DeletionMaxFraction = min(rules.GracePeriod, orphanGrace), max(rules.DeletionMaxFraction, orphanMaxFraction)
