@@ -78,10 +78,10 @@ func (w *world) claim(name string, vmid int, host string, change ...func(*karpv1
 	w.in.Objects.Claims = append(w.in.Objects.Claims, *claim)
 }
 
-// launched adds the event of a launch that ended some time ago.
-func (w *world) launched(name string, ago time.Duration) {
+// launched adds the event of the launch of claim a, which ended some time ago.
+func (w *world) launched(ago time.Duration) {
 	w.in.Objects.Events = append(w.in.Objects.Events, corev1.Event{
-		InvolvedObject: corev1.ObjectReference{UID: types.UID("uid-" + name)}, Reason: v1alpha1.EventVMLaunched, LastTimestamp: metav1.NewTime(now.Add(-ago)),
+		InvolvedObject: corev1.ObjectReference{UID: types.UID("uid-a")}, Reason: v1alpha1.EventVMLaunched, LastTimestamp: metav1.NewTime(now.Add(-ago)),
 	})
 }
 
@@ -160,7 +160,7 @@ func TestBuildHosts(t *testing.T) {
 	w.guest(100, 2, 8, "of another user")
 	w.guest(20001, 4, 16, mark())
 	w.claim("a", 20001, "pve1", initialized)
-	w.launched("a", 56*time.Second)
+	w.launched(56 * time.Second)
 	w.node(corev1.ConditionTrue)
 	w.pod("web-1", "a")
 	w.pod("web-2", "a")
@@ -220,7 +220,7 @@ func TestBuildBoundVM(t *testing.T) {
 	options := w.configs[20001].Options
 	options["smbios1"], options["numa"], options["numa0"] = "base64=1,serial=aD1hO2k9MjAwMDE=,uuid=uid-a", "1", "cpus=0-3,hostnodes=1,memory=16384,policy=bind"
 	w.claim("a", 20001, "pve1", initialized)
-	w.launched("a", 56*time.Second)
+	w.launched(56 * time.Second)
 	m := w.build(t)
 	g.Expect(m.Hosts[0].Cells[0].CPUs.VMs).To(BeZero())
 	g.Expect(m.Hosts[0].Cells[1].CPUs).To(Equal(fleet.Usage{Total: 8, VMs: 4}))
@@ -245,8 +245,8 @@ func TestBuildPhases(t *testing.T) {
 	}
 	unplanned := func(claim *karpv1.NodeClaim, in *instance.Intent) { claim.Status.ProviderID, in.VMID = "", 0 }
 	parked := func(_ *karpv1.NodeClaim, in *instance.Intent) { in.Parked = true }
-	launched := func(w *world) { w.launched("a", 30*time.Second) }
-	justLaunched := func(w *world) { w.launched("a", time.Second) }
+	launched := func(w *world) { w.launched(30 * time.Second) }
+	justLaunched := func(w *world) { w.launched(time.Second) }
 	deleted := func(claim *karpv1.NodeClaim, _ *instance.Intent) {
 		claim.DeletionTimestamp = new(metav1.NewTime(now))
 		claim.StatusConditions().SetTrueWithReason(karpv1.ConditionTypeDisruptionReason, "Underutilized", "Underutilized")

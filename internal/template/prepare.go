@@ -70,7 +70,7 @@ func (r *hostReconciler) bootBuilder(ctx context.Context, location Location, exi
 	if !r.tryAcquireBuilder(existing.VMID) { // after a failed start, others may have begun
 		return r.waitForOthers(), nil
 	}
-	task, err := r.startBuilder(ctx, location, existing.VMID)
+	task, err := r.startBuilder(ctx, existing.VMID)
 	switch step := fmt.Sprintf("starting builder VM %d", existing.VMID); {
 	case err == nil, errors.Is(err, proxmox.ErrRunning):
 		return r.recordStarted(ctx, location, existing, r.clock.Now())
@@ -83,7 +83,7 @@ func (r *hostReconciler) bootBuilder(ctx context.Context, location Location, exi
 
 // startBuilder starts a builder VM and waits until it runs. If it certainly does not, it does not
 // count for the limit.
-func (r *hostReconciler) startBuilder(ctx context.Context, location Location, vmid int) (proxmox.UPID, error) {
+func (r *hostReconciler) startBuilder(ctx context.Context, vmid int) (proxmox.UPID, error) {
 	r.tracker.setStep(r.HostKey, fmt.Sprintf("booting builder VM %d", vmid))
 	task, err := r.client.StartVM(ctx, r.Host, vmid)
 	if err == nil {

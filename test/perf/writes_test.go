@@ -32,7 +32,7 @@ func TestWrites(t *testing.T) {
 	}
 	s := startScaled(t, true)
 	s.launch(auditedNodes)
-	s.wait(func(ctx context.Context) (bool, error) { return s.writes(0)["secrets"] >= 3*auditedNodes, nil })
+	s.wait(func(context.Context) (bool, error) { return s.writes(0)["secrets"] >= 3*auditedNodes, nil })
 	launched := s.writes(0)
 	check := func(phase string, of map[string]int, names map[string]string) {
 		for name, resource := range names {

@@ -132,18 +132,7 @@ func (a *attempt) run(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	if listed {
-		if err := a.checkOnline(host); err != nil {
-			return false, err
-		}
-		if err := a.refuseUnadopted(ctx, host); err != nil {
-			return false, err
-		}
-		_, result, err = a.deleteVM(ctx, a.client, a.id, host, a.powerOffOptions(ctx))
-		if err != nil || result != vmAbsent {
-			// If the end of the destroy is not seen, disks that were left are searched there.
-			a.deps.Launches.RecordHost(a.id.ClaimUID, host)
-		}
-		if err != nil {
+		if result, err = a.deleteListed(ctx, host); err != nil {
 			return false, err
 		}
 	}
@@ -163,6 +152,22 @@ func (a *attempt) run(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	return a.releaseClaimState(ctx)
+}
+
+// deleteListed deletes a VM that a list shows on a Host.
+func (a *attempt) deleteListed(ctx context.Context, host string) (result, error) {
+	if err := a.checkOnline(host); err != nil {
+		return vmRemaining, err
+	}
+	if err := a.refuseUnadopted(ctx, host); err != nil {
+		return vmRemaining, err
+	}
+	_, found, err := a.deleteVM(ctx, a.client, a.id, host, a.powerOffOptions(ctx))
+	if err != nil || found != vmAbsent {
+		// If the end of the destroy is not seen, disks that were left are searched there.
+		a.deps.Launches.RecordHost(a.id.ClaimUID, host)
+	}
+	return found, err
 }
 
 // locate returns the Host of the VM: that of the last Snapshot, otherwise that of a
