@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/operations"
@@ -217,6 +218,20 @@ func (c *clusters) readReachable(ctx context.Context) (*view, error) {
 		return nil, v.unread
 	}
 	return v, nil
+}
+
+// hostOfVMs returns where Proxmox shows VMs; empty for those that it does not show. With an error, some
+// regions could not be read.
+func (c *clusters) hostOfVMs(ctx context.Context) (of func(v1alpha1.ProviderID) string, err error) {
+	v, err := c.readReachable(ctx)
+	if err != nil {
+		return func(v1alpha1.ProviderID) string { return "" }, err
+	}
+	now := v.inventory.View()
+	return func(id v1alpha1.ProviderID) string {
+		guest, _ := now.Guest(id.Region, id.VMID)
+		return guest.Host
+	}, v.unread
 }
 
 // operations returns the operations on the VMs of a Kubernetes cluster.

@@ -39,10 +39,11 @@ type fence struct {
 	from      *clusters
 	namespace string
 	out       io.Writer
-	notes     io.Writer
 	region    string
 	undo      bool
 	dryRun    bool
+	// launchHosts allows to use the hosts on which VMs were launched.
+	launchHosts bool
 	// detachTimeout limits the wait for the volumes of the Nodes.
 	detachTimeout time.Duration
 }
@@ -66,7 +67,7 @@ volume. The command refuses hosts with a Node that is Ready.`,
 			if f.kube, _, err = cluster.connect(); err != nil {
 				return err
 			}
-			f.namespace, f.out, f.notes = systemNamespace(command, f.kube, f.namespace), command.OutOrStdout(), command.ErrOrStderr()
+			f.namespace, f.out = systemNamespace(command, f.kube, f.namespace), command.OutOrStdout()
 			return f.run(command.Context(), args[0])
 		},
 		ValidArgsFunction: completeFirst(cluster, classHosts),
@@ -77,6 +78,7 @@ volume. The command refuses hosts with a Node that is Ready.`,
 	flags.BoolVar(&f.undo, "undo", false, "remove the taints, and the host from the ConfigMap")
 	flags.StringVar(&f.namespace, "system-namespace", "", "namespace of the ConfigMap "+inventory.FencingConfigMap+systemNamespaceDefault)
 	flags.DurationVar(&f.detachTimeout, "detach-timeout", time.Minute, "how long to wait until Kubernetes has detached the volumes of the nodes")
+	flags.BoolVar(&f.launchHosts, "launch-hosts", false, "if Proxmox cannot be read, let each VM count as on the host that it was launched on; wrong for VMs that were migrated")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "show what would be changed")
 	return command
 }
@@ -141,25 +143,6 @@ func (f *fence) run(ctx context.Context, arg string) error {
 	return nil
 }
 
-// vmHosts returns where Proxmox shows VMs. Without Proxmox, each counts as on the host that it was launched on.
-func (f *fence) vmHosts(ctx context.Context) (of func(v1alpha1.ProviderID) string) {
-	v, err := f.from.readReachable(ctx)
-	if err == nil {
-		err = v.unread
-	}
-	if err != nil {
-		_, _ = fmt.Fprintf(f.notes, "VMs that were migrated cannot be found, so all count as on the host that they were launched on: %v\n", err)
-	}
-	if v == nil {
-		return func(v1alpha1.ProviderID) string { return "" }
-	}
-	now := v.inventory.View()
-	return func(id v1alpha1.ProviderID) string {
-		guest, _ := now.Guest(id.Region, id.VMID)
-		return guest.Host
-	}
-}
-
 // claims returns the NodeClaims on a host, and sets the region. With undo there may be none.
 func (f *fence) claims(ctx context.Context, host string) ([]*karpv1.NodeClaim, error) {
 	list := &karpv1.NodeClaimList{}
@@ -167,7 +150,11 @@ func (f *fence) claims(ctx context.Context, host string) ([]*karpv1.NodeClaim, e
 		return nil, fmt.Errorf("listing NodeClaims: %w", err)
 	}
 	var out []*karpv1.NodeClaim
-	regions, hosts, hostOf := map[string]bool{}, map[string]bool{}, f.vmHosts(ctx)
+	regions, hosts := map[string]bool{}, map[string]bool{}
+	hostOf, err := f.from.hostOfVMs(ctx)
+	if err != nil && !f.launchHosts {
+		return nil, fmt.Errorf("reading from Proxmox which VMs are on host %q: %w; if no host of the Proxmox cluster can be reached, and no VM was migrated, set --launch-hosts", host, err)
+	}
 	for i := range list.Items {
 		claim := &list.Items[i]
 		id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)

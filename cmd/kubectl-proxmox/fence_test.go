@@ -77,17 +77,18 @@ func TestFence(t *testing.T) {
 			"nodes on host pve2 are Ready: live; power":           {"pve2"},
 			"no NodeClaim found for host \"pve9\"; hosts with No": {"pve9", "--undo"},
 		} {
-			w.Expect(errorOf(runIn(w, append([]string{"fence"}, args...)...))).To(MatchError(ContainSubstring(want)))
+			w.Expect(errorOf(runIn(w, append([]string{"fence", "--launch-hosts"}, args...)...))).To(MatchError(ContainSubstring(want)))
 		}
-		w.Expect(runIn(w, "fence", "region-1/pve1", "--dry-run")).To(ContainSubstring("nodeclaim dead fenced (dry run)"))
+		w.Expect(errorOf(runIn(w, "fence", "region-1/pve1"))).To(MatchError(And(ContainSubstring("reading from Proxmox which VMs are on host"), ContainSubstring("set --launch-hosts"))))
+		w.Expect(runIn(w, "fence", "region-1/pve1", "--dry-run", "--launch-hosts")).To(ContainSubstring("nodeclaim dead fenced (dry run)"))
 		w.Expect(testenv.Reload(w, deadNode)).NotTo(tainted)
 
-		_, _, err := execute(t, &kubeCluster{client: withoutAttachments{w.Kube}, version: "v1.36.3"}, "fence", "region-1/pve1")
+		_, _, err := execute(t, &kubeCluster{client: withoutAttachments{w.Kube}, version: "v1.36.3"}, "fence", "region-1/pve1", "--launch-hosts")
 		w.Expect(err).To(MatchError("interrupted"))
 		w.Expect(testenv.Reload(w, deadNode)).To(tainted)
-		w.Expect(errorOf(runIn(w, "fence", "region-1/pve1"))).To(MatchError(And(ContainSubstring("kube-system/karpenter-proxmox-fencing, which the Helm chart creates"), ContainSubstring("not found"))))
+		w.Expect(errorOf(runIn(w, "fence", "region-1/pve1", "--launch-hosts"))).To(MatchError(And(ContainSubstring("kube-system/karpenter-proxmox-fencing, which the Helm chart creates"), ContainSubstring("not found"))))
 		w.Create(fences)
-		w.Expect(runIn(w, "fence", "region-1/pve1", "--undo")).To(ContainSubstring("nodeclaim dead no longer fenced"), "the taint is sufficient")
+		w.Expect(runIn(w, "fence", "region-1/pve1", "--undo", "--launch-hosts")).To(ContainSubstring("nodeclaim dead no longer fenced"), "the taint is sufficient")
 		w.Expect(testenv.Reload(w, deadNode)).NotTo(tainted)
 
 		createController(w, "controller")

@@ -176,9 +176,14 @@ func (m *hostMaintenance) read(ctx context.Context, kube client.Client) (*corev1
 	return hosts, nil
 }
 
-// countClaims counts the NodeClaims of this provider that were launched on each host, and those that are drained
-// because of its maintenance.
-func countClaims(ctx context.Context, kube client.Client) (all, draining map[inventory.HostName]int, err error) {
+// countClaims counts the NodeClaims of this provider on each host, and those that are drained because of its
+// maintenance. VMs that Proxmox does not show count as on the host that they were launched on.
+func (m *hostMaintenance) countClaims(command *cobra.Command, kube client.Client) (all, draining map[inventory.HostName]int, err error) {
+	ctx := command.Context()
+	hostOf, err := (&clusters{cluster: m.cluster}).hostOfVMs(ctx)
+	if err != nil {
+		_, _ = fmt.Fprintf(command.ErrOrStderr(), "VMs that were migrated count as on the host that they were launched on, because Proxmox cannot be read: %v\n", err)
+	}
 	claims := &karpv1.NodeClaimList{}
 	if err := kube.List(ctx, claims); err != nil {
 		return nil, nil, fmt.Errorf("listing NodeClaims: %w", err)
@@ -187,6 +192,9 @@ func countClaims(ctx context.Context, kube client.Client) (all, draining map[inv
 	for i := range claims.Items {
 		claim := &claims.Items[i]
 		host := inventory.HostName{Region: claim.Labels[corev1.LabelTopologyRegion], Host: claim.Labels[corev1.LabelTopologyZone]}
+		if id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID); err == nil {
+			host.Host = cmp.Or(hostOf(id), host.Host)
+		}
 		if ref := claim.Spec.NodeClassRef; ref == nil || ref.Group != v1alpha1.Group || host.Region == "" || host.Host == "" {
 			continue // of another provider, or not launched yet
 		}
@@ -209,7 +217,7 @@ func (m *hostMaintenance) reportClaims(command *cobra.Command, arg string) error
 	if err != nil {
 		return err
 	}
-	nodes, _, err := countClaims(command.Context(), kube)
+	nodes, _, err := m.countClaims(command, kube)
 	if err != nil {
 		return err
 	}
@@ -240,7 +248,7 @@ func (m *hostMaintenance) list(command *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	nodes, draining, err := countClaims(command.Context(), kube)
+	nodes, draining, err := m.countClaims(command, kube)
 	if err != nil {
 		return err
 	}

@@ -57,7 +57,7 @@ func TestOfflineReconcile(t *testing.T) {
 }
 
 // The VM was migrated by HA: VMMigrated reports it. Then the Cluster does not respond, so nothing is known about its Hosts.
-// A new leader does not report what it finds.
+// A new leader reports what it finds: the last one may have died with the host.
 func TestReconcileUnreported(t *testing.T) {
 	testenv.With(testenv.NoPolling(), testenv.Hosts(2)).Test(t, func(w *testenv.Env, _ *testenv.Process) {
 		claim := w.Launched("a", w.Class(), testenv.OnHost("pve2"))
@@ -72,12 +72,12 @@ func TestReconcileUnreported(t *testing.T) {
 			return host.OfflineSince.IsZero()
 		}).Should(BeFalse())
 		w.Expect(offlineReconcile(w, claim)).To(BeZero())
-		w.Expect(w.Events.Reasons(claim)).To(BeEmpty())
+		w.Expect(w.Events.Reasons(claim)).To(Equal([]string{"HostOffline"}))
 		w.Disconnect()
 		for range 2 {
 			w.Expect(w.Inventory.RefreshAll(w.Context())).NotTo(Succeed())
 		}
 		w.Expect(offlineReconcile(w, claim)).To(BeNumerically(">", 0))
-		w.Expect(w.Events.Reasons(claim)).To(BeEmpty())
+		w.Expect(w.Events.Reasons(claim)).To(HaveLen(1))
 	})
 }

@@ -72,7 +72,7 @@ func (r RootClients) Get(region string) (proxmox.Root, error) {
 }
 
 // IsLaunched reports whether the launch of a Claim's VM has ended: this process saw the VM run, or its
-// Node joined. What is left then, such as a disk that still grows, is pending in the VM's mark.
+// Node joined. What is left then, such as HA, is pending in the VM's mark.
 func (d Deps) IsLaunched(claim *karpv1.NodeClaim) bool {
 	_, launched := d.LaunchedAt(claim)
 	return launched

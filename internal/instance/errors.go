@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	// ErrNotPolled means that a Cluster was never polled, so nothing is known about its VMs.
+	// ErrNotPolled means that a Cluster was never polled, or a VM not since it was changed, so nothing is known.
 	ErrNotPolled = errors.New("the cluster was never polled")
 	// ErrClaimBusy means that another operation on the same Claim is in progress; retry.
 	ErrClaimBusy = errors.New("another operation on the NodeClaim is in progress")

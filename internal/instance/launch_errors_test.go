@@ -6,6 +6,8 @@ package instance_test
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -331,5 +333,18 @@ func TestCleanupUnknownVM(t *testing.T) {
 		p.Refresh()
 		w.Expect(p.Instances.Deleter.CleanupBootDrive(w.Context(), claim)).To(Succeed())
 		w.Expect(w.BootDrives("pve1")).To(BeEmpty())
+	})
+}
+
+// The controller is killed after the start, and the class does not select the host any more. The VM stays: it is
+// only planned for a host of the class before it is configured.
+func TestResumeStartedOnDeselectedHost(t *testing.T) {
+	testenv.With(testenv.Hosts(2)).Test(t, func(w *testenv.Env, p *testenv.Process) {
+		claim := p.Launched("pool-abc", w.NodeClass, testenv.OnHost("pve2"))
+		w.NodeClass.Status.SelectedZones = slices.DeleteFunc(w.NodeClass.Status.SelectedZones, func(zone string) bool { return strings.Contains(zone, "pve2") })
+		p = w.StartProcess()
+		w.Expect(p.Instances.VMs.IsLaunched(claim)).To(BeFalse())
+		w.Expect(p.Launch(w.Stored(claim), w.NodeClass)).To(Succeed())
+		w.Expect(w.Running(claim)).To(BeTrue())
 	})
 }

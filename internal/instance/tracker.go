@@ -12,8 +12,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// LaunchTracker caches what this process knows about launches and the cached Claims do
-// not show yet. It saves requests: without an entry, the state is read from Proxmox.
+// LaunchTracker has what this process did and saw. It saves requests: without an entry, the state is
+// read from Proxmox.
 type LaunchTracker struct {
 	mu      sync.Mutex
 	byClaim map[string]LaunchState

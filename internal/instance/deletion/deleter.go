@@ -141,7 +141,7 @@ func (a *attempt) run(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	if result == vmAbsent {
-		if err := a.deleteEarlierLeaks(ctx); err != nil {
+		if err := a.deleteEarlierLeaks(ctx, host); err != nil {
 			return false, err
 		}
 		if err := a.leaveHA(ctx); err != nil {

@@ -4,6 +4,7 @@
 package deletion
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,7 +112,7 @@ func (d *Deleter) deleteDisk(ctx context.Context, c proxmox.Client, host, volume
 // deleteEarlierLeaks deletes the disks that an earlier destroy of the Claim's VM or a
 // failed clone left. The controller may not have seen their end, and keeps no record of
 // it: Proxmox's list of tasks does.
-func (a *attempt) deleteEarlierLeaks(ctx context.Context) error {
+func (a *attempt) deleteEarlierLeaks(ctx context.Context, host string) error {
 	if a.claim.DeletionTimestamp == nil || a.deps.Launches.Get(a.id.ClaimUID).IsFresh() {
 		return nil
 	}
@@ -124,8 +125,13 @@ func (a *attempt) deleteEarlierLeaks(ctx context.Context) error {
 		since = a.intent.Time
 	}
 	tasks := map[string][]proxmox.TaskStatus{}
-	for _, host := range a.vmHosts() {
+	last := cmp.Or(host, a.deps.LastHost(a.claim))
+	for _, host := range a.vmHosts(last) {
 		found, err := a.deleteDestroyedDisks(ctx, a.client, a.id, host, since)
+		if _, unreachable := errors.AsType[*instance.BlockedError](err); unreachable && host != last {
+			log.FromContext(ctx).Info("not searching for disks that a destroy left, because the host does not respond", "host", host, "vmid", a.id.VMID)
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -154,14 +160,12 @@ func (a *attempt) deleteEarlierLeaks(ctx context.Context) error {
 	return nil
 }
 
-// vmHosts returns the Hosts on which an earlier destroy of the VM could have run: the one it was last
-// seen on, or all that are online if this process never saw it.
-func (a *attempt) vmHosts() []string {
-	if host := a.deps.Launches.Host(a.id.ClaimUID); host != "" {
-		return []string{host}
-	}
-	if a.intent.Known {
-		return []string{a.intent.Host}
+// vmHosts returns the Hosts on which an earlier destroy of the VM could have run: the last one, or all that
+// are online if this process neither planned nor saw the VM.
+func (a *attempt) vmHosts(last string) []string {
+	_, planned := a.deps.Launches.Plan(a.id.ClaimUID)
+	if planned || a.deps.Launches.Host(a.id.ClaimUID) != "" {
+		return []string{last}
 	}
 	var online []string
 	for name, host := range a.deps.Inventory.View().Snapshots[a.id.Region].Hosts {

@@ -156,6 +156,7 @@ func (d *Deleter) releaseOrphan(ctx context.Context, client proxmox.Client, vm i
 		}
 	}
 	d.deps.Inventory.Ledger().Release(vm.ClaimUID)
+	d.deps.Launches.Evict(vm.ClaimUID)
 	d.abandoned.Delete(vm.ClaimUID)
 	return d.tokens.Revoke(ctx, types.UID(vm.ClaimUID))
 }

@@ -90,10 +90,14 @@ func (a *attempt) configure(ctx context.Context) (proxmox.VMConfig, error) {
 	if err := a.checkRetainedDisks(ctx); err != nil {
 		return cfg, err
 	}
-	// Not that of the clone: the VM may have been planned again since.
+	// The VM may have been planned again since the clone, but not cloned again.
 	mark := instance.NewMark(a.id, a.intent, a.class.Spec.HookScripts)
+	if cloned, _ := ownership.Read(cfg.Description()); cloned.Source != nil {
+		mark.Source = cloned.Source
+	}
 	mark.Applied = new(instance.NewApplied(a.class, a.intent))
 	change.Set["description"] = mark.Notes(cfg.Description())
+	defer a.deps.Inventory.InvalidateConfig(a.intent.Region, a.intent.VMID)
 	return cfg, a.client.UpdateVM(ctx, a.intent.Host, a.intent.VMID, change)
 }
 

@@ -134,8 +134,9 @@ func (a *attempt) plan(ctx context.Context) (err error) {
 
 // resume sets the plan of a VM that another process planned.
 func (a *attempt) resume(ctx context.Context) (err error) {
-	if err := a.verify(a.claim, a.class, a.intent); err != nil {
-		return err
+	if !a.deps.Settings.VMIDs.Contains(a.intent.VMID) {
+		return failf(v1alpha1.EventInvalidLaunchIntent, "VMID %d of NodeClaim %s is not one of the configured VMIDs, which are %d to %d without the excluded ones",
+			a.intent.VMID, a.claim.Name, a.deps.Settings.VMIDs.From, a.deps.Settings.VMIDs.To)
 	}
 	var cloned *ownership.Mark
 	if !a.intent.Parked {
@@ -147,7 +148,15 @@ func (a *attempt) resume(ctx context.Context) (err error) {
 		if err := a.ensureAwake(); err != nil {
 			return err
 		}
+		if _, listed := a.deps.Inventory.View().Guest(a.intent.Region, a.intent.VMID); !listed {
+			if err := a.verifyHost(); err != nil {
+				return err
+			}
+		}
 		vm, pool, err := a.observe(ctx)
+		if err != nil && a.intent.IsListed(a.deps.Inventory.View()) {
+			return err // it may run: only core's timeout ends the wait for it
+		}
 		if err != nil {
 			return a.finalOrRetry(err)
 		}
@@ -160,6 +169,9 @@ func (a *attempt) resume(ctx context.Context) (err error) {
 		if mark, ok := ownership.Read(vm.Config.Description()); ok {
 			cloned = &mark
 		}
+	}
+	if err := a.verifyHost(); err != nil {
+		return err
 	}
 	a.intent, err = a.planner.Resume(ctx, a.claim, a.class, a.intent, cloned)
 	if insufficient, ok := errors.AsType[*instance.InsufficientCapacityError](err); ok {
@@ -186,18 +198,14 @@ func (a *attempt) observe(ctx context.Context) (vm instance.VM, pool string, err
 	return instance.NewVM(a.id, host, cfg), guest.Pool, nil
 }
 
-// verify compares what core stored with the settings and the class. Labels and status of a Claim can be
+// verifyHost compares the Host of a VM that is not configured yet with the class. Labels of a Claim can be
 // written by others.
-func (l *Launcher) verify(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) error {
-	if !l.deps.Settings.VMIDs.Contains(in.VMID) {
-		return failf(v1alpha1.EventInvalidLaunchIntent, "VMID %d of NodeClaim %s is not one of the configured VMIDs, which are %d to %d without the excluded ones",
-			in.VMID, claim.Name, l.deps.Settings.VMIDs.From, l.deps.Settings.VMIDs.To)
-	}
-	if _, selected := instance.SelectedTemplate(class, in.Zone()); selected || in.IsUnplaceable() {
+func (a *attempt) verifyHost() error {
+	if _, selected := instance.SelectedTemplate(a.class, a.intent.Zone()); selected || a.intent.IsUnplaceable() {
 		return nil
 	}
 	return failf(v1alpha1.EventInvalidLaunchIntent, "host %s of region %s in the labels of NodeClaim %s is not one of NodeClass %s: %s",
-		in.Host, in.Region, claim.Name, class.Name, strings.Join(class.Status.SelectedZones, ", "))
+		a.intent.Host, a.intent.Region, a.claim.Name, a.class.Name, strings.Join(a.class.Status.SelectedZones, ", "))
 }
 
 // recordPlan records on the Claim what changed since core stored the plan: the class that the VM is
@@ -258,8 +266,8 @@ func (a *attempt) run(ctx context.Context) error {
 	}
 	a.reach(instance.PhaseStarted)
 	uid := string(a.claim.UID)
-	a.deps.Launches.RecordCompleted(uid, a.intent.Host, a.deps.Clock.Now())
 	progress := a.deps.Launches.Progress(uid)
+	a.deps.Launches.RecordCompleted(uid, a.intent.Host, a.deps.Clock.Now())
 	a.log.Info("launched VM", "instance-type", a.intent.InstanceType, "template", a.intent.TemplateID, "timeline", progress.Timeline)
 	a.stats.Health.RecordSuccess(a.class.Name)
 	a.stats.Metrics.Launched(progress)

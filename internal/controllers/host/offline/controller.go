@@ -74,7 +74,8 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{RequeueAfter: retryInterval}, nil
 	}
 	state := offlineSince(host)
-	before, changed := c.launches.Report(string(claim.UID), "offline", state)
+	before, _ := c.launches.Report(string(claim.UID), "offline", state)
+	changed := before != state // a new leader reports what it finds: the last one may have died with the Host
 	name, since, _ := strings.Cut(before, separator)
 	switch {
 	case changed && state != "":

@@ -85,7 +85,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 // Reconcile reports why a Node is drifted, and why it is not replaced while there is no
 // capacity for its replacement.
 func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	if !instance.IsOurs(claim) || !claim.DeletionTimestamp.IsZero() {
+	if !instance.IsOurs(claim) || claim.Status.ProviderID == "" || !claim.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil
 	}
 	if !isDrifted(claim) {

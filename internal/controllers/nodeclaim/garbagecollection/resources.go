@@ -69,7 +69,9 @@ func (c *Controller) orphanResources(ctx context.Context, found resources, vms [
 	var out []Orphan
 	withVM, cleanedUp := claimUIDs(vms), map[string]bool{}
 	for _, vm := range vms {
-		cleanedUp[vm.ClaimUID] = !vm.HasBootDrive()
+		if claim := claims[vm.ClaimUID]; claim != nil && claim.Status.ProviderID == vm.ProviderID() {
+			cleanedUp[vm.ClaimUID] = !vm.HasBootDrive()
+		}
 	}
 	for _, drive := range found.drives {
 		// A boot drive is deleted with its VM, unless its cleanup ended early, or it was uploaded again

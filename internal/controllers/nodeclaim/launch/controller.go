@@ -147,6 +147,10 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{RequeueAfter: newerVersionInterval}, nil
 	}
 	if final, ok := errors.AsType[*instance.LaunchError](err); ok {
+		// The Node may have joined meanwhile. What is left, such as HA, is done in place.
+		if c.deps.Kube.Get(ctx, client.ObjectKeyFromObject(claim), claim) == nil && c.deps.Launcher.IsLaunched(claim) {
+			return reconcile.Result{}, nil
+		}
 		return reconcile.Result{}, c.fail(ctx, claim, final.Reason, err)
 	}
 	if err != nil {

@@ -82,13 +82,13 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if !isInitialized(claim) {
 		return reconcile.Result{}, nil
 	}
-	progress, ok := c.launches.EndProgress(string(claim.UID))
-	if !ok {
-		return reconcile.Result{}, nil
-	}
 	observed, err := c.observe(ctx, claim)
 	if err != nil {
 		return reconcile.Result{}, err
+	}
+	progress, ok := c.launches.EndProgress(string(claim.UID))
+	if !ok {
+		return reconcile.Result{}, nil
 	}
 	plan, _ := c.launches.Plan(string(claim.UID))
 	progress.Observe(claim, plan.Time, observed, c.clock.Now())

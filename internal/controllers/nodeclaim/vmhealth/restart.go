@@ -75,7 +75,7 @@ func (c *Controller) reportMissingBlocked(ctx context.Context, region string, cl
 	message := blockedMessage(region, len(claims), all, "do not exist", "the NodeClaim is kept")
 	reported := false
 	for _, claim := range claims {
-		// Without the numbers: they change often, and each change would be written to all Claims.
+		// Without the numbers: they change often, and each change would cause an event of all Claims.
 		if _, changed := c.record(claim, "the VM does not exist, and too many VMs in region "+region+" do not exist to replace it"); changed {
 			c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, v1alpha1.EventReplacementBlocked, message)
 			reported = true
