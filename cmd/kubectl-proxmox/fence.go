@@ -172,15 +172,20 @@ func (f *fence) claims(ctx context.Context, host string) ([]*karpv1.NodeClaim, e
 			regions[id.Region] = true
 		}
 	}
+	return out, f.setRegion(host, regions, hosts)
+}
+
+// setRegion sets the region to the only one that has NodeClaims on the host.
+func (f *fence) setRegion(host string, regions, hosts map[string]bool) error {
 	switch {
 	case len(regions) == 1:
 		f.region = slices.Collect(maps.Keys(regions))[0]
 	case len(regions) > 1:
-		return nil, fmt.Errorf("host %[1]q is in several regions: use REGION/%[1]s, or set --region to one of %[2]s", host, strings.Join(slices.Sorted(maps.Keys(regions)), ", "))
+		return fmt.Errorf("host %[1]q is in several regions: use REGION/%[1]s, or set --region to one of %[2]s", host, strings.Join(slices.Sorted(maps.Keys(regions)), ", "))
 	case !f.undo || f.region == "":
-		return nil, fmt.Errorf("no NodeClaim found for host %q; hosts with NodeClaims: %s", host, cmp.Or(strings.Join(slices.Sorted(maps.Keys(hosts)), ", "), "none"))
+		return fmt.Errorf("no NodeClaim found for host %q; hosts with NodeClaims: %s", host, cmp.Or(strings.Join(slices.Sorted(maps.Keys(hosts)), ", "), "none"))
 	}
-	return out, nil
+	return nil
 }
 
 // nodes returns the Nodes of NodeClaims by the name of the NodeClaim.

@@ -147,10 +147,6 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{RequeueAfter: newerVersionInterval}, nil
 	}
 	if final, ok := errors.AsType[*instance.LaunchError](err); ok {
-		// The Node may have joined meanwhile. What is left, such as HA, is done in place.
-		if c.deps.Kube.Get(ctx, client.ObjectKeyFromObject(claim), claim) == nil && c.deps.Launcher.IsLaunched(claim) {
-			return reconcile.Result{}, nil
-		}
 		return reconcile.Result{}, c.fail(ctx, claim, final.Reason, err)
 	}
 	if err != nil {
@@ -164,8 +160,12 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 }
 
 // fail does what core does if Create fails: it emits events on Claim and pods, counts the
-// failure, and deletes the Claim. Delete then deletes the VM.
+// failure, and deletes the Claim. Delete then deletes the VM. It keeps a Claim whose Node has joined
+// meanwhile: what is left, such as HA, is done in place.
 func (c *Controller) fail(ctx context.Context, claim *karpv1.NodeClaim, reason string, cause error) error {
+	if c.deps.Kube.Get(ctx, client.ObjectKeyFromObject(claim), claim) == nil && c.deps.Launcher.IsLaunched(claim) {
+		return nil
+	}
 	log.FromContext(ctx).Error(cause, "launch failed", "reason", reason)
 	c.failed.Store(claim.UID, true)
 	time.AfterFunc(failedRetention, func() { c.failed.Delete(claim.UID) })
