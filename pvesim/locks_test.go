@@ -270,3 +270,19 @@ func testClonePoolDeleted(t *testing.T, g *WithT) {
 	g.Expect(conf["scsi0"]).NotTo(BeNil(), "config on the target")
 	g.Expect(c.ends("POST", "/nodes/pve2/qemu/300/status/start")).To(ContainSubstring("does not exist"), "start of a VM without volumes ended")
 }
+
+func TestTaskListDelay(t *testing.T) { simulated(t, testTaskListDelay) }
+
+func testTaskListDelay(t *testing.T, g *WithT) {
+	s := pvesim.DefaultScenario(1)
+	s.Hosts[0].TaskListDelay = pvesim.Duration(2 * time.Second)
+	c := startSim(t, s, pvesim.Options{})
+	upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "full", "0")
+	g.Expect(c.exit(upid)).To(Equal("OK"))
+	end, ok := c.sim.TaskEnd(upid.(string))
+	g.Expect(ok).To(BeTrue())
+	listed := func(path string) any { return row(c.ok("GET", path, "source", "all"), "upid", upid)["status"] }
+	g.Expect(listed("/nodes/pve1/tasks")).To(Equal("RUNNING"), "the list shows the end late")
+	time.Sleep(time.Until(end.Add(2 * time.Second)))
+	g.Expect(listed("/nodes/pve1/tasks")).To(Equal("OK"))
+}

@@ -65,6 +65,15 @@ type GuestState = engine.GuestView
 // Guests returns all guests in the order of their VMIDs. Faults and outages do not affect it.
 func (s *Simulator) Guests() []GuestState { return s.engine.Overview(0).Guests }
 
+// TaskEnd returns when a task ended; false if it runs or does not exist.
+func (s *Simulator) TaskEnd(upid string) (time.Time, bool) {
+	t := s.engine.Tasks.Get(upid)
+	if t == nil || t.State().Running {
+		return time.Time{}, false
+	}
+	return t.State().End, true
+}
+
 // FirewallGroups returns the security groups in the firewall files of VMs by VMID, including stale files of deleted VMs.
 func (s *Simulator) FirewallGroups() map[int][]string { return s.engine.FirewallGroups() }
 

@@ -111,6 +111,9 @@ type Host struct {
 	// is how long the host takes to boot, 90 seconds by default.
 	ShutdownTime Duration `yaml:"shutdownTime,omitempty"`
 	BootTime     Duration `yaml:"bootTime,omitempty"`
+	// TaskListDelay is how long the list of tasks shows a task as running after its end, as on a busy host. The status of
+	// a task has no delay.
+	TaskListDelay Duration `yaml:"taskListDelay,omitempty"`
 }
 
 // Defaults of hosts.

@@ -129,6 +129,7 @@ func (s *Simulator) populate() error {
 			DownloadRate: int64(h.DownloadRate), Bridges: bridgesOf(h.Bridges),
 			Config: maps.Clone(h.Config), Votes: h.Votes, Ceph: cephDaemons(h),
 			ShutdownTime: cmp.Or(time.Duration(h.ShutdownTime), DefaultShutdownTime), BootTime: cmp.Or(time.Duration(h.BootTime), DefaultBootTime),
+			TaskListDelay: time.Duration(h.TaskListDelay),
 		}
 		e.AddHost(host)
 	}

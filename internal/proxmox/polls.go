@@ -34,8 +34,8 @@ const (
 	// burst a list ends several waits.
 	listInterval    = 50 * time.Millisecond
 	maxListInterval = 500 * time.Millisecond
-	// maxLists is how many lists in a row a wait relies on. Proxmox updates the list when
-	// the process that started the task notices its end, which a busy Host delays.
+	// maxLists is how many intervals a wait relies on lists before it reads its task. Proxmox updates
+	// the list when the process that started the task notices its end, which a busy Host delays.
 	maxLists = 3
 )
 
@@ -80,11 +80,11 @@ func (p *TaskPolls) next(w *taskWait) (tasks []UPID, delay time.Duration) {
 		return nil, 0
 	}
 	interval := min(time.Duration(len(h.waits))*listInterval, maxListInterval)
+	w.lists++
 	if since := w.Clock.Since(h.listed); since < interval {
 		return nil, interval - since
 	}
 	h.listed = w.Clock.Now()
-	w.lists++
 	for _, other := range h.waits {
 		tasks = append(tasks, other.task)
 	}

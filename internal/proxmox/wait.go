@@ -29,8 +29,8 @@ var firstPolls = map[string]time.Duration{
 const (
 	// defaultFirstPoll applies to all other types.
 	defaultFirstPoll = 300 * time.Millisecond
-	// After the first poll, the interval is a fifth of the time that has passed, within these bounds: the end
-	// of a task is noticed a fifth too late at most.
+	// After the first poll, the interval between requests is a fifth of the time that has passed, within these
+	// bounds: the end of a task is noticed a fifth and one request too late at most.
 	minInterval, maxInterval = 50 * time.Millisecond, 5 * time.Second
 	// failedPollDelay follows a poll that failed.
 	failedPollDelay = time.Second
@@ -96,7 +96,7 @@ type taskWait struct {
 	ended chan TaskStatus
 	// unreachableSince is when the Host was first unreachable; zero if it was reachable since.
 	unreachableSince time.Time
-	// lists belongs to Polls: how many lists in a row the wait requested.
+	// lists belongs to Polls: for how many intervals in a row the wait relied on lists.
 	lists int
 }
 
@@ -138,7 +138,7 @@ func (w *taskWait) run(ctx context.Context) (TaskStatus, error) {
 		case !status.Running:
 			return status, nil
 		}
-		last, pollErr, delay = status, nil, w.interval()
+		last, pollErr, delay = status, nil, w.interval(sent)-w.Clock.Since(sent)
 	}
 }
 
@@ -155,12 +155,12 @@ func (w *taskWait) canRetry(err error, at time.Time) bool {
 	return w.Clock.Since(w.unreachableSince) < unreachableTimeout
 }
 
-// interval returns the delay after a poll that found the task running.
-func (w *taskWait) interval() time.Duration {
+// interval returns the time between a poll that found the task running, and the next.
+func (w *taskWait) interval(polled time.Time) time.Duration {
 	if kind := w.task.Kind(); kind == taskStop || kind == taskShutdown {
 		return stopInterval
 	}
-	return min(max(w.Clock.Since(w.began)/5, minInterval), maxInterval)
+	return min(max(polled.Sub(w.began)/5, minInterval), maxInterval)
 }
 
 // poll returns the task's status. If another wait has just requested the Host's task

@@ -146,6 +146,21 @@ func exitKind(s tasks.State) string {
 	}
 }
 
+// listedState returns the state of a task in lists, which show its end late on a busy host: when the process that
+// started it noticed.
+func (th *taskHandlers) listedState(t *tasks.Task) tasks.State {
+	s := t.State()
+	if s.Running {
+		return s
+	}
+	th.k.Mu.Lock()
+	defer th.k.Mu.Unlock()
+	if h := th.k.Host(t.UPID.Host); h != nil && th.k.Clock.Now().Before(s.End.Add(th.k.Clock.Real(h.TaskListDelay))) {
+		return tasks.State{UPID: s.UPID, Running: true}
+	}
+	return s
+}
+
 // getTasks lists the tasks of a host. By default it lists only finished tasks.
 func (th *taskHandlers) getTasks(_ context.Context, r *api.Request) (api.Response, error) {
 	f := taskFilter{
@@ -157,7 +172,7 @@ func (th *taskHandlers) getTasks(_ context.Context, r *api.Request) (api.Respons
 	start, limit := r.Int("start", 0), r.Int("limit", 50)
 	rows, total := []api.Row{}, 0
 	for _, t := range th.k.Tasks.List() {
-		s := t.State()
+		s := th.listedState(t)
 		if t.UPID.Host != r.Host || !f.matches(s) || (!all && !isOwnTask(r, t.UPID)) {
 			continue
 		}
@@ -186,7 +201,7 @@ func (th *taskHandlers) getClusterTasks(_ context.Context, r *api.Request) (api.
 		if !all && user != r.Who.String() {
 			continue
 		}
-		s := t.State()
+		s := th.listedState(t)
 		if !s.Running {
 			if finished[t.UPID.Host]++; finished[t.UPID.Host] > 25 {
 				continue

@@ -236,6 +236,8 @@ type Host struct {
 	// ShutdownTime is how long the host takes to power off after its guests are stopped, BootTime how long it takes to
 	// boot.
 	ShutdownTime, BootTime time.Duration
+	// TaskListDelay is how long lists show a task as running after its end.
+	TaskListDelay time.Duration
 	// BootFails means that the host does not boot when it is woken.
 	BootFails bool
 	// ShuttingDown means that the host is up, but about to power off. Booting means that it was powered on and is not up
