@@ -19,7 +19,7 @@ import (
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
@@ -215,7 +215,7 @@ func (v *view) readFacts(ctx context.Context, kube client.Client, source boot.So
 	if err != nil {
 		return err
 	}
-	checker := nodeclassstatus.NewChecker(kube, nodeclassstatus.Deps{
+	checker := nodeclass.NewChecker(kube, nodeclass.Deps{
 		Inventory: v.inventory, Types: types, Boot: source, Health: vms.Health, CloneTimes: vms.CloneTimes, Clock: clock.RealClock{},
 	})
 	for _, object := range objects {

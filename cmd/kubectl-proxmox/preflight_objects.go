@@ -17,7 +17,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass"
 	unmanagedstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -106,7 +106,7 @@ func (p *preflight) collect(ctx context.Context, objects *manifests) (*bytes.Buf
 	if err != nil {
 		return nil, err
 	}
-	checker := nodeclassstatus.NewChecker(objects, nodeclassstatus.Deps{
+	checker := nodeclass.NewChecker(objects, nodeclass.Deps{
 		Inventory: p.view.inventory, Types: types, RootClients: p.view.roots, Boot: source, Health: vms.Health, CloneTimes: vms.CloneTimes, Clock: clock.RealClock{},
 	})
 	for _, class := range classes {
@@ -224,7 +224,7 @@ func (p *preflight) isOnline(location template.Location) bool {
 
 // class checks a class twice, with a poll in between: the first check determines which
 // additional facts the inventory reads.
-func (p *preflight) class(ctx context.Context, checker *nodeclassstatus.Checker, objects *manifests, class *v1alpha1.ProxmoxNodeClass) error {
+func (p *preflight) class(ctx context.Context, checker *nodeclass.Checker, objects *manifests, class *v1alpha1.ProxmoxNodeClass) error {
 	skip := func(region, host string) bool {
 		return p.isExcluded(region, host) || objects.cannotBuild(class.Spec.InstanceTemplateRef, region, host)
 	}
@@ -253,7 +253,7 @@ func (p *preflight) class(ctx context.Context, checker *nodeclassstatus.Checker,
 
 // condition prints a condition of a class: the problems of hosts, each once, or else the
 // condition itself. Conditions of hosts that were not checked have been reported elsewhere.
-func (p *preflight) condition(condition status.Condition, found nodeclassstatus.Findings) {
+func (p *preflight) condition(condition status.Condition, found nodeclass.Findings) {
 	problems, checked := found.Problems[condition.Type]
 	for _, problem := range problems {
 		p.fail("%s: %s", condition.Type, problem)
@@ -268,7 +268,7 @@ func (p *preflight) condition(condition status.Condition, found nodeclassstatus.
 		p.ok("%s", condition.Type)
 	case condition.IsTrue():
 		p.ok("%s", text)
-	case condition.IsFalse() && !nodeclassstatus.IsHostCondition(condition.Type) && condition.Reason != v1alpha1.ReasonClustersUnreachable && condition.Reason != v1alpha1.ReasonNoQuorum:
+	case condition.IsFalse() && !nodeclass.IsHostCondition(condition.Type) && condition.Reason != v1alpha1.ReasonClustersUnreachable && condition.Reason != v1alpha1.ReasonNoQuorum:
 		p.fail("%s", text)
 	default:
 		p.printf("skip", "%s", text)

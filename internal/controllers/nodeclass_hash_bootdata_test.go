@@ -15,8 +15,8 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/hash"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -24,7 +24,7 @@ import (
 type bootDataEnv struct {
 	*testenv.Env
 	class  *v1alpha1.ProxmoxNodeClass
-	status *status.Controller
+	status *nodeclass.Controller
 }
 
 func newBootDataEnv(t *testing.T, change func(*v1alpha1.MetadataOptions)) bootDataEnv {
@@ -37,7 +37,7 @@ func newBootDataEnv(t *testing.T, change func(*v1alpha1.MetadataOptions)) bootDa
 	return bootDataEnv{w, w.Class(func(c *v1alpha1.ProxmoxNodeClass) {
 		c.Spec.MetadataOptions.OnChange = v1alpha1.BootDataChangeReplace
 		change(&c.Spec.MetadataOptions)
-	}), status.NewController(w.Kube, status.Deps{
+	}), nodeclass.NewController(w.Kube, nodeclass.Deps{
 		Inventory: w.Inventory, Types: w.Types, Boot: w.Boot, Health: w.Instances.Health, CloneTimes: w.Instances.CloneTimes, Clock: w.Clock,
 	})}
 }

@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -45,8 +45,8 @@ func nodeClassStatusSetUserData(w *testenv.Env, text string) {
 }
 
 // statusDeps returns the dependencies of the controller under test.
-func statusDeps(w *testenv.Env) status.Deps {
-	return status.Deps{
+func statusDeps(w *testenv.Env) nodeclass.Deps {
+	return nodeclass.Deps{
 		Inventory: w.Inventory, Types: w.Types, RootClients: w.Roots, Boot: w.Boot,
 		Health: w.Instances.Health, CloneTimes: w.Instances.CloneTimes, Clock: w.Clock,
 	}
@@ -55,7 +55,7 @@ func statusDeps(w *testenv.Env) status.Deps {
 // nodeClassStatusReconcileClass reconciles a class once and updates it to what is stored in the API server.
 func nodeClassStatusReconcileClass(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *v1alpha1.ProxmoxNodeClass {
 	w.T.Helper()
-	result, err := status.NewController(w.Kube, statusDeps(w)).Reconcile(w.T.Context(), testenv.Reload(w, class))
+	result, err := nodeclass.NewController(w.Kube, statusDeps(w)).Reconcile(w.T.Context(), testenv.Reload(w, class))
 	w.Expect(err).NotTo(HaveOccurred())
 	recheck := 20 * time.Second
 	if testenv.Reload(w, class).StatusConditions().Root().IsTrue() {

@@ -15,7 +15,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -35,7 +35,7 @@ func TestLaunchBackoffEndsWithGrant(t *testing.T) {
 	} {
 		testenv.RunSimulated(t, name, func(t *testing.T) {
 			w, class := checkCase{scenario: test.scenario}.newClass(t)
-			controller := status.NewController(w.Kube, statusDeps(w))
+			controller := nodeclass.NewController(w.Kube, statusDeps(w))
 			offered := func() bool {
 				return slices.ContainsFunc(w.Types.List(class, ""), func(it *cloudprovider.InstanceType) bool { return len(it.Offerings.Available()) > 0 })
 			}

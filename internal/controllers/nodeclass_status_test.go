@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -156,7 +156,7 @@ func TestReconcileFailingLaunches(t *testing.T) {
 func TestReconcileUnderManager(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewWithAPIServer(t, testenv.Hosts(2))
-	w.StartManager(func(kube client.Client) testenv.Registrar { return status.NewController(kube, statusDeps(w)) })
+	w.StartManager(func(kube client.Client) testenv.Registrar { return nodeclass.NewController(kube, statusDeps(w)) })
 	class := w.NewClass()
 	// Creating the template later must trigger a reconcile of the class.
 	w.Eventually(func() string {

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	templatecontroller "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/status"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/termination"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
@@ -34,7 +34,7 @@ func manage(w *testenv.Env) *template.Provider {
 	w.T.Helper()
 	templates := w.Templates()
 	others := []reconcile.ObjectReconciler[*v1alpha1.ProxmoxTemplate]{
-		termination.NewManaged(w.Kube, templates, w.Events), status.NewController(w.Kube, templates, w.Boot.CheckPreparation),
+		termination.NewManaged(w.Kube, templates, w.Events), templatecontroller.NewController(w.Kube, templates, w.Boot.CheckPreparation),
 	}
 	testenv.Go(w.T, func(ctx context.Context) error {
 		builds := &builds{Controller: build.NewController(w.Kube, templates)}
@@ -121,7 +121,7 @@ func TestBuildUnderManager(t *testing.T) {
 	w.StartManager(
 		func(kube client.Client) testenv.Registrar { return build.NewController(kube, templates) },
 		func(kube client.Client) testenv.Registrar {
-			return status.NewController(kube, templates, w.Boot.CheckPreparation)
+			return templatecontroller.NewController(kube, templates, w.Boot.CheckPreparation)
 		},
 		func(kube client.Client) testenv.Registrar { return termination.NewManaged(kube, templates, w.Events) },
 	)

@@ -54,14 +54,14 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/terminatefirst"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/timeline"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmhealth"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass"
 	nodeclasshash "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/hash"
-	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
 	nodeclasstermination "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/termination"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeoverlay/evaluation"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/pod/explain"
+	templatecontroller "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template"
 	templatebuild "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
 	templatechecksum "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/checksum"
-	templatestatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/status"
 	templatetermination "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/termination"
 	unmanagedtemplatestatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
@@ -254,7 +254,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 	oneWorker := status.WitMaxConcurrentReconciles(1) // there are few of these objects; the default is 10
 	return []controller.Controller{
 		nodeclasshash.NewController(kube),
-		nodeclassstatus.NewController(kube, nodeclassstatus.Deps{
+		nodeclass.NewController(kube, nodeclass.Deps{
 			Inventory: o.Inventory, Types: o.Types, RootClients: o.roots, Boot: o.boot,
 			Health: o.Instances.Health, CloneTimes: o.Instances.CloneTimes, Clock: clock.RealClock{},
 		}),
@@ -262,7 +262,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		evaluation.NewController(kube, o.CloudProvider, nodeoverlay.NewController(o.Clock, kube, o.CloudProvider, o.InstanceTypeStore, cluster)),
 		unmanagedtemplatestatus.NewController(kube, o.Inventory, o.EventRecorder),
 		templatebuild.NewController(kube, o.Templates),
-		templatestatus.NewController(kube, o.Templates, o.boot.CheckPreparation),
+		templatecontroller.NewController(kube, o.Templates, o.boot.CheckPreparation),
 		templatechecksum.NewController(kube, o.Templates, o.EventRecorder, clock.RealClock{}, nil),
 		templatetermination.NewManaged(kube, o.Templates, o.EventRecorder),
 		templatetermination.NewUnmanaged(kube, o.EventRecorder),

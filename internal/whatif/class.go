@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	nodeclassstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass"
 	unmanagedstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
 )
 
@@ -73,7 +73,7 @@ func (p *planner) checkClass(class *v1alpha1.ProxmoxNodeClass, isChanged bool) e
 	if !isChanged {
 		secrets.Reader = nil
 	}
-	checker := nodeclassstatus.NewChecker(p.kube, nodeclassstatus.Deps{
+	checker := nodeclass.NewChecker(p.kube, nodeclass.Deps{
 		Inventory: p.inventory, Types: p.types, Boot: secrets, RootClients: p.roots, Health: p.vms.Health, CloneTimes: p.vms.CloneTimes, Clock: clock.RealClock{},
 	})
 	if err := checker.Check(p.ctx, class); err != nil {

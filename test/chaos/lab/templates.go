@@ -21,8 +21,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	templatecontroller "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/status"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/termination"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
@@ -180,7 +180,7 @@ func isUpToDate(t *v1alpha1.ProxmoxTemplate) (ok bool, message string) {
 type templateControllers struct {
 	recorder    *testenv.Recorder
 	build       *build.Controller
-	status      *status.Controller
+	status      *templatecontroller.Controller
 	termination *termination.Controller[*v1alpha1.ProxmoxTemplate]
 }
 
@@ -192,7 +192,7 @@ func (p *Process) newTemplateControllers(c proxmox.Client) {
 	}, orphanGrace)
 	p.templates = &templateControllers{
 		recorder: recorder,
-		build:    build.NewController(p.kube, provider), status: status.NewController(p.kube, provider, p.Boot.CheckPreparation),
+		build:    build.NewController(p.kube, provider), status: templatecontroller.NewController(p.kube, provider, p.Boot.CheckPreparation),
 		termination: termination.NewManaged(p.kube, provider, recorder),
 	}
 }

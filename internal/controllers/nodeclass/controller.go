@@ -1,10 +1,10 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status sets the status of ProxmoxNodeClasses: the Hosts where their VMs can be
+// Package nodeclass sets the status of ProxmoxNodeClasses: the Hosts where their VMs can be
 // launched, and for other Hosts the reason and how to fix it. Checker evaluates a
 // NodeClass, Controller stores the result. checks.go lists all checks.
-package status
+package nodeclass
 
 import (
 	"context"

@@ -1,9 +1,9 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status reports for each ProxmoxTemplate which Hosts have it, the progress on
+// Package template reports for each ProxmoxTemplate which Hosts have it, the progress on
 // the other Hosts, and what to fix there.
-package status
+package template
 
 import (
 	"context"
