@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,7 +52,7 @@ func TestScale(t *testing.T) {
 			checkCount(t, fmt.Sprintf("%s, idle, %d nodes", idleUnits[name].label, nodes), of["idle"][name]*idleUnits[name].factor)
 		}
 	}
-	names := []string{"calls", "reconciles", "CPU", "memory", "goroutines"}
+	names := []string{"calls", "reconciles", "core reconciles", "CPU", "memory", "goroutines"}
 	checkIdle(0, measureScale(t, 0), "calls", "goroutines")
 	few := measureScale(t, fewNodes)
 	checkIdle(fewNodes, few, append(names, "workers")...)
@@ -70,6 +71,7 @@ var idleUnits = map[string]struct {
 	factor float64
 }{
 	"calls": {"calls per minute", 1 / idleTime.Minutes()}, "reconciles": {"reconciles per minute", 1 / idleTime.Minutes()},
+	"core reconciles": {"reconciles of Karpenter core per minute", 1 / idleTime.Minutes()},
 	"CPU": {"CPU, % of a core", 100 / idleTime.Seconds()}, "memory": {"memory, MiB", 1}, "goroutines": {"goroutines", 1},
 	"workers": {"goroutines that wait for an object to reconcile", 1},
 }
@@ -225,23 +227,51 @@ func (s *scaled) register(ctx context.Context, claim *karpv1.NodeClaim) error {
 // measure runs f and returns the figures of the time until it ended, at least of the window.
 func (s *scaled) measure(window time.Duration, f func()) figures {
 	s.t.Helper()
-	before := s.read()
+	before, reconciles := s.read(), s.readReconciles()
 	s.proxmox.ResetRequests()
 	after := time.After(window)
 	f()
 	<-after
 	now := s.read()
-	return figures{
-		"CPU": now["CPU"] - before["CPU"], "reconciles": now["reconciles"] - before["reconciles"], "calls": float64(len(s.proxmox.Requests())),
+	out := figures{
+		"CPU": now["CPU"] - before["CPU"], "calls": float64(len(s.proxmox.Requests())),
 		"memory": now["memory"], "goroutines": now["goroutines"], "workers": now["workers"],
 	}
+	for name, count := range s.readReconciles() {
+		count -= reconciles[name]
+		if strings.Contains(name, "proxmox") {
+			out["reconciles"] += count
+		} else {
+			out["core reconciles"] += count
+		}
+		if count > 0 {
+			s.t.Logf("%s: %.0f reconciles in %s", name, count, window)
+		}
+	}
+	return out
+}
+
+// readReconciles returns the number of reconciles of each controller.
+func (s *scaled) readReconciles() figures {
+	s.t.Helper()
+	families, err := s.controller.MetricFamilies(s.t.Context())
+	testenv.Must(s.t, err)
+	out := figures{}
+	for _, series := range families["controller_runtime_reconcile_total"].GetMetric() {
+		for _, pair := range series.GetLabel() {
+			if pair.GetName() == "controller" {
+				out[pair.GetValue()] += series.GetCounter().GetValue()
+			}
+		}
+	}
+	return out
 }
 
 func (s *scaled) read() figures {
 	s.t.Helper()
 	out := figures{}
 	for name, metric := range map[string]string{
-		"CPU": "process_cpu_seconds_total", "memory": "process_resident_memory_bytes", "goroutines": "go_goroutines", "reconciles": "controller_runtime_reconcile_total",
+		"CPU": "process_cpu_seconds_total", "memory": "process_resident_memory_bytes", "goroutines": "go_goroutines",
 		"workers": "controller_runtime_max_concurrent_reconciles",
 	} {
 		value, err := s.controller.Metric(s.t.Context(), metric, nil)
