@@ -22,7 +22,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
-	unmanagedstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/whatif"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -67,7 +67,7 @@ func newPlanEnv(env *testenv.Env, args ...string) *planEnv {
 func (w *planEnv) useUnmanaged(name string, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) {
 	w.T.Helper()
 	template := w.Template(func(u *v1alpha1.ProxmoxUnmanagedTemplate) { u.Name, u.Spec = name, spec })
-	unmanagedstatus.Resolve(w.Inventory, template)
+	unmanagedtemplate.Resolve(w.Inventory, template)
 	w.Expect(w.Kube.Status().Update(w.T.Context(), template)).To(Succeed())
 	if w.class != nil {
 		w.useTemplate(v1alpha1.ProxmoxUnmanagedTemplateKind, name, template.Status.Zones)

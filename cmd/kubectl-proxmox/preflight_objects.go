@@ -18,7 +18,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass"
-	unmanagedstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
@@ -148,7 +148,7 @@ func (p *preflight) templates(ctx context.Context, objects *manifests, classes [
 	}
 	for _, object := range objects.objects {
 		if t, ok := object.(*v1alpha1.ProxmoxUnmanagedTemplate); ok {
-			unmanagedstatus.Resolve(p.view.inventory, t)
+			unmanagedtemplate.Resolve(p.view.inventory, t)
 			p.unmanaged(t, all)
 		}
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/hash"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -37,7 +36,7 @@ func newBootDataEnv(t *testing.T, change func(*v1alpha1.MetadataOptions)) bootDa
 	return bootDataEnv{w, w.Class(func(c *v1alpha1.ProxmoxNodeClass) {
 		c.Spec.MetadataOptions.OnChange = v1alpha1.BootDataChangeReplace
 		change(&c.Spec.MetadataOptions)
-	}), nodeclass.NewController(w.Kube, nodeclass.Deps{
+	}), nodeclass.NewController(w.Kube, w.Events, nodeclass.Deps{
 		Inventory: w.Inventory, Types: w.Types, Boot: w.Boot, Health: w.Instances.Health, CloneTimes: w.Instances.CloneTimes, Clock: w.Clock,
 	})}
 }
@@ -151,10 +150,10 @@ func TestBootDataRecordedAfterLaunch(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewWithAPIServer(t, testenv.NeverPolled())
 	class := w.Class(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.MetadataOptions.OnChange = v1alpha1.BootDataChangeReplace })
-	class.Status.BootDataHash = v1alpha1.BootDataHashPrefix + "now"
-	w.Expect(w.Kube.Status().Update(t.Context(), class)).To(Succeed())
-	w.StartManager(func(kube client.Client) testenv.Registrar { return hash.NewController(kube) })
-	w.Eventually(func() string { return testenv.Reload(w, class).Annotations[v1alpha1.AnnotationNodeClassHash] }).ShouldNot(BeEmpty())
+	w.StartManager(func(kube client.Client) testenv.Registrar {
+		return nodeclass.NewController(kube, w.Events, statusDeps(w))
+	})
+	w.Eventually(func() string { return testenv.Reload(w, class).Status.BootDataHash }).ShouldNot(BeEmpty())
 	claim := w.Claim("a", class)
 	w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchedBy: v1alpha1.LaunchedByVersion})
 	w.SetTrue(claim, karpv1.ConditionTypeRegistered)

@@ -11,13 +11,13 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/hash"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 func nodeClassHashReconcileClass(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *v1alpha1.ProxmoxNodeClass {
 	w.T.Helper()
-	w.Expect(hash.NewController(w.Kube).Reconcile(w.T.Context(), testenv.Reload(w, class))).Error().NotTo(HaveOccurred())
+	w.Expect(nodeclass.NewController(w.Kube, w.Events, statusDeps(w)).Reconcile(w.T.Context(), testenv.Reload(w, class))).Error().NotTo(HaveOccurred())
 	return testenv.Reload(w, class)
 }
 

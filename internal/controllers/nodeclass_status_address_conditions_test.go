@@ -9,6 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -39,11 +40,15 @@ func TestReconcileAddressPoolConflict(t *testing.T) {
 		another := func(source v1alpha1.AddressSource) *v1alpha1.ProxmoxNodeClass {
 			return nodeClassStatusReconcileClass(w, w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Name = "another" }, withNet0(source)))
 		}
+		remove := func(class *v1alpha1.ProxmoxNodeClass) {
+			w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
+			w.Expect(nodeclass.NewController(w.Kube, w.Events, statusDeps(w)).Reconcile(t.Context(), testenv.Reload(w, class))).Error().NotTo(HaveOccurred())
+		}
 		w.Expect(consistent()).To(HavePrefix("True"))
 
 		shared := another(v1alpha1.AddressSource{CIDR: "10.0.0.0/16", Ranges: []string{"10.0.7.0/24"}, Gateway: "10.0.0.2"})
 		w.Expect(consistent()).To(HavePrefix("True"), "a subnet may be shared, and may have two routers")
-		w.Expect(w.Kube.Delete(t.Context(), shared)).To(Succeed())
+		remove(shared)
 
 		narrow := another(v1alpha1.AddressSource{CIDR: "10.0.7.0/24"})
 		w.Expect(consistent()).To(Equal("False SubnetsOverlap: spec.network.interfaces[0].address4 (10.0.0.0/16) and spec.network.interfaces[0].address4 " +
@@ -51,7 +56,7 @@ func TestReconcileAddressPoolConflict(t *testing.T) {
 			"use the same cidr and divide it with ranges, or subnets that do not overlap"))
 		w.Expect(isReady(class)).To(BeTrue(), "VMs still get addresses")
 
-		w.Expect(w.Kube.Delete(t.Context(), narrow)).To(Succeed())
+		remove(narrow)
 		w.Expect(consistent()).To(HavePrefix("True"))
 	})
 }

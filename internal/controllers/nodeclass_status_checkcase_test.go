@@ -55,7 +55,7 @@ func statusDeps(w *testenv.Env) nodeclass.Deps {
 // nodeClassStatusReconcileClass reconciles a class once and updates it to what is stored in the API server.
 func nodeClassStatusReconcileClass(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) *v1alpha1.ProxmoxNodeClass {
 	w.T.Helper()
-	result, err := nodeclass.NewController(w.Kube, statusDeps(w)).Reconcile(w.T.Context(), testenv.Reload(w, class))
+	result, err := nodeclass.NewController(w.Kube, w.Events, statusDeps(w)).Reconcile(w.T.Context(), testenv.Reload(w, class))
 	w.Expect(err).NotTo(HaveOccurred())
 	recheck := 20 * time.Second
 	if testenv.Reload(w, class).StatusConditions().Root().IsTrue() {

@@ -35,7 +35,7 @@ func TestLaunchBackoffEndsWithGrant(t *testing.T) {
 	} {
 		testenv.RunSimulated(t, name, func(t *testing.T) {
 			w, class := checkCase{scenario: test.scenario}.newClass(t)
-			controller := nodeclass.NewController(w.Kube, statusDeps(w))
+			controller := nodeclass.NewController(w.Kube, w.Events, statusDeps(w))
 			offered := func() bool {
 				return slices.ContainsFunc(w.Types.List(class, ""), func(it *cloudprovider.InstanceType) bool { return len(it.Offerings.Available()) > 0 })
 			}

@@ -156,7 +156,9 @@ func TestReconcileFailingLaunches(t *testing.T) {
 func TestReconcileUnderManager(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewWithAPIServer(t, testenv.Hosts(2))
-	w.StartManager(func(kube client.Client) testenv.Registrar { return nodeclass.NewController(kube, statusDeps(w)) })
+	w.StartManager(func(kube client.Client) testenv.Registrar {
+		return nodeclass.NewController(kube, w.Events, statusDeps(w))
+	})
 	class := w.NewClass()
 	// Creating the template later must trigger a reconcile of the class.
 	w.Eventually(func() string {

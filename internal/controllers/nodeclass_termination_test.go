@@ -13,7 +13,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/termination"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -23,7 +23,7 @@ func TestDeleteUsedNodeClass(t *testing.T) {
 	var cached client.Client
 	w.StartManager(func(kube client.Client) testenv.Registrar {
 		cached = kube
-		return termination.NewController(kube, w.Events)
+		return nodeclass.NewController(kube, w.Events, statusDeps(w))
 	})
 	class := w.NewClass()
 	w.Eventually(func() []string { return testenv.Reload(w, class).Finalizers }).Should(ContainElement(v1alpha1.TerminationFinalizer))
@@ -60,9 +60,9 @@ func expectDeletedAfter(w *testenv.Env, object client.Object, claim *karpv1.Node
 func TestDeleteUnusedNodeClass(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
 		w := testenv.New(t, testenv.NeverPolled())
-		controller := termination.NewController(w.Kube, w.Events)
+		controller := nodeclass.NewController(w.Kube, w.Events, statusDeps(w))
 		class := w.NewClass()
-		w.Expect(controller.Reconcile(t.Context(), class)).To(BeZero())
+		w.Expect(controller.Reconcile(t.Context(), class)).Error().NotTo(HaveOccurred())
 		w.Expect(w.Kube.Delete(t.Context(), class)).To(Succeed())
 		w.Expect(w.IsDeleted(class)).To(BeFalse(), "the finalizer holds it")
 		w.Expect(controller.Reconcile(t.Context(), testenv.Reload(w, class))).To(BeZero())
@@ -75,12 +75,12 @@ func TestDeleteUnusedNodeClass(t *testing.T) {
 func TestConflict(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewWithAPIServer(t, testenv.NeverPolled())
-	controller := termination.NewController(w.Kube, w.Events)
+	controller := nodeclass.NewController(w.Kube, w.Events, statusDeps(w))
 	class := w.NewClass()
 	outdated := class.DeepCopy()
 	w.Annotate(class, map[string]string{"example.com/changed": "meanwhile"})
 	w.Expect(controller.Reconcile(t.Context(), outdated)).To(HaveField("RequeueAfter", BeNumerically(">", 0)))
 	w.Expect(testenv.Reload(w, class).Finalizers).To(BeEmpty())
-	w.Expect(controller.Reconcile(t.Context(), class)).To(BeZero())
+	w.Expect(controller.Reconcile(t.Context(), class)).Error().NotTo(HaveOccurred())
 	w.Expect(testenv.Reload(w, class).Finalizers).To(ContainElement(v1alpha1.TerminationFinalizer))
 }

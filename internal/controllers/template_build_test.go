@@ -14,12 +14,10 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	templatecontroller "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/termination"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -33,20 +31,16 @@ const reconcileInterval = 5 * time.Second
 func manage(w *testenv.Env) *template.Provider {
 	w.T.Helper()
 	templates := w.Templates()
-	others := []reconcile.ObjectReconciler[*v1alpha1.ProxmoxTemplate]{
-		termination.NewManaged(w.Kube, templates, w.Events), templatecontroller.NewController(w.Kube, templates, w.Boot.CheckPreparation),
-	}
+	lifecycle := templatecontroller.NewController(w.Kube, templates, w.Events, w.Boot.CheckPreparation)
 	testenv.Go(w.T, func(ctx context.Context) error {
 		builds := &builds{Controller: build.NewController(w.Kube, templates)}
 		defer builds.Wait()
 		for ; ctx.Err() == nil; time.Sleep(reconcileInterval) {
 			observed, _ := build.Observe(ctx, w.Kube)
 			for _, desired := range observed.Desired {
-				for _, controller := range others {
-					current := &v1alpha1.ProxmoxTemplate{}
-					if w.Kube.Get(ctx, types.NamespacedName{Name: desired.Name}, current) == nil {
-						_, _ = controller.Reconcile(ctx, current) // retried
-					}
+				current := &v1alpha1.ProxmoxTemplate{}
+				if w.Kube.Get(ctx, types.NamespacedName{Name: desired.Name}, current) == nil {
+					_, _ = lifecycle.Reconcile(ctx, current) // retried
 				}
 				for _, key := range templates.PendingHosts(desired) {
 					builds.start(ctx, build.Request{Template: desired.Name, Region: key.Region, Host: key.Host})
@@ -121,9 +115,8 @@ func TestBuildUnderManager(t *testing.T) {
 	w.StartManager(
 		func(kube client.Client) testenv.Registrar { return build.NewController(kube, templates) },
 		func(kube client.Client) testenv.Registrar {
-			return templatecontroller.NewController(kube, templates, w.Boot.CheckPreparation)
+			return templatecontroller.NewController(kube, templates, w.Events, w.Boot.CheckPreparation)
 		},
-		func(kube client.Client) testenv.Registrar { return termination.NewManaged(kube, templates, w.Events) },
 	)
 	object := w.ManagedTemplate(testenv.ServeImages(t, 64<<10).URL + "/noble.img")
 	waitUntilUpToDate(w, object)

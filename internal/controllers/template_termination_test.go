@@ -11,7 +11,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/termination"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -22,7 +22,7 @@ func TestDeleteUnmanagedTemplateInUse(t *testing.T) {
 	w.StartManager(
 		func(kube client.Client) testenv.Registrar {
 			cached = kube
-			return termination.NewUnmanaged(kube, w.Events)
+			return unmanagedtemplate.NewController(kube, w.Inventory, w.Events)
 		},
 	)
 	unmanaged := w.Template()

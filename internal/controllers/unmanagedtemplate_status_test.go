@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -47,7 +47,7 @@ func addTemplate(s *pvesim.Scenario, vmid int, change func(*pvesim.Guest)) {
 
 func reconciled(w *testenv.Env, template *v1alpha1.ProxmoxUnmanagedTemplate) *v1alpha1.ProxmoxUnmanagedTemplate {
 	w.T.Helper()
-	w.Expect(status.NewController(w.Kube, w.Inventory, w.Events).Reconcile(w.T.Context(), testenv.Reload(w, template))).Error().NotTo(HaveOccurred())
+	w.Expect(unmanagedtemplate.NewController(w.Kube, w.Inventory, w.Events).Reconcile(w.T.Context(), testenv.Reload(w, template))).Error().NotTo(HaveOccurred())
 	return testenv.Reload(w, template)
 }
 
@@ -222,7 +222,9 @@ func TestResolveUnpolledCluster(t *testing.T) {
 func TestResolveTemplateAddedLater(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewWithAPIServer(t)
-	w.StartManager(func(kube client.Client) testenv.Registrar { return status.NewController(kube, w.Inventory, w.Events) })
+	w.StartManager(func(kube client.Client) testenv.Registrar {
+		return unmanagedtemplate.NewController(kube, w.Inventory, w.Events)
+	})
 	template := w.Template(func(u *v1alpha1.ProxmoxUnmanagedTemplate) { u.Spec.TemplateName = "copy" })
 	ready := func() string {
 		return string(testenv.Reload(w, template).StatusConditions().Get(operatorstatus.ConditionReady).GetStatus())

@@ -55,15 +55,12 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/timeline"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmhealth"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass"
-	nodeclasshash "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/hash"
-	nodeclasstermination "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass/termination"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeoverlay/evaluation"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/pod/explain"
 	templatecontroller "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template"
 	templatebuild "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
 	templatechecksum "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/checksum"
-	templatetermination "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/termination"
-	unmanagedtemplatestatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/operations"
@@ -253,19 +250,15 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 	kube, opts := o.GetClient(), o.settings.Options
 	oneWorker := status.WitMaxConcurrentReconciles(1) // there are few of these objects; the default is 10
 	return []controller.Controller{
-		nodeclasshash.NewController(kube),
-		nodeclass.NewController(kube, nodeclass.Deps{
+		nodeclass.NewController(kube, o.EventRecorder, nodeclass.Deps{
 			Inventory: o.Inventory, Types: o.Types, RootClients: o.roots, Boot: o.boot,
 			Health: o.Instances.Health, CloneTimes: o.Instances.CloneTimes, Clock: clock.RealClock{},
 		}),
-		nodeclasstermination.NewController(kube, o.EventRecorder),
 		evaluation.NewController(kube, o.CloudProvider, nodeoverlay.NewController(o.Clock, kube, o.CloudProvider, o.InstanceTypeStore, cluster)),
-		unmanagedtemplatestatus.NewController(kube, o.Inventory, o.EventRecorder),
+		unmanagedtemplate.NewController(kube, o.Inventory, o.EventRecorder),
 		templatebuild.NewController(kube, o.Templates),
-		templatecontroller.NewController(kube, o.Templates, o.boot.CheckPreparation),
+		templatecontroller.NewController(kube, o.Templates, o.EventRecorder, o.boot.CheckPreparation),
 		templatechecksum.NewController(kube, o.Templates, o.EventRecorder, clock.RealClock{}, nil),
-		templatetermination.NewManaged(kube, o.Templates, o.EventRecorder),
-		templatetermination.NewUnmanaged(kube, o.EventRecorder),
 		launch.NewController(launch.Deps{
 			Kube: kube, Launcher: o.Instances.Launcher, Health: o.Instances.Health, Types: o.Types, Recorder: o.EventRecorder,
 			Pods: cluster.PodsMappedToNodeClaim, Clock: clock.RealClock{}, FailureBackoff: opts.FailureBackoff(),

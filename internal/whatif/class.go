@@ -12,7 +12,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass"
-	unmanagedstatus "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate/status"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate"
 )
 
 // checkClasses sets the status of the classes that the change affects: those that it
@@ -56,7 +56,7 @@ func (p *planner) resolveTemplate(name string) error {
 	if err := p.kube.Get(p.ctx, client.ObjectKey{Name: name}, template); err != nil {
 		return err
 	}
-	unmanagedstatus.Resolve(p.inventory, template)
+	unmanagedtemplate.Resolve(p.inventory, template)
 	return p.kube.Update(p.ctx, template)
 }
 

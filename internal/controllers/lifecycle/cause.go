@@ -1,8 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package readiness adds the cause to the condition Ready.
-package readiness
+package lifecycle
 
 import (
 	"slices"

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/readiness"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/lifecycle"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/launch"
@@ -80,7 +80,7 @@ func (c *Checker) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) e
 	}
 	c.setCapacityAvailable(class)
 	c.setReserveAvailable(class, unread)
-	readiness.SetCause(class)
+	lifecycle.SetCause(class)
 	for region, facts := range e.staleFacts {
 		c.inventory.Invalidate(region, facts...)
 	}

@@ -1,27 +1,34 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeclass sets the status of ProxmoxNodeClasses: the Hosts where their VMs can be
-// launched, and for other Hosts the reason and how to fix it. Checker evaluates a
-// NodeClass, Controller stores the result. checks.go lists all checks.
+// Package nodeclass reconciles ProxmoxNodeClasses. It sets their status: the Hosts where their
+// VMs can be launched, and for other Hosts the reason and how to fix it. It maintains the hashes
+// that core and the cloud provider find drifted Nodes by, and keeps a deleted NodeClass until no
+// NodeClaim uses it. Checker evaluates a NodeClass, Controller stores the result. checks.go lists
+// all checks.
 package nodeclass
 
 import (
 	"context"
+	"fmt"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/events"
+	nodeclaimutils "sigs.k8s.io/karpenter/pkg/utils/nodeclaim"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/lifecycle"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
 // recheckInterval is how often Secrets are read again. They are not watched, since that
@@ -31,22 +38,28 @@ const recheckInterval = time.Minute
 // notReadyRecheckInterval is how often a NodeClass that is not Ready is checked.
 const notReadyRecheckInterval = 20 * time.Second
 
-// Controller sets the status of NodeClasses.
+// Controller reconciles NodeClasses.
 type Controller struct {
 	*Checker
-	kube client.Client
+	lifecycle.Reconciler[*v1alpha1.ProxmoxNodeClass]
 }
 
 // NewController returns a Controller.
-func NewController(kube client.Client, deps Deps) *Controller {
-	return &Controller{Checker: NewChecker(kube, deps), kube: kube}
+func NewController(kube client.Client, recorder events.Recorder, deps Deps) *Controller {
+	c := &Controller{Checker: NewChecker(kube, deps)}
+	c.Reconciler = lifecycle.Reconciler[*v1alpha1.ProxmoxNodeClass]{
+		Kube: kube, Recorder: recorder, Kind: "NodeClass", Users: c.users, Annotate: c.writeHashes, SetStatus: c.setStatus,
+	}
+	return c
 }
 
 // Register registers the Controller with a manager.
 func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
-		Named("nodeclass.status.proxmox").
+		Named("nodeclass.lifecycle.proxmox").
 		For(&v1alpha1.ProxmoxNodeClass{}).
+		Watches(&karpv1.NodeClaim{}, handler.EnqueueRequestsFromMapFunc(classOf), builder.WithPredicates(watch.Deletions())).
+		Watches(&karpv1.NodeClaim{}, handler.EnqueueRequestsFromMapFunc(c.classToHash)).
 		Watches(&v1alpha1.ProxmoxUnmanagedTemplate{}, handler.EnqueueRequestsFromMapFunc(c.classesUsing(v1alpha1.ProxmoxUnmanagedTemplateKind))).
 		Watches(&v1alpha1.ProxmoxTemplate{}, handler.EnqueueRequestsFromMapFunc(c.classesUsing(v1alpha1.ProxmoxTemplateKind))).
 		WatchesRawSource(watch.Inventory(ctx, c.inventory, m.GetClient(), &v1alpha1.ProxmoxNodeClassList{})).
@@ -54,11 +67,20 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
+// classOf returns the NodeClass of a NodeClaim.
+func classOf(_ context.Context, o client.Object) []reconcile.Request {
+	claim, ok := o.(*karpv1.NodeClaim)
+	if !ok || !instance.IsOurs(o) {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: claim.Spec.NodeClassRef.Name}}}
+}
+
 // classesUsing returns a function that lists the NodeClasses that refer to a template.
 func (c *Controller) classesUsing(kind string) handler.MapFunc {
 	return func(ctx context.Context, template client.Object) []reconcile.Request {
 		classes := &v1alpha1.ProxmoxNodeClassList{}
-		if err := c.kube.List(ctx, classes); err != nil {
+		if err := c.Kube.List(ctx, classes); err != nil {
 			return nil
 		}
 		var out []reconcile.Request
@@ -71,26 +93,34 @@ func (c *Controller) classesUsing(kind string) handler.MapFunc {
 	}
 }
 
-// Reconcile checks one NodeClass and writes its status in one patch.
-func (c *Controller) Reconcile(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (reconcile.Result, error) {
-	stored := class.DeepCopy()
+// claims returns the NodeClaims of a class. They are those of the cache and must not be changed.
+func (c *Controller) claims(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) ([]karpv1.NodeClaim, error) {
+	claims := &karpv1.NodeClaimList{}
+	if err := c.Kube.List(ctx, claims, nodeclaimutils.ForNodeClass(class), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing NodeClaims of NodeClass %s: %w", class.Name, err)
+	}
+	return claims.Items, nil
+}
+
+// users returns the names of the NodeClaims of a class. Without their NodeClass, Nodes could neither
+// drift nor be reconciled.
+func (c *Controller) users(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) ([]string, error) {
+	claims, err := c.claims(ctx, class)
+	names := make([]string, 0, len(claims))
+	for i := range claims {
+		names = append(names, claims[i].Name)
+	}
+	return names, err
+}
+
+// setStatus checks a NodeClass.
+func (c *Controller) setStatus(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (time.Duration, error) {
 	if err := c.Check(ctx, class); err != nil {
-		return reconcile.Result{}, err
+		return 0, err
 	}
 	class.RecordVersion()
-	if !equality.Semantic.DeepEqual(stored, class) {
-		// The patch replaces the whole list of conditions, hence the optimistic lock.
-		err := c.kube.Status().Patch(ctx, class, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
-		if apierrors.IsConflict(err) {
-			// Another controller wrote first; its write triggers another reconcile.
-			return reconcile.Result{RequeueAfter: time.Second}, nil
-		}
-		if err != nil {
-			return reconcile.Result{}, client.IgnoreNotFound(err)
-		}
-	}
 	if !class.StatusConditions().Root().IsTrue() {
-		return reconcile.Result{RequeueAfter: notReadyRecheckInterval}, nil
+		return notReadyRecheckInterval, nil
 	}
-	return reconcile.Result{RequeueAfter: recheckInterval}, nil
+	return recheckInterval, nil
 }

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package template reports for each ProxmoxTemplate which Hosts have it, the progress on
-// the other Hosts, and what to fix there.
+// the other Hosts, and what to fix there. It keeps a deleted one until no NodeClaim uses it, and its
+// Templates and images are deleted.
 package template
 
 import (
@@ -10,16 +11,18 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/readiness"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/lifecycle"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
@@ -27,41 +30,67 @@ import (
 // recheckInterval is how often facts are read again that prevent a Template.
 const recheckInterval = 20 * time.Second
 
-// Controller writes the status of ProxmoxTemplates.
+// Controller reconciles ProxmoxTemplates.
 type Controller struct {
-	kube         client.Client
+	lifecycle.Reconciler[*v1alpha1.ProxmoxTemplate]
 	templates    *template.Provider
 	preparations *preparations
 }
 
 // NewController returns a Controller.
-func NewController(kube client.Client, templates *template.Provider, check CheckPreparation) *Controller {
-	return &Controller{kube: kube, templates: templates, preparations: newPreparations(check)}
+func NewController(kube client.Client, templates *template.Provider, recorder events.Recorder, check CheckPreparation) *Controller {
+	c := &Controller{templates: templates, preparations: newPreparations(check)}
+	c.Reconciler = lifecycle.Reconciler[*v1alpha1.ProxmoxTemplate]{
+		Kube: kube, Recorder: recorder, Kind: "template", Cleanup: c.cleanup, SetStatus: c.setStatus,
+		Users: func(ctx context.Context, t *v1alpha1.ProxmoxTemplate) ([]string, error) {
+			observed, err := build.Observe(ctx, kube)
+			return observed.ClaimsUsing(v1alpha1.ProxmoxTemplateKind, t.Name), err
+		},
+	}
+	return c
 }
 
 // Register adds the Controller to the manager.
 func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
-		Named("template.status.proxmox").
+		Named("template.lifecycle.proxmox").
 		For(&v1alpha1.ProxmoxTemplate{}).
+		Watches(&karpv1.NodeClaim{}, build.UserDeleted(c.Kube, v1alpha1.ProxmoxTemplateKind), builder.WithPredicates(watch.Deletions())).
 		WatchesRawSource(watch.Inventory(ctx, c.templates.Inventory(), m.GetClient(), &v1alpha1.ProxmoxTemplateList{})).
 		WatchesRawSource(watch.Events(c.templates.Subscribe(), m.GetClient(), &v1alpha1.ProxmoxTemplateList{})).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// Reconcile writes the status of one ProxmoxTemplate.
-func (c *Controller) Reconcile(ctx context.Context, t *v1alpha1.ProxmoxTemplate) (reconcile.Result, error) {
+// cleanup deletes the Templates and images of a deleted ProxmoxTemplate and returns what remains.
+func (c *Controller) cleanup(ctx context.Context, t *v1alpha1.ProxmoxTemplate) ([]string, error) {
 	classes := &v1alpha1.ProxmoxNodeClassList{}
-	if err := c.kube.List(ctx, classes); err != nil {
-		return reconcile.Result{}, err
+	if err := c.Kube.List(ctx, classes); err != nil {
+		return nil, err
 	}
-	stored := t.DeepCopy()
+	desired := template.NewDesired(t, classes.Items)
+	c.templates.CancelSuperseded(desired)
+	if remaining := c.templates.Remaining(desired); len(remaining) > 0 {
+		return remaining, nil
+	}
+	remaining, err := c.templates.Cleanup(ctx, desired, build.ListUsage(c.Kube, c.templates, t))
+	if err == nil && len(remaining) == 0 {
+		c.templates.Evict(desired.UID)
+	}
+	return remaining, err
+}
+
+// setStatus reports the Templates of one ProxmoxTemplate.
+func (c *Controller) setStatus(ctx context.Context, t *v1alpha1.ProxmoxTemplate) (time.Duration, error) {
+	classes := &v1alpha1.ProxmoxNodeClassList{}
+	if err := c.Kube.List(ctx, classes); err != nil {
+		return 0, err
+	}
 	problem, recheck := c.reconcilePreparation(ctx, t, classes.Items)
 	desired := template.NewDesired(t, classes.Items)
 	desired.Problem = problem
 	c.templates.CancelSuperseded(desired)
 	if desired.Deleted {
-		return reconcile.Result{}, nil
+		return 0, nil
 	}
 	c.recordMissing(t)
 	report := c.templates.Report(desired, t.Status.Zones)
@@ -75,21 +104,11 @@ func (c *Controller) Reconcile(ctx context.Context, t *v1alpha1.ProxmoxTemplate)
 	}
 	t.Status.Resources = corev1.ResourceList{v1alpha1.ResourceZones: *resource.NewQuantity(int64(len(report.Zones)), resource.DecimalSI)}
 	setConditions(t, report)
-	readiness.SetCause(t)
-	result := reconcile.Result{RequeueAfter: recheck}
+	lifecycle.SetCause(t)
 	if len(report.FailedFacts) > 0 {
-		result.RequeueAfter = recheckInterval
+		return recheckInterval, nil
 	}
-	if equality.Semantic.DeepEqual(stored, t) {
-		return result, nil
-	}
-	// Optimistic lock, because the patch replaces the whole list of conditions.
-	err := c.kube.Status().Patch(ctx, t, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
-	if apierrors.IsConflict(err) {
-		// Another controller wrote first; its update triggers a new reconcile.
-		return reconcile.Result{RequeueAfter: time.Second}, nil
-	}
-	return result, client.IgnoreNotFound(err)
+	return recheck, nil
 }
 
 // recordMissing records the Templates in the status that no longer exist, so the

@@ -1,8 +1,9 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status resolves each ProxmoxUnmanagedTemplate to the Templates on the Hosts.
-package status
+// Package unmanagedtemplate resolves each ProxmoxUnmanagedTemplate to the Templates on the Hosts, and
+// keeps a deleted one until no NodeClaim uses it.
+package unmanagedtemplate
 
 import (
 	"cmp"
@@ -15,60 +16,58 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/readiness"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/lifecycle"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
 
-// Controller writes the status of ProxmoxUnmanagedTemplates.
+// Controller reconciles ProxmoxUnmanagedTemplates.
 type Controller struct {
-	kube      client.Client
+	lifecycle.Reconciler[*v1alpha1.ProxmoxUnmanagedTemplate]
 	inventory *inventory.Inventory
-	recorder  events.Recorder
 }
 
 // NewController returns a Controller.
 func NewController(kube client.Client, inv *inventory.Inventory, recorder events.Recorder) *Controller {
-	return &Controller{kube: kube, inventory: inv, recorder: recorder}
+	c := &Controller{inventory: inv}
+	c.Reconciler = lifecycle.Reconciler[*v1alpha1.ProxmoxUnmanagedTemplate]{
+		Kube: kube, Recorder: recorder, Kind: "template", SetStatus: c.setStatus,
+		Users: func(ctx context.Context, t *v1alpha1.ProxmoxUnmanagedTemplate) ([]string, error) {
+			observed, err := build.Observe(ctx, kube)
+			return observed.ClaimsUsing(v1alpha1.ProxmoxUnmanagedTemplateKind, t.Name), err
+		},
+	}
+	return c
 }
 
 // Register adds the Controller to the manager.
 func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	return ctrl.NewControllerManagedBy(m).
-		Named("unmanagedtemplate.status.proxmox").
+		Named("unmanagedtemplate.lifecycle.proxmox").
 		For(&v1alpha1.ProxmoxUnmanagedTemplate{}).
+		Watches(&karpv1.NodeClaim{}, build.UserDeleted(c.Kube, v1alpha1.ProxmoxUnmanagedTemplateKind), builder.WithPredicates(watch.Deletions())).
 		WatchesRawSource(watch.Inventory(ctx, c.inventory, m.GetClient(), &v1alpha1.ProxmoxUnmanagedTemplateList{})).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// Reconcile writes the status of one ProxmoxUnmanagedTemplate.
-func (c *Controller) Reconcile(ctx context.Context, template *v1alpha1.ProxmoxUnmanagedTemplate) (reconcile.Result, error) {
-	stored := template.DeepCopy()
+func (c *Controller) setStatus(_ context.Context, template *v1alpha1.ProxmoxUnmanagedTemplate) (time.Duration, error) {
 	for _, ambiguity := range Resolve(c.inventory, template) {
-		c.recorder.Publish(ambiguousEvent(template, ambiguity))
+		c.Recorder.Publish(ambiguousEvent(template, ambiguity))
 	}
-	if equality.Semantic.DeepEqual(stored, template) {
-		return reconcile.Result{}, nil
-	}
-	// Optimistic lock, because the patch replaces the whole list of conditions.
-	err := c.kube.Status().Patch(ctx, template, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
-	if apierrors.IsConflict(err) {
-		// Another controller wrote first; its update triggers a new reconcile.
-		return reconcile.Result{RequeueAfter: time.Second}, nil
-	}
-	return reconcile.Result{}, client.IgnoreNotFound(err)
+	return 0, nil
 }
 
 // Resolve sets the status of a ProxmoxUnmanagedTemplate and returns the Hosts with
@@ -88,7 +87,7 @@ func Resolve(inv *inventory.Inventory, template *v1alpha1.ProxmoxUnmanagedTempla
 	default:
 		conditions.SetFalse(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplatesNotFound, notFoundMessage(view, template.Spec, inv.Regions()))
 	}
-	readiness.SetCause(template)
+	lifecycle.SetCause(template)
 	return ambiguities
 }
 

@@ -23,7 +23,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	templatecontroller "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/termination"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -178,10 +177,9 @@ func isUpToDate(t *v1alpha1.ProxmoxTemplate) (ok bool, message string) {
 
 // templateControllers are the controllers of ProxmoxTemplates.
 type templateControllers struct {
-	recorder    *testenv.Recorder
-	build       *build.Controller
-	status      *templatecontroller.Controller
-	termination *termination.Controller[*v1alpha1.ProxmoxTemplate]
+	recorder  *testenv.Recorder
+	build     *build.Controller
+	lifecycle *templatecontroller.Controller
 }
 
 func (p *Process) newTemplateControllers(c proxmox.Client) {
@@ -192,8 +190,7 @@ func (p *Process) newTemplateControllers(c proxmox.Client) {
 	}, orphanGrace)
 	p.templates = &templateControllers{
 		recorder: recorder,
-		build:    build.NewController(p.kube, provider), status: templatecontroller.NewController(p.kube, provider, p.Boot.CheckPreparation),
-		termination: termination.NewManaged(p.kube, provider, recorder),
+		build:    build.NewController(p.kube, provider), lifecycle: templatecontroller.NewController(p.kube, provider, recorder, p.Boot.CheckPreparation),
 	}
 }
 
@@ -210,11 +207,8 @@ func (p *Process) startDueTemplate(t *v1alpha1.ProxmoxTemplate) {
 			return result, err
 		})
 	}
-	start("template.termination", func(ctx context.Context) (reconcile.Result, error) {
-		return p.templates.termination.Reconcile(ctx, t.DeepCopy())
-	})
-	start("template.status", func(ctx context.Context) (reconcile.Result, error) {
-		return p.templates.status.Reconcile(ctx, t.DeepCopy())
+	start("template.lifecycle", func(ctx context.Context) (reconcile.Result, error) {
+		return p.templates.lifecycle.Reconcile(ctx, t.DeepCopy())
 	})
 	for _, host := range p.env.Hosts {
 		start("template.build "+host, func(ctx context.Context) (reconcile.Result, error) {

@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -158,4 +160,20 @@ func (o Observed) ClaimsUsing(kind, name string) []string {
 		}
 	}
 	return out
+}
+
+// UserDeleted returns a handler that reconciles the template of a deleted Claim's class, which waits
+// for its last Claim.
+func UserDeleted(kube client.Client, kind string) handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		claim, ok := o.(*karpv1.NodeClaim)
+		if !ok || !instance.IsOurs(o) {
+			return nil
+		}
+		class := &v1alpha1.ProxmoxNodeClass{}
+		if err := kube.Get(ctx, client.ObjectKey{Name: claim.Spec.NodeClassRef.Name}, class); err != nil || class.Spec.InstanceTemplateRef.Kind != kind {
+			return nil
+		}
+		return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: class.Spec.InstanceTemplateRef.Name}}}
+	})
 }
