@@ -20,6 +20,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vm"
 )
 
 // Deps are the dependencies and the state of Claims that the operations share.
@@ -38,7 +39,7 @@ type Deps struct {
 	// State of Claims and tasks of this process, set by operations.New.
 	Guard    *Guard
 	Launches *LaunchTracker
-	Tasks    *Tasks
+	Tasks    *vm.Tasks
 	HA       *HA
 }
 

@@ -92,13 +92,10 @@ func (r *hostReconciler) builderData(existing Existing) bootdata.Data {
 	return data
 }
 
-// deleteVolume deletes a volume and waits for the end of the task.
+// deleteVolume deletes a volume. It succeeds if the volume does not exist: another Host may have deleted it
+// from a shared storage.
 func (r *hostReconciler) deleteVolume(ctx context.Context, volume string) error {
-	task, err := r.client.DeleteVolume(ctx, r.Host, volume)
-	if err == nil && task != "" {
-		err = r.wait(ctx, r.client, task)
-	}
-	return err
+	return waitError(ctx, r.tasks.DeleteVolume(ctx, r.client, r.Host, volume))
 }
 
 // deleteUnusedBootDrives deletes the boot drives of builder VMs that no longer exist, for

@@ -14,6 +14,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vm"
 )
 
 // build creates the Template. It resumes from what an earlier run created: nothing, an
@@ -38,7 +39,7 @@ func (r *hostReconciler) build(ctx context.Context, obs observation, creating bo
 	}
 	r.reportMissingBuilder()
 	if obs.staleLock != 0 {
-		r.setWarning(staleLockMessage(obs.staleLock))
+		r.setWarning(vm.StaleLockMessage(obs.staleLock, r.Host, lockCreate))
 	}
 	volume, err := r.ensureImage(ctx, obs.location)
 	if err != nil {
@@ -60,13 +61,6 @@ func (r *hostReconciler) advance(ctx context.Context, location Location, existin
 		return r.prepare(ctx, location, existing)
 	}
 	return r.finishTemplate(ctx, location, existing)
-}
-
-// staleLockMessage describes what to do about a VM that an interrupted create left
-// locked.
-func staleLockMessage(vmid int) string {
-	return fmt.Sprintf("VM %d is locked (create) by a task that no longer runs; if the VM is not needed, run on the host as root: qm unlock %d && qm destroy %d",
-		vmid, vmid, vmid)
 }
 
 func (r *hostReconciler) setWarning(text string) {

@@ -80,8 +80,8 @@ func TestBuildWithStaleLock(t *testing.T) {
 	simulated(t, 1, func(e *env, p *process) {
 		e.Expect(p.build().VMID).To(Equal(1001))
 		e.Expect(e.config("pve1", 1000).Lock()).To(Equal("create"))
-		e.Expect(p.report().Message).To(Equal("pve1: VM 1000 is locked (create) by a task that no longer runs; " +
-			"if the VM is not needed, run on the host as root: qm unlock 1000 && qm destroy 1000"))
+		e.Expect(p.report().Message).To(Equal("pve1: VM 1000 on host pve1 is locked (create) by a task that no longer runs, probably after a crash; " +
+			"if nothing uses the VM, run there as root: qm unlock 1000 && qm destroy 1000"))
 	}, func(s *pvesim.Scenario) {
 		s.Guests = append(s.Guests, pvesim.Guest{VMID: 1000, Host: "pve1", Config: map[string]string{"lock": "create"}})
 	})
@@ -154,7 +154,7 @@ type supersedingClient struct {
 	supersede func()
 }
 
-func (c supersedingClient) DestroyVM(ctx context.Context, host string, vmid int) (proxmox.UPID, error) {
+func (c *supersedingClient) DestroyVM(ctx context.Context, host string, vmid int) (proxmox.UPID, error) {
 	c.supersede()
 	return c.Client.DestroyVM(ctx, host, vmid)
 }
@@ -165,7 +165,7 @@ func TestDeletionNotSuperseded(t *testing.T) {
 	simulated(t, 1, func(e *env, p *process) {
 		p.build()
 		var next *process
-		next = e.processOf(kubeCluster, supersedingClient{Client: e.Client, supersede: func() { next.CancelSuperseded(e.desired()) }})
+		next = e.processOf(kubeCluster, &supersedingClient{Client: e.Client, supersede: func() { next.CancelSuperseded(e.desired()) }})
 		e.deleteObject()
 		// Only a run that did not destroy the template yet is retried.
 		next.reconcileUntil(func(g Gomega) {
@@ -264,7 +264,7 @@ type createEndsBeforeTaskList struct {
 	end func()
 }
 
-func (c createEndsBeforeTaskList) RunningTasks(ctx context.Context, host, kind string) ([]proxmox.TaskStatus, error) {
+func (c *createEndsBeforeTaskList) RunningTasks(ctx context.Context, host, kind string) ([]proxmox.TaskStatus, error) {
 	c.end()
 	return c.Client.RunningTasks(ctx, host, kind)
 }
@@ -281,7 +281,7 @@ func TestCleanupDuringCreation(t *testing.T) {
 		kill()
 		e.Expect(<-built).To(HaveOccurred())
 
-		next := e.processOf(kubeCluster, createEndsBeforeTaskList{Client: e.Client, end: func() { e.Clock.Sleep(10 * time.Minute) }})
+		next := e.processOf(kubeCluster, &createEndsBeforeTaskList{Client: e.Client, end: func() { e.Clock.Sleep(10 * time.Minute) }})
 		e.deleteObject()
 		e.Expect(next.cleanup()).NotTo(BeEmpty(), "the VM remains")
 		next.deleteAll()

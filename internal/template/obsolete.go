@@ -13,7 +13,9 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vm"
 )
 
 // deleteUnneeded deletes from the Host what this ProxmoxTemplate no longer needs:
@@ -35,7 +37,7 @@ func (r *hostReconciler) deleteUnneeded(ctx context.Context) (time.Duration, err
 	if obs.staleLock != 0 {
 		busy, err := r.isCreating(ctx)
 		if errs = append(errs, explain(err, obs.location, "listing tasks", "")); err == nil && !busy {
-			warnings = append(warnings, staleLockMessage(obs.staleLock))
+			warnings = append(warnings, vm.StaleLockMessage(obs.staleLock, r.Host, lockCreate))
 		}
 	}
 	r.setWarning(strings.Join(warnings, "; "))
@@ -134,42 +136,44 @@ func (r *hostReconciler) deleteObsolete(ctx context.Context, existing Existing) 
 	return 0, err
 }
 
-// destroyVM destroys a VM or Template after verifying that it is still ours.
-func (r *hostReconciler) destroyVM(ctx context.Context, existing Existing) error {
-	config, err := r.client.VMConfig(ctx, r.Host, existing.VMID)
-	if errors.Is(err, proxmox.ErrNotFound) {
-		r.inventory.Ledger().ObserveDeleted(r.Region, existing.VMID)
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	mark, owned := readOwnedMark(r.kubeCluster, r.UID, existing.VMID, config)
+// verify reads a VM of the ProxmoxTemplate for a request that must not reach another one. It returns
+// errNotOwned for others.
+func (r *hostReconciler) verify(ctx context.Context, vmid int, check func(proxmox.VMConfig) error) (*vm.Verified, error) {
+	return vm.Verify(ctx, r.client, r.Host, vmid, func(config proxmox.VMConfig) error {
+		if _, owned := readOwnedMark(r.kubeCluster, r.UID, vmid, config); !owned {
+			return errNotOwned
+		}
+		return check(config)
+	})
+}
+
+// errNotOwned means that a VM is no longer that of the ProxmoxTemplate, as the next view shows.
+var errNotOwned = errors.New("the VM does not belong to the template")
+
+// checkDestroy returns a retainedError if a VM of the ProxmoxTemplate must not be destroyed now.
+func checkDestroy(vmid int, config proxmox.VMConfig) error {
 	switch {
 	case config.Lock() != "":
-		return &retainedError{fmt.Sprintf("template %d is locked (%s) and is deleted after the lock is released", existing.VMID, config.Lock())}
-	case !owned:
-		return nil // no longer ours, as the next view shows
+		return &retainedError{fmt.Sprintf("template %d is locked (%s) and is deleted after the lock is released", vmid, config.Lock())}
 	case config.Protected():
-		return &retainedError{fmt.Sprintf("template %d is protected; to allow its deletion, run: qm set %d --protection 0", existing.VMID, existing.VMID)}
+		return &retainedError{fmt.Sprintf("template %[1]d is protected; to allow its deletion, run: qm set %[1]d --protection 0", vmid)}
 	}
-	r.tracker.setStep(r.HostKey, fmt.Sprintf("deleting template %d", existing.VMID))
-	if mark.Builder != nil {
-		if err := r.releaseBuilderVM(ctx, existing.VMID, *mark.Builder); err != nil {
-			return err
-		}
-	}
-	// After a builder VM is stopped: a new one may have the same address.
-	if err := r.checkStorages(existing.VMID, config); err != nil {
-		return err
-	}
+	return nil
+}
+
+// destroyVM destroys a VM or Template after verifying that it is still ours.
+func (r *hostReconciler) destroyVM(ctx context.Context, existing Existing) error {
+	verified, err := r.verify(ctx, existing.VMID, func(config proxmox.VMConfig) error { return checkDestroy(existing.VMID, config) })
 	var status proxmox.TaskStatus
-	task, err := r.client.DestroyVM(ctx, r.Host, existing.VMID)
 	if err == nil {
-		status, err = r.waitDestroyed(ctx, task)
+		status, err = r.destroyVerified(ctx, verified)
 	}
 	switch {
+	case errors.Is(err, errNotOwned):
+		return nil
 	case errors.Is(err, proxmox.ErrNotFound):
+		r.inventory.Ledger().ObserveDeleted(r.Region, existing.VMID)
+		return nil
 	case err != nil && strings.Contains(err.Error(), "still in use by linked clone"):
 		return &retainedError{fmt.Sprintf("template %d is retained: linked clones on storage %s still use its disk, list them with: qm list; delete them, or remove the ownership mark from the template's notes to keep it",
 			existing.VMID, storageOf(existing))}
@@ -179,8 +183,30 @@ func (r *hostReconciler) destroyVM(ctx context.Context, existing Existing) error
 	// Before the VMID is allocated again.
 	r.deleteLeakedDisks(context.WithoutCancel(ctx), existing, status)
 	log.FromContext(ctx).Info("deleted template", "vmid", existing.VMID, "host", r.Host, "region", r.Region, "generation", existing.Mark.Generation)
-	r.inventory.Ledger().ObserveDeleted(r.Region, existing.VMID)
 	r.tracker.evictUnneeded(existing.Zone())
 	r.tracker.requestSweep()
 	return nil
+}
+
+// destroyVerified stops a builder VM and destroys it, or destroys a Template. It waits for the end also if
+// the generation is superseded meanwhile: the warnings of the task name the disks that remain.
+func (r *hostReconciler) destroyVerified(ctx context.Context, verified *vm.Verified) (proxmox.TaskStatus, error) {
+	vmid := verified.VMID
+	r.tracker.setStep(r.HostKey, fmt.Sprintf("deleting template %d", vmid))
+	if mark, _ := ownership.Read(verified.Config.Description()); mark.Builder != nil {
+		if err := r.releaseBuilderVM(ctx, verified, *mark.Builder); err != nil {
+			return proxmox.TaskStatus{}, err
+		}
+	}
+	// After a builder VM is stopped: a new one may have the same address.
+	if disk, inactive := r.tasks.InactiveDisk(r.Region, r.Host, vmid, verified.Config); inactive {
+		return proxmox.TaskStatus{}, &retainedError{fmt.Sprintf(
+			"template %d is retained: its disk %s cannot be deleted, because storage %s is not active on host %s; the template is deleted when the storage is active, check it with: pvesm status --storage %s",
+			vmid, disk.VolumeID, disk.Storage, r.Host, disk.Storage)}
+	}
+	status, err := r.tasks.Destroy(ctx, verified)
+	if err = waitError(ctx, err); errors.Is(err, errSuperseded) && status.UPID != "" {
+		return r.tasks.Wait(context.WithoutCancel(ctx), r.client, status.UPID)
+	}
+	return status, err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vm"
 )
 
 // preparationBackoff is the delay before a failed preparation is retried. A failed
@@ -103,14 +104,18 @@ func (r *hostReconciler) freeAddress(ctx context.Context, location Location, exi
 	}
 	status, err := r.client.VMStatus(ctx, r.Host, existing.VMID)
 	if err == nil && status.Running {
-		err = r.stopBuilder(ctx, existing.VMID)
+		var verified *vm.Verified
+		if verified, err = r.verify(ctx, existing.VMID, func(proxmox.VMConfig) error { return nil }); err == nil {
+			err = r.stopBuilder(ctx, verified)
+		}
 	}
 	return explain(err, location, fmt.Sprintf("stopping builder VM %d", existing.VMID), "")
 }
 
-func (r *hostReconciler) stopBuilder(ctx context.Context, vmid int) error {
-	r.tracker.setStep(r.HostKey, fmt.Sprintf("stopping builder VM %d", vmid))
-	task, err := r.client.StopVM(ctx, r.Host, vmid)
+// stopBuilder stops a builder VM after its identity was read.
+func (r *hostReconciler) stopBuilder(ctx context.Context, verified *vm.Verified) error {
+	r.tracker.setStep(r.HostKey, fmt.Sprintf("stopping builder VM %d", verified.VMID))
+	task, err := verified.PowerOff(ctx, 0)
 	if err != nil {
 		return err
 	}
@@ -118,18 +123,19 @@ func (r *hostReconciler) stopBuilder(ctx context.Context, vmid int) error {
 }
 
 // releaseBuilderVM stops a builder VM and deletes its boot drive before it is destroyed.
-func (r *hostReconciler) releaseBuilderVM(ctx context.Context, vmid int, b ownership.Builder) error {
-	status, err := r.client.VMStatus(ctx, r.Host, vmid)
+func (r *hostReconciler) releaseBuilderVM(ctx context.Context, verified *vm.Verified, b ownership.Builder) error {
+	status, err := r.client.VMStatus(ctx, r.Host, verified.VMID)
 	if err != nil {
 		return err
 	}
 	if status.Running {
 		if b.Failed.IsZero() {
-			if err := r.recordFailed(ctx, vmid, truncate(r.clock.Now()), ""); err != nil {
+			if err := r.recordFailed(ctx, verified.VMID, truncate(r.clock.Now()), ""); err != nil {
 				return err
 			}
 		}
-		if err := r.stopBuilder(ctx, vmid); err != nil {
+		verified.Invalidate()
+		if err := r.stopBuilder(ctx, verified); err != nil {
 			return err
 		}
 	}

@@ -111,7 +111,7 @@ func (e *env) requiredPrivileges(role pvesim.Role) (required []string) {
 			continue
 		}
 		required = append(required, privilege)
-		unaware := e.processOf(kubeCluster, outdatedPermissions{e.Client, before})
+		unaware := e.processOf(kubeCluster, &outdatedPermissions{e.Client, before})
 		e.Expect(unaware.buildAndDelete()).NotTo(Succeed(), "%s of %s is not required", privilege, role.ID)
 		e.Expect(e.Sim.SetRole(role)).To(Succeed())
 		p.deleteAll()
@@ -126,7 +126,7 @@ type outdatedPermissions struct {
 	before proxmox.Permissions
 }
 
-func (c outdatedPermissions) Permissions(context.Context) (proxmox.Permissions, error) {
+func (c *outdatedPermissions) Permissions(context.Context) (proxmox.Permissions, error) {
 	return c.before, nil
 }
 

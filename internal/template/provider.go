@@ -16,6 +16,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/keyed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vm"
 )
 
 // Deps are the dependencies of a Provider.
@@ -50,6 +51,9 @@ type Settings struct {
 	BuilderMinRuntime time.Duration
 }
 
+// parallelDestroys is how many Templates are destroyed in parallel on a storage.
+const parallelDestroys = 4
+
 // Provider creates, updates and deletes Templates.
 type Provider struct {
 	clients     map[string]proxmox.Client
@@ -62,6 +66,7 @@ type Provider struct {
 	renderBootData RenderBootData
 
 	tracker  *tracker
+	tasks    *vm.Tasks
 	absences inventory.Absences
 	images   *keyed.Semaphore[string]
 	vmids    *vmidAllocator
@@ -71,8 +76,8 @@ type Provider struct {
 func NewProvider(deps Deps) *Provider {
 	return &Provider{
 		clients: deps.Clients, inventory: deps.Inventory, clock: deps.Clock, kubeCluster: deps.KubeCluster, recorder: deps.Recorder, settings: deps.Settings,
-		renderBootData: deps.RenderBootData,
-		tracker:        newTracker(), images: keyed.NewSemaphore[string](1), vmids: newVMIDAllocator(deps.Settings.VMIDs, deps.Clock),
+		renderBootData: deps.RenderBootData, tasks: vm.NewTasks(deps.Inventory, deps.Settings.TaskTimeout, parallelDestroys, deps.Clock),
+		tracker: newTracker(), images: keyed.NewSemaphore[string](1), vmids: newVMIDAllocator(deps.Settings.VMIDs, deps.Clock),
 	}
 }
 
@@ -100,27 +105,22 @@ var errStillRunning = errors.New("still running")
 // errImageBusy reports that another run downloads the image.
 var errImageBusy = fmt.Errorf("downloading the image: %w", errStillRunning)
 
-// wait waits until a task ends and returns the task's error. It returns
-// errStillRunning after the task timeout.
+// wait waits until a task ends and returns the task's error.
 func (p *Provider) wait(ctx context.Context, c proxmox.Client, task proxmox.UPID) error {
-	_, err := p.waitStatus(ctx, c, task)
-	return err
+	_, err := p.tasks.Wait(ctx, c, task)
+	return waitError(ctx, err)
 }
 
-// waitStatus waits like wait and also returns the status of a task that ended.
-func (p *Provider) waitStatus(ctx context.Context, c proxmox.Client, task proxmox.UPID) (proxmox.TaskStatus, error) {
-	waitCtx, cancel := context.WithTimeout(ctx, p.settings.TaskTimeout)
-	defer cancel()
-	status, err := proxmox.WaitTask(waitCtx, c, task, proxmox.WaitOptions{Clock: p.clock})
+// waitError returns errStillRunning for the error of a wait that ended after the task timeout, and the cause
+// if the context ended.
+func waitError(ctx context.Context, err error) error {
 	switch {
-	case ctx.Err() != nil:
-		return proxmox.TaskStatus{}, context.Cause(ctx)
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
 	case errors.Is(err, context.DeadlineExceeded):
-		return proxmox.TaskStatus{}, errStillRunning
-	case err != nil:
-		return proxmox.TaskStatus{}, err
+		return errStillRunning
 	}
-	return status, status.Err()
+	return err
 }
 
 // sleep waits for d on the Provider's clock. It fails when the context ends.

@@ -107,8 +107,7 @@ func (r *hostReconciler) deleteUnusedImage(ctx context.Context, volume, storage 
 	if left := r.settings.GracePeriod - now.Sub(since); left > 0 && !r.isImageDeleted(key) {
 		return left, nil
 	}
-	// Another Host may have deleted it from a shared storage.
-	if err := r.deleteVolume(ctx, volume); err != nil && !errors.Is(err, proxmox.ErrNotFound) {
+	if err := r.deleteVolume(ctx, volume); err != nil {
 		return 0, err
 	}
 	r.tracker.evictUnneeded(image)

@@ -17,6 +17,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vm"
 )
 
 // confirm reports whether the VM does not exist and no clone will still create it.
@@ -197,5 +198,5 @@ func (a *attempt) checkStaleLock(ctx context.Context, host, lock string) error {
 	if cfg.Lock() != lock {
 		return nil
 	}
-	return &instance.BlockedError{Reason: v1alpha1.EventVMLocked, Message: instance.StaleLockMessage(a.id, host, lock)}
+	return &instance.BlockedError{Reason: v1alpha1.EventVMLocked, Message: vm.StaleLockMessage(a.id.VMID, host, lock)}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vm"
 )
 
 // result of one attempt to delete a VM.
@@ -57,7 +58,7 @@ func (v *verdict) Error() string { return fmt.Sprintf("result %d: %v", v.found, 
 
 func (v *verdict) Unwrap() error { return v.cause }
 
-// resultOf returns the result that an error of a VerifiedVM means.
+// resultOf returns the result that an error of a vm.Verified means.
 func resultOf(err error, id instance.Identity, host string) (result, error) {
 	if v, ok := errors.AsType[*verdict](err); ok {
 		return v.found, v.cause
@@ -71,8 +72,8 @@ func resultOf(err error, id instance.Identity, host string) (result, error) {
 // deleteVM powers off and destroys a VM after its ownership was verified. It returns the
 // configuration that it read first.
 func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Identity, host string, options powerOffOptions) (proxmox.VMConfig, result, error) {
-	vm, err := instance.VerifyVM(ctx, c, id, host, func(cfg proxmox.VMConfig) error { return d.checkDeletable(ctx, id, host, cfg, options) })
-	cfg := vm.Config
+	verified, err := instance.VerifyVM(ctx, c, id, host, func(cfg proxmox.VMConfig) error { return d.checkDeletable(ctx, id, host, cfg, options) })
+	cfg := verified.Config
 	if err != nil {
 		found, err := resultOf(err, id, host)
 		return cfg, found, err
@@ -82,14 +83,13 @@ func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Id
 		if err := d.removeFromHA(ctx, id, options, ha); err != nil {
 			return cfg, vmRemaining, blocked(err, unreachable(host))
 		}
-		vm.Invalidate()
+		verified.Invalidate()
 	}
-	disk, _ := cfg.Drives().Boot()
-	if err := d.powerOff(ctx, c, vm, options.shutdown); err != nil {
+	if err := d.powerOff(ctx, c, id, verified, options.shutdown); err != nil {
 		found, err := resultOf(err, id, host)
 		return cfg, found, err
 	}
-	destroyed, err := d.destroy(ctx, c, vm, disk.Storage)
+	destroyed, err := d.destroy(ctx, c, id, verified)
 	return cfg, destroyed, err
 }
 
@@ -136,7 +136,12 @@ func (d *Deleter) checkBlocked(ctx context.Context, id instance.Identity, host s
 	if err := checkVolumes(ctx, id, host, cfg); err != nil {
 		return err
 	}
-	return d.checkStorages(id, host, cfg)
+	if disk, inactive := d.deps.Tasks.InactiveDisk(id.Region, host, id.VMID, cfg); inactive {
+		return &instance.BlockedError{Reason: v1alpha1.EventDiskNotDeleted, Message: fmt.Sprintf(
+			"disk %s of VM %d cannot be deleted, because storage %s is inactive on host %s; the VM will be deleted when it is active, check with: pvesm status",
+			disk.VolumeID, id.VMID, disk.Storage, host)}
+	}
+	return nil
 }
 
 // checkMark returns a BlockedError if the VM is ours, but its ownership mark was lost or
@@ -153,33 +158,19 @@ func (d *Deleter) checkMark(id instance.Identity, host string, cfg proxmox.VMCon
 	return nil
 }
 
-// destroy destroys a VM that is powered off. The storage is that of its boot disk.
-func (d *Deleter) destroy(ctx context.Context, c proxmox.Client, vm *instance.VerifiedVM, storage string) (result, error) {
-	id, host := vm.Identity, vm.Host
-	release, err := d.deps.Tasks.AcquireSlot(ctx, d.deps.Inventory.View(), instance.TaskDestroy, id.Region, host, storage)
-	if errors.Is(err, context.DeadlineExceeded) {
+// destroy destroys a VM that is powered off.
+func (d *Deleter) destroy(ctx context.Context, c proxmox.Client, id instance.Identity, verified *vm.Verified) (result, error) {
+	status, err := d.deps.Tasks.Destroy(ctx, verified)
+	switch {
+	case errors.Is(err, vm.ErrBusy):
 		return vmRemaining, &instance.BlockedError{Reason: v1alpha1.EventProxmoxBusy, Message: fmt.Sprintf(
-			"VM %d waits for the deletion of other VMs on storage %s of host %s, which deletes at most %d at a time", id.VMID, storage, host, d.deps.Settings.CloneSlots)}
+			"VM %d waits for the deletion of other VMs on its storage of host %s, which deletes at most %d at a time", id.VMID, verified.Host, d.deps.Settings.CloneSlots)}
+	case errors.Is(err, proxmox.ErrRunning):
+		return vmRemaining, nil // it was started in between: the next call stops it again
+	case err != nil:
+		return resultOf(err, id, verified.Host)
 	}
-	if err != nil {
-		return vmRemaining, err
-	}
-	defer release()
-	vm.Invalidate()
-	task, err := vm.Destroy(ctx)
-	var status proxmox.TaskStatus
-	if err == nil {
-		status, err = d.deps.Tasks.Wait(ctx, c, task)
-	}
-	if errors.Is(err, proxmox.ErrRunning) {
-		// It was started in between: the next call stops it again.
-		return vmRemaining, nil
-	}
-	if err != nil {
-		return resultOf(err, id, host)
-	}
-	log.FromContext(ctx).Info("deleted VM", "region", id.Region, "host", host, "vmid", id.VMID)
-	d.deps.Inventory.Ledger().ObserveDeleted(id.Region, id.VMID)
+	log.FromContext(ctx).Info("deleted VM", "region", id.Region, "host", verified.Host, "vmid", id.VMID)
 	return vmDestroyed, d.deleteLeakedDisks(ctx, c, id, status)
 }
 
@@ -200,18 +191,18 @@ func (a *attempt) shutdownTimeout(ctx context.Context) time.Duration {
 // powerOff shuts the guest down within the given time, or stops it if that is 0. Proxmox
 // stops a guest that takes longer. If powerOff takes longer than one Delete, the next one
 // waits for it.
-func (d *Deleter) powerOff(ctx context.Context, c proxmox.Client, vm *instance.VerifiedVM, shutdown time.Duration) error {
-	task := d.deps.Launches.Get(vm.ClaimUID).PowerOffTask
-	if task == "" || task.Host() != vm.Host { // the VM was moved from a Host that failed
+func (d *Deleter) powerOff(ctx context.Context, c proxmox.Client, id instance.Identity, verified *vm.Verified, shutdown time.Duration) error {
+	task := d.deps.Launches.Get(id.ClaimUID).PowerOffTask
+	if task == "" || task.Host() != verified.Host { // the VM was moved from a Host that failed
 		var err error
-		if task, err = vm.PowerOff(ctx, shutdown); err != nil {
+		if task, err = verified.PowerOff(ctx, shutdown); err != nil {
 			return err
 		}
-		d.deps.Launches.RecordPowerOff(vm.ClaimUID, task)
+		d.deps.Launches.RecordPowerOff(id.ClaimUID, task)
 	}
 	_, err := d.deps.Tasks.Wait(ctx, c, task)
 	if ctx.Err() == nil {
-		d.deps.Launches.RecordPowerOff(vm.ClaimUID, "")
+		d.deps.Launches.RecordPowerOff(id.ClaimUID, "")
 	}
 	return err
 }

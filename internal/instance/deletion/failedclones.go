@@ -66,7 +66,7 @@ func (a *attempt) deleteClonedDisks(ctx context.Context, host string, tasks []pr
 		}
 	}
 	a.reportHiddenDisks(ctx)
-	return a.blockedByDisks(a.deleteDisks(ctx, a.client, a.id, a.intent.Host, leaked))
+	return a.blockedByDisks(remaining(a.deps.Tasks.DeleteDisks(ctx, a.client, a.intent.Host, a.id.VMID, leaked)))
 }
 
 // diskVolumes lists the volumes on the storage of the VM's disks, or on all that it could be.

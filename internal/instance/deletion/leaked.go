@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -18,95 +17,37 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vm"
 )
 
-const (
-	// diskDeletionRetries is how often the deletion of a leaked disk is tried.
-	diskDeletionRetries = 5
-	// maxClockSkew is how far the clocks of a Host and of Kubernetes may differ.
-	maxClockSkew = 10 * time.Minute
-)
+// maxClockSkew is how far the clocks of a Host and of Kubernetes may differ.
+const maxClockSkew = 10 * time.Minute
 
-// deleteLeakedDisks deletes the disks that a destroy of the VM left, because their storage
-// was locked for too long or was inactive. No configuration refers to them any more. Only
-// disks that the task's warnings name are deleted: another VM may have the VMID by now,
-// but not that disk. It returns a BlockedError if a disk remains, unless the token may not
-// delete disks.
+// deleteLeakedDisks deletes the disks that a destroy of the VM left. It returns a BlockedError if one
+// remains.
 func (d *Deleter) deleteLeakedDisks(ctx context.Context, c proxmox.Client, id instance.Identity, destroy proxmox.TaskStatus) error {
-	if !destroy.HasWarnings() {
-		return nil
-	}
 	host := destroy.UPID.Host()
-	lines, err := c.TaskLog(ctx, destroy.UPID)
+	leaks, err := d.deps.Tasks.DeleteLeakedDisks(ctx, c, id.VMID, destroy)
 	if err != nil {
 		return blocked(err, unreachable(host))
 	}
-	log.FromContext(ctx).Info("destroyed VM with warnings", "vmid", id.VMID, "host", host, "region", id.Region, "task", destroy.UPID, "log", strings.Join(lines, " | "))
-	if err := d.deleteDisks(ctx, c, id, host, proxmox.LeakedDisks(lines, id.VMID)); err != nil {
+	if err := remaining(leaks); err != nil {
 		return &instance.BlockedError{Reason: v1alpha1.EventDiskNotDeleted, Message: fmt.Sprintf(
 			"VM %d on host %s is destroyed, but disks of it could not be deleted: %v", id.VMID, host, err)}
 	}
 	return nil
 }
 
-// deleteDisks deletes leaked disks, unless a guest has the VMID again: a disk of that name
-// may be its own. It logs errors, and returns those that a retry can resolve: not those of
-// a token that may not delete disks.
-func (d *Deleter) deleteDisks(ctx context.Context, c proxmox.Client, id instance.Identity, host string, volumes []string) error {
-	if len(volumes) == 0 {
-		return nil
-	}
-	guest, listed := d.deps.Inventory.View().Guest(id.Region, id.VMID)
-	switch _, err := c.VMConfig(ctx, host, id.VMID); {
-	case err == nil || instance.IsNotVisible(err) || listed && guest.Kind != proxmox.KindQEMU:
-		log.FromContext(ctx).Info("keeping disks because another guest has the VMID", "vmid", id.VMID, "host", host, "region", id.Region, "volumes", volumes)
-		return nil
-	case !errors.Is(err, proxmox.ErrNotFound):
-		return err
-	}
-	var failures []error
-	for _, volume := range volumes {
-		log := log.FromContext(ctx).WithValues("vmid", id.VMID, "host", host, "region", id.Region, "volume", volume)
-		err := d.deleteDisk(ctx, c, host, volume)
-		if err == nil {
-			log.Info("deleted leaked disk")
-			continue
-		}
-		log.Error(err, "deleting leaked disk failed, to delete it by hand run the command on the host as root", "command", "pvesm free "+volume)
-		if _, forbidden := errors.AsType[*proxmox.ForbiddenError](err); !forbidden {
-			failures = append(failures, err)
+// remaining returns the errors that a retry can resolve: not those of a token that may not delete disks,
+// and not those of disks that may be of another guest.
+func remaining(leaks []*vm.LeakError) error {
+	var errs []error
+	for _, leak := range leaks {
+		if !instance.IsNotVisible(leak) && !errors.Is(leak, vm.ErrVMIDInUse) {
+			errs = append(errs, leak)
 		}
 	}
-	return errors.Join(failures...)
-}
-
-// checkStorages returns a BlockedError if a storage of the VM's disks is inactive as of the
-// last poll: Proxmox would destroy the VM and leave its disks, which tokens with few
-// privileges cannot delete.
-func (d *Deleter) checkStorages(id instance.Identity, host string, cfg proxmox.VMConfig) error {
-	view := d.deps.Inventory.View()
-	for _, drive := range cfg.Drives().Volumes() {
-		if storage, known := view.Storage(id.Region, host, drive.Storage); known && !storage.Available && proxmox.IsDiskOf(drive.VolumeID, id.VMID) {
-			return &instance.BlockedError{Reason: v1alpha1.EventDiskNotDeleted, Message: fmt.Sprintf(
-				"disk %s of VM %d cannot be deleted, because storage %s is inactive on host %s; the VM will be deleted when it is active, check with: pvesm status",
-				drive.VolumeID, id.VMID, drive.Storage, host)}
-		}
-	}
-	return nil
-}
-
-// deleteDisk deletes a disk and retries if its storage is locked.
-func (d *Deleter) deleteDisk(ctx context.Context, c proxmox.Client, host, volume string) (err error) {
-	for range diskDeletionRetries {
-		if err = d.deps.Tasks.DeleteVolume(ctx, c, host, volume); !proxmox.IsTransient(err) {
-			return err
-		}
-		select {
-		case <-d.deps.Clock.After(time.Second):
-		case <-ctx.Done():
-		}
-	}
-	return err
+	return errors.Join(errs...)
 }
 
 // deleteEarlierLeaks deletes the disks that an earlier destroy of the Claim's VM or a

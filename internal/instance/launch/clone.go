@@ -15,6 +15,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vm"
 )
 
 // ensureCloned returns when the VM exists, is complete and ours. Proxmox accepts two
@@ -129,7 +130,7 @@ func (a *attempt) resumeLocked(ctx context.Context) (retry bool, err error) {
 	if cfg.Lock() != instance.LockClone {
 		return true, nil
 	}
-	return false, failf(v1alpha1.EventStaleLock, "%s", instance.StaleLockMessage(a.id, a.intent.Host, instance.LockClone))
+	return false, failf(v1alpha1.EventStaleLock, "%s", vm.StaleLockMessage(a.id.VMID, a.intent.Host, instance.LockClone))
 }
 
 // isCloneRunning reports whether a clone of our Template runs on its Host that may be ours:
@@ -157,7 +158,7 @@ func (a *attempt) clone(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	release, err := a.deps.Tasks.AcquireSlot(ctx, a.deps.Inventory.View(), instance.TaskClone, a.intent.Region, a.intent.Host, a.intent.Storage)
+	release, err := a.deps.Tasks.AcquireSlot(ctx, instance.TaskClone, a.intent.Region, a.intent.Host, a.intent.Storage)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vm"
 )
 
 // Operations are the operations on VMs. Users take the one that they need.
@@ -33,7 +34,8 @@ type Operations struct {
 
 // New returns the operations. It adds a new state of Claims to the dependencies.
 func New(deps instance.Deps, types *instancetype.Provider, source boot.Source, metrics instance.Metrics) *Operations {
-	deps.Guard, deps.Launches, deps.Tasks = instance.NewGuard(), instance.NewLaunchTracker(), instance.NewTasks(deps.Settings, deps.Clock)
+	deps.Guard, deps.Launches = instance.NewGuard(), instance.NewLaunchTracker()
+	deps.Tasks = vm.NewTasks(deps.Inventory, deps.Settings.TaskTimeout, deps.Settings.CloneSlots, deps.Clock)
 	deps.HA = instance.NewHA(deps)
 	if deps.Overlays == nil {
 		deps.Overlays = nodeoverlay.NewInstanceTypeStore()
