@@ -34,7 +34,7 @@ type options struct {
 }
 
 func main() {
-	// Without a logger, controller-runtime prints a stack trace into the live view.
+	// Without a logger, controller-runtime prints a stack trace.
 	crlog.SetLogger(logr.Discard())
 	o, err := parse(os.Args[1:])
 	if errors.Is(err, flag.ErrHelp) {
@@ -103,7 +103,6 @@ func run(ctx context.Context, o options, screen *Screen) (err error) {
 	}
 	defer stage.Close()
 	if o.playground {
-		screen.live = false // print events below the instructions, which must stay readable
 		return playground(ctx, o, stage, NewReporter(screen))
 	}
 	return show(ctx, stage, screen, began)
@@ -113,10 +112,8 @@ func run(ctx context.Context, o options, screen *Screen) (err error) {
 func show(ctx context.Context, stage *Stage, screen *Screen, began time.Time) error {
 	summary := &Summary{}
 	summary.Add("control plane, Proxmox and controller started", time.Since(began))
-	screen.Print(terminal.Text(""))
 	report := NewReporter(screen)
 	err := NewTour(stage, report, summary).Run(ctx)
-	screen.Close()
 	var problems []string
 	if err == nil {
 		problems, err = stage.verify(ctx, report.Joined(), summary)

@@ -13,13 +13,12 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet/terminal"
 )
 
-// Reporter keeps the scene, detects changes between observations and reports them.
+// Reporter detects changes between observations and prints them.
 type Reporter struct {
 	screen *Screen
 	began  time.Time
 
 	mu    sync.Mutex
-	scene Scene
 	known map[string]*history // by claim UID
 	nodes []string            // all nodes that ever joined
 }
@@ -38,7 +37,7 @@ func NewReporter(screen *Screen) *Reporter {
 	return &Reporter{screen: screen, began: time.Now(), known: map[string]*history{}}
 }
 
-// Event adds a line to the event list, or prints it if there is no live view.
+// Event prints what happened, and when.
 func (r *Reporter) Event(st terminal.Style, format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,49 +45,48 @@ func (r *Reporter) Event(st terminal.Style, format string, args ...any) {
 }
 
 func (r *Reporter) event(st terminal.Style, format string, args ...any) {
-	event := Event{At: time.Since(r.began), Style: st, Text: fmt.Sprintf(format, args...)}
-	r.scene.Events = append(r.scene.Events, event)
-	if extra := len(r.scene.Events) - 2*maxEvents; extra > 0 {
-		r.scene.Events = r.scene.Events[extra:]
-	}
-	if !r.screen.Live() {
-		r.screen.Print(event.line())
-	}
+	r.screen.Print(terminal.Styled(clock(time.Since(r.began))+"  ", terminal.Dim).In(st, fmt.Sprintf(format, args...)))
 }
 
-// Headline sets the headline.
+// Headline prints what happens next.
 func (r *Reporter) Headline(format string, args ...any) {
+	r.print(terminal.Styled("      "+fmt.Sprintf(format, args...), terminal.Bold))
+}
+
+// Step prints that a step of the tour starts.
+func (r *Reporter) Step(n, steps int, title string) {
+	r.print(terminal.Text(""), terminal.Styled(fmt.Sprintf("%d/%d  %s", n, steps, title), terminal.Cyan))
+}
+
+// Map prints the hosts with their VMs and pods, as the plugin's "top" does.
+func (r *Reporter) Map(m fleet.Map) {
+	lines := []terminal.Line{terminal.Text("")}
+	for _, row := range terminal.Tree(m) {
+		lines = append(lines, row.Line)
+	}
+	r.print(lines...)
+}
+
+func (r *Reporter) print(lines ...terminal.Line) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.scene.Headline = fmt.Sprintf(format, args...)
-	if !r.screen.Live() {
-		r.screen.Print(terminal.Styled("      "+r.scene.Headline, terminal.Bold))
+	for _, l := range lines {
+		r.screen.Print(l)
 	}
 }
 
-// Steps adds the steps of the tour.
-func (r *Reporter) Steps(titles ...string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, title := range titles {
-		r.scene.Steps = append(r.scene.Steps, Step{Title: title})
-	}
+// clock formats minutes and seconds.
+func clock(d time.Duration) string {
+	return fmt.Sprintf("%d:%02d", int(d.Minutes()), int(d.Seconds())%60)
 }
 
-// Step changes the state of a step.
-func (r *Reporter) Step(i int, state StepState, took time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.scene.Steps[i].State, r.scene.Steps[i].Took = state, took
-	if !r.screen.Live() && state == Running {
-		r.screen.Print(terminal.Text(""))
-		r.screen.Print(terminal.Styled(fmt.Sprintf("%d/%d  %s", i+1, len(r.scene.Steps), r.scene.Steps[i].Title), terminal.Cyan))
-	}
-}
+// seconds formats a duration in seconds.
+func seconds(d time.Duration) string { return fmt.Sprintf("%.1fs", d.Seconds()) }
 
-// Observe updates the scene with new state, reports changes and redraws.
+// Observe prints what changed since the last observation.
 func (r *Reporter) Observe(s State) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	seen := map[string]bool{}
 	for i := range s.VMs {
 		seen[s.VMs[i].UID] = true
@@ -106,11 +104,6 @@ func (r *Reporter) Observe(s State) {
 		}
 		delete(r.known, uid)
 	}
-	r.scene.State = s
-	r.scene.Elapsed = time.Since(r.began)
-	scene := r.scene
-	r.mu.Unlock()
-	r.screen.Draw(scene)
 }
 
 // observeVM reports what happened to a VM since the last observation.

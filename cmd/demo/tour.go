@@ -46,9 +46,6 @@ func NewTour(stage *Stage, report *Reporter, summary *Summary) *Tour {
 	if guests := stage.Guests; guests != nil {
 		t.parts, t.watch.detail = realParts(), guests.lastOutput
 	}
-	for _, p := range t.parts {
-		report.Steps(p.title)
-	}
 	return t
 }
 
@@ -69,17 +66,14 @@ func (t *Tour) Run(ctx context.Context) error {
 		wg.Go(func() { guests.watch(ctx, t.stage.Plane.Client, func(string, string) {}) })
 	}
 	for i, p := range t.parts {
-		began := time.Now()
-		t.report.Step(i, Running, 0)
-		err := t.attempt(ctx, p)
-		if err != nil {
-			t.report.Step(i, Failed, time.Since(began))
+		t.report.Step(i+1, len(t.parts), p.title)
+		if err := t.attempt(ctx, p); err != nil {
 			if guests := t.stage.Guests; guests != nil && ctx.Err() == nil {
 				guests.saveJournals(ctx, t.stage.Dir, t.watch.now())
 			}
 			return fmt.Errorf("%s: %w", p.title, err)
 		}
-		t.report.Step(i, Done, time.Since(began))
+		t.report.Map(t.watch.now().Map)
 	}
 	return nil
 }

@@ -48,15 +48,6 @@ func (l Line) And(s string) Line { return append(l, Span{s, Plain}) }
 // In returns the line with a text in a style appended.
 func (l Line) In(st Style, s string) Line { return append(l, Span{s, st}) }
 
-// Width returns the number of cells.
-func (l Line) Width() int {
-	n := 0
-	for _, s := range l {
-		n += utf8.RuneCountInString(s.Text)
-	}
-	return n
-}
-
 // Restyled returns the line in one style and padded to so many cells, to mark it.
 func (l Line) Restyled(st Style, width int) Line {
 	return Styled(Pad(l.Render(0, false), width), st)

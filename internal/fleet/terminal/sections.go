@@ -155,7 +155,7 @@ func VMDetail(vm fleet.VM, now time.Time) []Line {
 	}
 	lines = append(lines, Styled("  "+plural(len(vm.Pods), "pod"), Bold))
 	for _, pod := range vm.Pods {
-		l := append(Text("    "), Dot(pod)).And(" "+Pad(pod.Namespace+"/"+pod.Name, 50)).
+		l := append(Text("    "), dot(pod)).And(" "+Pad(pod.Namespace+"/"+pod.Name, 50)).
 			In(Dim, fmt.Sprintf("%5dm CPU  %8s  ", pod.MilliCPUs, mib(pod.MemoryBytes)))
 		lines = append(lines, l.In(Yellow, pod.Reason))
 	}

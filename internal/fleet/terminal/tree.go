@@ -128,7 +128,7 @@ func (w widths) vmLine(vm fleet.VM) Line {
 		In(phaseStyle(vm.Phase), Pad(string(vm.Phase), 11)).In(Dim, Pad(readyAfter(vm), 9))
 	l = l.And(Pad(fmt.Sprintf("%.3f/h", vm.PricePerHour), 10))
 	for _, pod := range vm.Pods {
-		l = append(l, Dot(pod))
+		l = append(l, dot(pod))
 	}
 	if vm.Reason != "" {
 		l = l.In(Yellow, " "+vm.Reason)
@@ -157,8 +157,8 @@ func phaseStyle(p fleet.Phase) Style {
 	return Yellow
 }
 
-// Dot returns the symbol of a pod.
-func Dot(p fleet.Pod) Span {
+// dot returns the symbol of a pod.
+func dot(p fleet.Pod) Span {
 	switch {
 	case p.Deleting:
 		return Span{"×", Dim}

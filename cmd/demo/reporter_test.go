@@ -1,0 +1,60 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
+)
+
+func TestReporter(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	report := NewReporter(&Screen{out: &out})
+	report.Step(1, 1, "scale up")
+	report.Headline("%d pods wait", 6)
+	vm := fleet.VM{UID: "uid", Claim: "node-a", Host: "pve1", VMID: 20001, Type: "c1.4VCPU-8GB"}
+	for _, phase := range []fleet.Phase{
+		fleet.Planned, fleet.Cloning, fleet.Configured, fleet.Booting, fleet.Joined, fleet.Ready, fleet.Ready, fleet.NotReady, fleet.Ready, fleet.Stopped, fleet.NotReady, fleet.Ready, fleet.Deleting,
+	} {
+		vm.Phase = phase
+		report.Observe(State{Map: fleet.Map{VMs: []fleet.VM{vm}}})
+	}
+	report.Map(fleet.Map{Hosts: []fleet.Host{{Region: region, Name: "pve1"}}, VMs: []fleet.VM{{Region: region, Host: "pve1", VMID: 20001}}})
+	report.Observe(State{})
+	want := []string{
+		"1/1  scale up", "6 pods wait", "claim node-a becomes VM 20001", "cloned on pve1", "boots from its ISO",
+		"node-a is Ready on pve1", "node-a is NotReady", "node-a is Ready again", "has stopped", "was restarted", "node-a is Ready again", "Karpenter deletes node node-a",
+		"home/pve1  up", "└ VM 20001", "VM 20001 and its volumes were deleted",
+	}
+	rest := out.String()
+	for _, w := range want {
+		_, after, found := strings.Cut(rest, w)
+		if !found {
+			t.Fatalf("%q is missing or out of order in:\n%s", w, out.String())
+		}
+		rest = after
+	}
+	if strings.Contains(out.String(), "\x1b") {
+		t.Errorf("plain output has escape sequences: %q", out.String())
+	}
+	if joined := report.Joined(); len(joined) != 1 || joined[0] != "node-a" {
+		t.Errorf("joined nodes are %v, want node-a once", joined)
+	}
+}
+
+func TestSummary(t *testing.T) {
+	t.Parallel()
+	s := &Summary{}
+	s.Add("short", 1200*time.Millisecond)
+	s.AddNote("a longer line", "3 of 3")
+	lines := s.Lines()
+	if len(lines) != 4 || lines[1].Render(0, false) != "  short          1.2s" || lines[2].Render(0, false) != "  a longer line  3 of 3" {
+		t.Errorf("the table is %q", lines)
+	}
+}
