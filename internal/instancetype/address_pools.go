@@ -17,16 +17,15 @@ import (
 // and most Hosts of a region have equal templates, so results are cached by network
 // configuration.
 type addressPoolCheck struct {
-	view     inventory.View
-	network  *v1alpha1.Network
-	machines []v1alpha1.Machine
-	known    map[string]string
+	view  inventory.View
+	class *v1alpha1.ProxmoxNodeClass
+	known map[string]string
 }
 
 // exhaustedReason returns why a VM in the zone cannot get an address, or is no machine of the
 // class; empty if it can.
 func (p addressPoolCheck) exhaustedReason(z zone) string {
-	if len(p.machines) > 0 && !slices.ContainsFunc(p.machines, func(m v1alpha1.Machine) bool { return m.AllowsHost(z.Region, z.Host) }) {
+	if machines := p.class.Spec.Machines; len(machines) > 0 && !slices.ContainsFunc(machines, func(m v1alpha1.Machine) bool { return m.AllowsHost(z.Region, z.Host) }) {
 		return "no machine of the NodeClass is on this host"
 	}
 	guest, ok := p.view.Guest(z.Region, z.template)
@@ -43,7 +42,7 @@ func (p addressPoolCheck) exhaustedReason(z zone) string {
 		return reason
 	}
 	reason := ""
-	layout, err := network.NewLayout(&v1alpha1.ProxmoxNodeClass{Spec: v1alpha1.ProxmoxNodeClassSpec{Network: p.network, Machines: p.machines}}, *guest.Config)
+	layout, err := network.NewLayout(p.class, *guest.Config)
 	if err != nil {
 		reason = err.Error()
 	} else if len(layout.Pools()) > 0 && !p.view.Snapshots[z.Region].AddressesKnown {

@@ -6,6 +6,7 @@ package instancetype
 import (
 	"cmp"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -17,84 +18,48 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/storageselection"
 )
 
-// classInput contains the fields of a NodeClass that offerings depend on. It shares
-// slices with the NodeClass; see clone.
+// classInput is a NodeClass with what follows from it and the settings.
 type classInput struct {
-	region   string
-	boot     v1alpha1.BootDevice
-	disks    []v1alpha1.Disk
-	hardware *v1alpha1.Hardware
-	selected []string
-	unusable []v1alpha1.UnusableZone
-	network  *v1alpha1.Network
-	machines []v1alpha1.Machine
-	affinity v1alpha1.PoolAffinity
-	reserve  v1alpha1.Reserve
-	cpu      placement.Layout
-	slotTag  string
-	sizing   sizing
+	*v1alpha1.ProxmoxNodeClass
+	cpu     placement.Layout
+	slotTag string
+	sizing  sizing
 	// kubelet is the same object while the kubelet configuration is the same.
 	kubelet *kubeletOverhead
-	// observed is what Nodes reported.
-	observed []v1alpha1.MemoryOverhead
 	// selectors of the storages of the disks by field; only set in newOfferingParams.
 	selectors map[string]storageselection.Selector
 }
 
-func newClassInput(nodeClass *v1alpha1.ProxmoxNodeClass) classInput {
-	return classInput{
-		region:   nodeClass.Spec.Region,
-		boot:     nodeClass.Spec.BootDevice,
-		disks:    nodeClass.Spec.Disks,
-		hardware: nodeClass.Spec.Hardware,
-		selected: nodeClass.Status.SelectedZones,
-		unusable: nodeClass.Status.UnusableZones,
-		network:  nodeClass.Spec.Network,
-		machines: nodeClass.Spec.Machines,
-		affinity: nodeClass.Spec.PlacementStrategy.PoolAffinity,
-		reserve:  nodeClass.Spec.PlacementStrategy.Reserve,
-		observed: nodeClass.Status.MemoryOverhead,
+// newClassInput returns the input of a list that replaces another one, which may be nil.
+func (p *Provider) newClassInput(nodeClass *v1alpha1.ProxmoxNodeClass, before *list) classInput {
+	c := classInput{ProxmoxNodeClass: nodeClass.DeepCopy()}
+	c.cpu, c.slotTag = p.deps.CPULayouts.forClass(nodeClass)
+	c.sizing = newSizing(nodeClass.Spec.VMSize, p.deps.VMSizePolicy, int64(c.cpu.PageMiB)*mib)
+	switch spec := c.Spec.KubeletConfiguration; {
+	case spec == nil:
+	case before != nil && equality.Semantic.DeepEqual(before.params.Spec.KubeletConfiguration, spec):
+		c.kubelet = before.params.kubelet
+	default:
+		c.kubelet = newKubeletOverhead(spec)
 	}
-}
-
-func (c classInput) equal(other classInput) bool {
-	return c.region == other.region && c.sameDisks(other) && c.kubelet == other.kubelet && c.affinity == other.affinity && c.reserve == other.reserve &&
-		c.cpu == other.cpu && c.slotTag == other.slotTag && c.sizing == other.sizing &&
-		slices.Equal(c.selected, other.selected) && slices.EqualFunc(c.unusable, other.unusable, sameUnusableZone) &&
-		slices.EqualFunc(c.observed, other.observed, sameMemoryOverhead) &&
-		sameObject(c.hardware, other.hardware) && sameObject(c.network, other.network) && c.sameMachines(other)
-}
-
-func (c classInput) sameMachines(other classInput) bool {
-	return len(c.machines) == len(other.machines) && (len(c.machines) == 0 || equality.Semantic.DeepEqual(c.machines, other.machines))
-}
-
-// sameObject compares the content only if these are two objects.
-func sameObject[T any](a, b *T) bool { return a == b || equality.Semantic.DeepEqual(a, b) }
-
-// sameUnusableZone ignores the time, which offerings do not depend on.
-func sameUnusableZone(a, b v1alpha1.UnusableZone) bool {
-	return a.Zone == b.Zone && a.Reason == b.Reason
-}
-
-// clone returns a copy that shares no memory with the NodeClass.
-func (c classInput) clone() classInput {
-	c.selected, c.unusable = slices.Clone(c.selected), slices.Clone(c.unusable)
-	c.network, c.hardware = c.network.DeepCopy(), c.hardware.DeepCopy()
-	class := (&v1alpha1.ProxmoxNodeClassSpec{BootDevice: c.boot, Disks: c.disks, Machines: c.machines}).DeepCopy()
-	c.boot, c.disks, c.machines = class.BootDevice, class.Disks, class.Machines
-	c.observed = (&v1alpha1.ProxmoxNodeClassStatus{MemoryOverhead: c.observed}).DeepCopy().MemoryOverhead
 	return c
+}
+
+// isFrom reports whether the input is that of the NodeClass. Offerings depend on no other fields of the status.
+func (c classInput) isFrom(nodeClass *v1alpha1.ProxmoxNodeClass) bool {
+	return slices.Equal(c.Status.SelectedZones, nodeClass.Status.SelectedZones) && reflect.DeepEqual(&c.Spec, &nodeClass.Spec) &&
+		reflect.DeepEqual(c.Status.UnusableZones, nodeClass.Status.UnusableZones) &&
+		slices.EqualFunc(c.Status.MemoryOverhead, nodeClass.Status.MemoryOverhead, sameMemoryOverhead)
 }
 
 // diskBytes is the size of all boot disks: that of the class, or of the largest template. So
 // Nodes are alike in all zones. The API server has validated the size of the class.
 func (c classInput) diskBytes(view inventory.View) int64 {
-	bytes, err := c.boot.Size.Bytes()
+	bytes, err := c.Spec.BootDevice.Size.Bytes()
 	if err != nil {
 		bytes = 0
 	}
-	for _, text := range c.selected {
+	for _, text := range c.Status.SelectedZones {
 		selected, err := v1alpha1.ParseTemplateZone(text)
 		if err != nil {
 			continue
@@ -114,16 +79,11 @@ func (c classInput) diskBytes(view inventory.View) int64 {
 // except their availability.
 type offeringParams struct {
 	listKey
-	affinity  v1alpha1.PoolAffinity
-	reserve   v1alpha1.Reserve // only for availability
-	cpu       placement.Layout
-	slotTag   string
-	sizing    sizing
+	classInput
 	diskBytes int64
 	// kubeletDiskBytes is the size of the disk with the kubelet's directory; 0 if that is the
 	// boot disk.
 	kubeletDiskBytes int64
-	kubelet          *kubeletOverhead
 	memory           memoryModel
 	zones            []zone
 	// index is the position of each zone.
@@ -131,8 +91,9 @@ type offeringParams struct {
 }
 
 func (o offeringParams) equal(other offeringParams) bool {
-	return o.diskBytes == other.diskBytes && o.kubeletDiskBytes == other.kubeletDiskBytes && o.kubelet == other.kubelet && o.affinity == other.affinity && o.cpu == other.cpu && o.sizing == other.sizing && o.memory.equal(other.memory) &&
-		slices.EqualFunc(o.zones, other.zones, sameZone)
+	return o.diskBytes == other.diskBytes && o.kubeletDiskBytes == other.kubeletDiskBytes && o.kubelet == other.kubelet &&
+		o.Spec.PlacementStrategy.PoolAffinity == other.Spec.PlacementStrategy.PoolAffinity && o.cpu == other.cpu && o.sizing == other.sizing &&
+		slices.EqualFunc(o.memory.images, other.memory.images, sameMemoryOverhead) && slices.EqualFunc(o.zones, other.zones, sameZone)
 }
 
 // newOfferingParams collects every Host in the view and in the status of the NodeClass.
@@ -144,7 +105,7 @@ func newOfferingParams(view inventory.View, key listKey, c classInput) offeringP
 		key := placement.Zone{Region: host.Region, Host: host.Name}
 		zones[key] = newZone(view, key)
 	}
-	for _, unusable := range c.unusable {
+	for _, unusable := range c.Status.UnusableZones {
 		if region, host, ok := strings.Cut(unusable.Zone, "/"); ok {
 			key := placement.Zone{Region: region, Host: host}
 			z := newZone(view, key)
@@ -152,8 +113,8 @@ func newOfferingParams(view inventory.View, key listKey, c classInput) offeringP
 			zones[key] = z
 		}
 	}
-	addressPools := addressPoolCheck{view: view, network: c.network, machines: c.machines, known: map[string]string{}}
-	for _, text := range c.selected {
+	addressPools := addressPoolCheck{view: view, class: c.ProxmoxNodeClass, known: map[string]string{}}
+	for _, text := range c.Status.SelectedZones {
 		selected, err := v1alpha1.ParseTemplateZone(text)
 		if err != nil {
 			continue // not written by this provider; the Host is listed without a template
@@ -165,7 +126,7 @@ func newOfferingParams(view inventory.View, key listKey, c classInput) offeringP
 			zones[key] = z
 		}
 	}
-	maps.DeleteFunc(zones, func(key placement.Zone, _ zone) bool { return c.region != "" && key.Region != c.region })
+	maps.DeleteFunc(zones, func(key placement.Zone, _ zone) bool { return c.Spec.Region != "" && key.Region != c.Spec.Region })
 	unifyPriceFactors(zones)
 	raiseSleeping(zones)
 	// Core takes the price of a Node from the first zone with the name of its Host in any region.
@@ -183,19 +144,7 @@ func newOfferingParams(view inventory.View, key listKey, c classInput) offeringP
 		index[z.Zone] = n
 	}
 	return offeringParams{
-		listKey:   key,
-		affinity:  c.affinity,
-		reserve:   c.reserve,
-		cpu:       c.cpu,
-		slotTag:   c.slotTag,
-		sizing:    c.sizing,
-		diskBytes: c.diskBytes(view),
-		kubelet:   c.kubelet,
-
-		kubeletDiskBytes: c.kubeletDiskBytes(),
-
-		memory: newMemoryModel(sorted, c.observed),
-		zones:  sorted,
-		index:  index,
+		listKey: key, classInput: c, diskBytes: c.diskBytes(view), kubeletDiskBytes: c.kubeletDiskBytes(),
+		memory: newMemoryModel(sorted, c.Status.MemoryOverhead), zones: sorted, index: index,
 	}
 }

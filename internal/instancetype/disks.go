@@ -6,25 +6,16 @@ package instancetype
 import (
 	"slices"
 
-	"k8s.io/apimachinery/pkg/api/equality"
-
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/storageselection"
 )
 
-// sameDisks reports whether both have disks of the same sizes on the same storages.
-func (c classInput) sameDisks(other classInput) bool {
-	return c.boot.Size == other.boot.Size && c.boot.Storage == other.boot.Storage && c.boot.StorageSelector == other.boot.StorageSelector &&
-		slices.Equal(c.boot.Storages, other.boot.Storages) && len(c.disks) == len(other.disks) &&
-		(len(c.disks) == 0 || equality.Semantic.DeepEqual(c.disks, other.disks))
-}
-
 // kubeletDiskBytes is the size of the disk with the kubelet's directory; 0 if that is the
 // boot disk.
 func (c classInput) kubeletDiskBytes() int64 {
-	disk, ok := v1alpha1.ProxmoxNodeClassSpec{Disks: c.disks}.KubeletDisk()
+	disk, ok := c.Spec.KubeletDisk()
 	if !ok {
 		return 0
 	}
@@ -36,13 +27,13 @@ func (c classInput) kubeletDiskBytes() int64 {
 // storage for a disk; empty if it has. A template on another Host is cloned to shared
 // storages only.
 func (c classInput) findStorages(snapshot *inventory.Snapshot, host, templateHost string) (disks *placement.Disks, reason string) {
-	if snapshot == nil || (len(c.disks) == 0 && len(c.boot.Storages) == 0 && c.boot.StorageSelector == "") {
+	if snapshot == nil || (len(c.Spec.Disks) == 0 && len(c.Spec.BootDevice.Storages) == 0 && c.Spec.BootDevice.StorageSelector == "") {
 		return nil, ""
 	}
 	disks = &placement.Disks{}
 	var err error
-	if c.boot.Storage == "" {
-		if disks.Boot, err = c.selectStorages(snapshot, host, c.boot.StorageSelection()); err != nil {
+	if c.Spec.BootDevice.Storage == "" {
+		if disks.Boot, err = c.selectStorages(snapshot, host, c.Spec.BootDevice.StorageSelection()); err != nil {
 			return disks, err.Error()
 		}
 		if templateHost != "" && templateHost != host && len(disks.Boot.Names) > 0 {
@@ -54,7 +45,7 @@ func (c classInput) findStorages(snapshot *inventory.Snapshot, host, templateHos
 			}
 		}
 	}
-	for _, d := range c.disks {
+	for _, d := range c.Spec.Disks {
 		disk := placement.Disk{Name: d.Name, Bytes: d.GiB() << 30}
 		if d.Retain {
 			disk.Bytes = 0 // it usually exists, and a replacement must not need its space twice
@@ -73,8 +64,8 @@ func (c classInput) newSelectors() map[string]storageselection.Selector {
 	add := func(selection v1alpha1.StorageSelection) {
 		selectors[selection.Field] = storageselection.New(selection)
 	}
-	add(c.boot.StorageSelection())
-	for _, d := range c.disks {
+	add(c.Spec.BootDevice.StorageSelection())
+	for _, d := range c.Spec.Disks {
 		add(d.StorageSelection())
 	}
 	return selectors

@@ -12,7 +12,6 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
@@ -24,7 +23,6 @@ import (
 // kubeletOverhead computes what the kubelet configuration of a NodeClass changes in the
 // capacity and overhead of VMs. nil changes nothing.
 type kubeletOverhead struct {
-	spec   *v1alpha1.KubeletConfiguration
 	config *kubelet.Config
 	// err is why the configuration is invalid.
 	err error
@@ -43,7 +41,7 @@ type kubeletSize struct {
 const maxKubeletSizes = 10_000
 
 func newKubeletOverhead(spec *v1alpha1.KubeletConfiguration) *kubeletOverhead {
-	k := &kubeletOverhead{spec: spec.DeepCopy(), sizes: map[kubelet.VM]kubeletSize{}}
+	k := &kubeletOverhead{sizes: map[kubelet.VM]kubeletSize{}}
 	k.config, k.err = kubelet.New(spec)
 	return k
 }
@@ -143,43 +141,18 @@ func threshold(text string, capacity resource.Quantity) resource.Quantity {
 	return *resource.NewQuantity(int64(float64(capacity.Value())*share/100), resource.BinarySI)
 }
 
-// kubeletOverheads caches the parsed kubelet configurations of NodeClasses by name.
-type kubeletOverheads struct {
-	mu      sync.Mutex
-	byClass map[string]*kubeletOverhead
-}
-
-// get returns the same object while the kubelet configuration of the NodeClass is the
-// same; nil if it has none.
-func (k *kubeletOverheads) get(nodeClass *v1alpha1.ProxmoxNodeClass) *kubeletOverhead {
-	spec := nodeClass.Spec.KubeletConfiguration
-	if spec == nil {
-		return nil
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	known := k.byClass[nodeClass.Name]
-	if known == nil || !equality.Semantic.DeepEqual(known.spec, spec) {
-		known = newKubeletOverhead(spec)
-		k.byClass[nodeClass.Name] = known
-	}
-	return known
-}
-
 // CheckKubelet returns an error if the kubelet configuration of the NodeClass is invalid
 // for VMs of the instance types or of the smallest and largest exact sizes, or leaves nothing
 // for pods on any of them.
 func (p *Provider) CheckKubelet(nodeClass *v1alpha1.ProxmoxNodeClass) error {
-	k := p.kubelets.get(nodeClass)
-	if k == nil {
+	if nodeClass.Spec.KubeletConfiguration == nil {
 		return nil
 	}
-	input := newClassInput(nodeClass)
-	params := offeringParams{kubelet: k, diskBytes: input.diskBytes(p.deps.Inventory.View()), kubeletDiskBytes: input.kubeletDiskBytes()}
+	params := p.currentList(nodeClass, "").params
 	var unusable error
 	usable := false
 	for _, t := range newSizing(nodeClass.Spec.VMSize, p.deps.VMSizePolicy, 0).typesAndCorners(p.deps.Catalog) {
-		if size := k.For(t.CPUs, t.MemoryBytes); size.err != nil {
+		if size := params.kubelet.For(t.CPUs, t.MemoryBytes); size.err != nil {
 			return size.err
 		}
 		if err := p.checkKubeletSize(params, t); err != nil {

@@ -25,7 +25,6 @@ type listKey struct{ nodeClass, nodePool string }
 
 // list is a cached list of instance types with the state that it was computed from.
 type list struct {
-	input                 classInput
 	inventory             uint64
 	unavailableGeneration uint64
 	nodesGeneration       uint64
@@ -42,42 +41,38 @@ type list struct {
 
 // currentList returns the NodeClass's list. It recomputes the list after a change.
 func (p *Provider) currentList(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool string) *list {
-	c, now := newClassInput(nodeClass), p.deps.Clock.Now()
-	c.cpu, c.slotTag = p.deps.CPULayouts.forClass(nodeClass)
-	c.sizing = newSizing(nodeClass.Spec.VMSize, p.deps.VMSizePolicy, int64(c.cpu.PageMiB)*mib)
-	c.kubelet = p.kubelets.get(nodeClass)
 	key := listKey{nodeClass: nodeClass.Name}
-	if c.affinity != "" && c.affinity != v1alpha1.PoolAffinityNone {
+	if affinity := nodeClass.Spec.PlacementStrategy.PoolAffinity; affinity != "" && affinity != v1alpha1.PoolAffinityNone {
 		key.nodePool = nodePool
 	}
 	p.mu.RLock()
 	l := p.lists[key]
 	p.mu.RUnlock()
-	if !p.isCurrent(l, p.deps.Inventory.View(), c) {
-		l = p.refreshList(key, c)
+	if !p.isCurrent(l, p.deps.Inventory.View(), nodeClass) {
+		l = p.refreshList(key, nodeClass)
 	}
-	l.used.Store(now.Unix())
+	l.used.Store(p.deps.Clock.Now().Unix())
 	return l
 }
 
 // isCurrent reports whether the list was computed from the current state.
-func (p *Provider) isCurrent(l *list, view inventory.View, c classInput) bool {
+func (p *Provider) isCurrent(l *list, view inventory.View, nodeClass *v1alpha1.ProxmoxNodeClass) bool {
 	return l != nil && l.inventory == view.Generation && l.unavailableGeneration == p.unavailable.expire() && l.nodesGeneration == p.nodes.generation.Load() &&
-		l.input.equal(c)
+		l.params.isFrom(nodeClass)
 }
 
 // refreshList computes a NodeClass's list; concurrent callers share it. The state is
 // read under the lock, so lists only get newer.
-func (p *Provider) refreshList(key listKey, c classInput) *list {
+func (p *Provider) refreshList(key listKey, nodeClass *v1alpha1.ProxmoxNodeClass) *list {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	view, unavailableGeneration, nodesGeneration, now := p.deps.Inventory.View(), p.unavailable.expire(), p.nodes.generation.Load(), p.deps.Clock.Now()
 	before := p.lists[key]
-	if p.isCurrent(before, view, c) {
+	if p.isCurrent(before, view, nodeClass) {
 		return before
 	}
-	l := p.computeList(key, before, view, c)
-	l.input, l.inventory, l.unavailableGeneration, l.nodesGeneration = c.clone(), view.Generation, unavailableGeneration, nodesGeneration
+	l := p.computeList(key, before, view, p.newClassInput(nodeClass, before))
+	l.inventory, l.unavailableGeneration, l.nodesGeneration = view.Generation, unavailableGeneration, nodesGeneration
 	p.lists[key] = l
 
 	idleSince := now.Add(-listIdleTimeout).Unix()

@@ -60,7 +60,6 @@ type Provider struct {
 	unavailable *unavailableOfferings
 	cloneQueue  *placement.CloneQueue
 	nodes       *existingNodes
-	kubelets    *kubeletOverheads
 	estimate    memoryEstimate
 
 	mu    sync.RWMutex
@@ -83,7 +82,7 @@ func New(deps Deps) (*Provider, error) {
 	}
 	p := &Provider{
 		deps: deps, unavailable: newUnavailableOfferings(deps.Clock), lists: map[listKey]*list{},
-		nodes: &existingNodes{sizes: map[string]time.Time{}}, kubelets: &kubeletOverheads{byClass: map[string]*kubeletOverhead{}},
+		nodes:    &existingNodes{sizes: map[string]time.Time{}},
 		estimate: memoryEstimate{percent: deps.VMMemoryOverheadPercent},
 	}
 	for _, t := range deps.Catalog.Types() {
@@ -105,7 +104,7 @@ func (p *Provider) LimitCloneQueue(queue placement.CloneQueue) { p.cloneQueue = 
 func (p *Provider) ForView(view Viewer) *Provider {
 	deps := p.deps
 	deps.Inventory = view
-	return &Provider{deps: deps, prices: p.prices, unavailable: p.unavailable, cloneQueue: p.cloneQueue, nodes: p.nodes, kubelets: p.kubelets, estimate: p.estimate, lists: map[listKey]*list{}}
+	return &Provider{deps: deps, prices: p.prices, unavailable: p.unavailable, cloneQueue: p.cloneQueue, nodes: p.nodes, estimate: p.estimate, lists: map[listKey]*list{}}
 }
 
 // List returns all types with all known zones of the NodeClass. The NodePool matters if

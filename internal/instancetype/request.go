@@ -277,8 +277,8 @@ func (p *Provider) allowedZones(
 func (p *Provider) newNeed(params offeringParams, t Type) placement.Need {
 	return placement.Need{
 		CPUs: t.CPUs, MemoryBytes: t.MemoryBytes, DiskBytes: max(params.diskBytes, t.EphemeralBytes),
-		Devices: p.deps.PCIResources.deviceNeeds(t), NodePool: params.nodePool, Affinity: params.affinity, Layout: params.cpu,
-		CloneQueue: p.cloneQueue, KeepReserve: params.reserve == v1alpha1.ReserveLargestHost,
+		Devices: p.deps.PCIResources.deviceNeeds(t), NodePool: params.nodePool, Affinity: params.Spec.PlacementStrategy.PoolAffinity, Layout: params.cpu,
+		CloneQueue: p.cloneQueue, KeepReserve: params.Spec.PlacementStrategy.Reserve == v1alpha1.ReserveLargestHost,
 	}
 }
 

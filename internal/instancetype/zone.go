@@ -59,7 +59,7 @@ func newZone(view inventory.View, key placement.Zone) zone {
 
 // withTemplate sets the template and what the view contains about it.
 func (z zone) withTemplate(vmid int, view inventory.View, c classInput) zone {
-	z.template, z.storage = vmid, c.boot.Storage
+	z.template, z.storage = vmid, c.Spec.BootDevice.Storage
 	guest, _ := view.Guest(z.Region, z.template)
 	z.disks, z.excludedReason = c.findStorages(view.Snapshots[z.Region], z.Host, guest.Host)
 	if guest.Config == nil || !guest.Config.IsTemplate() {
@@ -70,7 +70,7 @@ func (z zone) withTemplate(vmid int, view inventory.View, c classInput) zone {
 	z.image = ownership.ImageLabel(z.template, *guest.Config)
 	z.guest = templateKey(z.template, *guest.Config)
 	z.os = osOf(*guest.Config)
-	z.devices = fixedDevices(*guest.Config, c.hardware.Get().PCI)
+	z.devices = fixedDevices(*guest.Config, c.Spec.Hardware.Get().PCI)
 	if guest.Config.Options["arch"] == "aarch64" {
 		z.arch = karpv1.ArchitectureArm64
 	}
