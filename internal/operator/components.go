@@ -27,9 +27,9 @@ func (o *Options) InstanceSettings() instance.Settings {
 		StaticCapacityTimeout: staticCapacityTimeout,
 		OperationTimeout:      operationTimeout,
 		ShutdownTimeout:       o.ShutdownTimeout,
-		HostRemovedAfter:      o.HostRemovedAfter,
+		HostRemovedAfter:      hostRemovedAfter,
 		CloneSlowAfter:        cloneSlowAfter,
-		CloneRefuseAfter:      o.CloneRefuseAfter,
+		CloneRefuseAfter:      cloneRefuseAfter,
 	}
 }
 
@@ -39,8 +39,8 @@ func (o *Options) TemplateSettings() template.Settings {
 		VMIDs:            placement.Range{From: o.ProxmoxTemplateVMID, To: o.ProxmoxTemplateVMIDMax, Exclude: o.ProxmoxExcludedVMIDs},
 		Builds:           templateBuilds,
 		TaskTimeout:      o.ProxmoxTaskTimeout,
-		GracePeriod:      o.TemplateGracePeriod,
-		HostRemovedAfter: o.HostRemovedAfter,
+		GracePeriod:      durationFor("template-grace-period", templateGracePeriod),
+		HostRemovedAfter: hostRemovedAfter,
 		// Even a minimal image takes longer to boot and install something.
 		BuilderMinRuntime: 10 * time.Second,
 	}
@@ -52,8 +52,9 @@ func (o *Options) Pricing() instancetype.Pricing {
 }
 
 // FailureBackoff returns the backoff of offerings after failed launches.
-func (o *Options) FailureBackoff() backoff.Exponential {
-	return backoff.Exponential{Initial: o.LaunchFailureBackoff, Max: 10 * o.LaunchFailureBackoff}
+func FailureBackoff() backoff.Exponential {
+	initial := durationFor("launch-failure-backoff", launchFailureBackoff)
+	return backoff.Exponential{Initial: initial, Max: 10 * initial}
 }
 
 // minReplacementMaxFraction is the minimum of the fraction of VMs that are replaced: a host that failed can
@@ -68,7 +69,7 @@ func (o *Options) RestartPolicy() vmhealth.RestartPolicy {
 
 // RepairTolerations returns the delays of node repair.
 func (o *Options) RepairTolerations() cloudprovider.RepairTolerations {
-	return cloudprovider.RepairTolerations{Unready: o.RepairUnreadyToleration, Request: o.RepairRequestToleration, Drain: o.RepairDrainTimeout}
+	return cloudprovider.RepairTolerations{Unready: o.RepairUnreadyToleration, Request: durationFor("repair-request-toleration", repairRequestToleration), Drain: o.RepairDrainTimeout}
 }
 
 // OrphanRules returns the rules of garbage collection.

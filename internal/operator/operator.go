@@ -261,7 +261,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		templatechecksum.NewController(kube, o.Templates, o.EventRecorder, clock.RealClock{}, nil),
 		launch.NewController(launch.Deps{
 			Kube: kube, Launcher: o.Instances.Launcher, Health: o.Instances.Health, Types: o.Types, Recorder: o.EventRecorder,
-			Pods: cluster.PodsMappedToNodeClaim, Clock: clock.RealClock{}, FailureBackoff: opts.FailureBackoff(),
+			Pods: cluster.PodsMappedToNodeClaim, Clock: clock.RealClock{}, FailureBackoff: FailureBackoff(),
 		}),
 		timeline.NewController(kube, clock.RealClock{}, o.Instances.Launches, o.metrics),
 		bootstrapcleanup.NewController(o.Instances.Deleter, o.EventRecorder),
@@ -320,7 +320,7 @@ func newClients(ctx context.Context, settings Settings) ([]proxmox.Client, error
 
 func clientOptions(ctx context.Context, settings Settings) proxmox.Options {
 	return proxmox.Options{
-		DialTimeout: settings.Options.ProxmoxDialTimeout, ResponseTimeout: settings.Options.ProxmoxResponseTimeout,
+		DialTimeout: durationFor("dial-timeout", proxmox.DefaultDialTimeout), ResponseTimeout: settings.Options.ProxmoxResponseTimeout,
 		Registerer: crmetrics.Registry, Log: log.FromContext(ctx).WithName("proxmox"),
 	}
 }

@@ -44,7 +44,6 @@ type Options struct {
 	ProxmoxExcludedVMIDs   []int
 	ProxmoxTemplateVMID    int
 	ProxmoxTemplateVMIDMax int
-	TemplateGracePeriod    time.Duration
 
 	// VMMemoryOverheadPercent is nil if it is not set.
 	VMMemoryOverheadPercent *float64
@@ -58,19 +57,14 @@ type Options struct {
 	ProxmoxPollInterval    time.Duration
 	ProxmoxCloneSlots      int
 	ProxmoxTaskTimeout     time.Duration
-	ProxmoxDialTimeout     time.Duration
 	ProxmoxResponseTimeout time.Duration
 
-	CloneRefuseAfter     time.Duration
-	LaunchRetryTimeout   time.Duration
-	LaunchFailureBackoff time.Duration
-	JoinTokenTTL         time.Duration
-	ShutdownTimeout      time.Duration
+	LaunchRetryTimeout time.Duration
+	JoinTokenTTL       time.Duration
+	ShutdownTimeout    time.Duration
 
 	RepairUnreadyToleration   time.Duration
-	RepairRequestToleration   time.Duration
 	RepairDrainTimeout        time.Duration
-	HostRemovedAfter          time.Duration
 	HostDriftAfter            time.Duration
 	HostMaintenancePolicy     maintenance.Policy
 	HostMaintenanceTimeout    time.Duration
@@ -84,8 +78,19 @@ type Options struct {
 
 // What no user can choose better.
 const (
-	// cloneSlowAfter is the duration of a clone above which the NodeClass reports a warning.
-	cloneSlowAfter = 5 * time.Minute
+	// cloneSlowAfter is the duration of a clone above which the NodeClass reports a warning, and cloneRefuseAfter that
+	// above which a host is not used. Core's timeouts are 10 minutes for a replacement and 15 for the registration of a Node.
+	cloneSlowAfter, cloneRefuseAfter = 5 * time.Minute, 10 * time.Minute
+	// hostRemovedAfter is how long a Host must be missing from its Proxmox cluster before its VMs and Templates count as
+	// deleted.
+	hostRemovedAfter = 10 * time.Minute
+	// launchFailureBackoff is how long an offering is unavailable after a failed launch. It doubles while launches of a
+	// NodePool fail with the same cause.
+	launchFailureBackoff = 3 * time.Minute
+	// templateGracePeriod is how long a Template of an older generation, or an image, must be unused before it is deleted.
+	templateGracePeriod = time.Minute
+	// repairRequestToleration is how long a condition that requests a repair must be true, so one that flaps has no effect.
+	repairRequestToleration = time.Minute
 	// operationTimeout is how long one attempt to delete or restart a VM waits for Proxmox. Proxmox continues the
 	// task, and the next attempt reads its result.
 	operationTimeout = 15 * time.Second
@@ -100,6 +105,21 @@ const (
 	// templateBuilds is on how many Hosts Templates are created at the same time. Each downloads and imports an image.
 	templateBuilds = 16
 )
+
+// testDurations is the variable with which tests of the whole system change durations: name=duration, separated by commas.
+const testDurations = "KARPENTER_PROXMOX_TEST_DURATIONS"
+
+// durationFor returns a duration that is no setting, or the one that tests set.
+func durationFor(name string, fixed time.Duration) time.Duration {
+	for entry := range strings.SplitSeq(os.Getenv(testDurations), ",") {
+		if key, value, _ := strings.Cut(entry, "="); key == name {
+			if d, err := time.ParseDuration(value); err == nil {
+				return d
+			}
+		}
+	}
+	return fixed
+}
 
 // Option is one setting. Flags, chart and reference page are generated from it.
 type Option struct {
@@ -147,8 +167,6 @@ func OptionTable() []Option { //nolint:funlen // a table
 			number(func(o *Options) *int { return &o.ProxmoxTemplateVMID }, 100, 999_999_999)},
 		{"proxmox-template-vmid-max", "PROXMOX_TEMPLATE_VMID_MAX", "19999", "Highest VMID of templates that are created for ProxmoxTemplates.",
 			number(func(o *Options) *int { return &o.ProxmoxTemplateVMIDMax }, 100, 999_999_999)},
-		{"template-grace-period", "TEMPLATE_GRACE_PERIOD", "1m", "How long a template of an older generation, or an image, must be unused before it is deleted.",
-			duration(func(o *Options) *time.Duration { return &o.TemplateGracePeriod }, time.Second)},
 		{"vm-memory-overhead-percent", "VM_MEMORY_OVERHEAD_PERCENT", "", "Fraction of a VM's memory that its firmware and kernel use, between 0 and 1, for example 0.075. It applies until Nodes have reported their memory. If empty, it depends on the size of the VM.",
 			parsed(func(o *Options) **float64 { return &o.VMMemoryOverheadPercent }, parseOptionalFraction)},
 		{"pci-resources", "PCI_RESOURCES", "", "PCI resource mappings and the extended resources that they provide, for example gpu-a100=nvidia.com/gpu,gpu-t4=nvidia.com/gpu.",
@@ -169,28 +187,18 @@ func OptionTable() []Option { //nolint:funlen // a table
 			number(func(o *Options) *int { return &o.ProxmoxCloneSlots }, 1, 100)},
 		{"proxmox-task-timeout", "PROXMOX_TASK_TIMEOUT", "10m", "Maximum duration of one Proxmox task.",
 			duration(func(o *Options) *time.Duration { return &o.ProxmoxTaskTimeout }, time.Second)},
-		{"proxmox-dial-timeout", "PROXMOX_DIAL_TIMEOUT", shortDuration(proxmox.DefaultDialTimeout), "Timeout of a connection to a Proxmox host, and of its TLS handshake. After it the next URL is tried.",
-			duration(func(o *Options) *time.Duration { return &o.ProxmoxDialTimeout }, 100*time.Millisecond)},
 		{"proxmox-response-timeout", "PROXMOX_RESPONSE_TIMEOUT", shortDuration(proxmox.DefaultResponseTimeout), "Timeout of one request to Proxmox. Proxmox's own timeout for a request that it forwards to another host is 30s.",
 			duration(func(o *Options) *time.Duration { return &o.ProxmoxResponseTimeout }, time.Second)},
-		{"clone-refuse-after", "CLONE_REFUSE_AFTER", "10m", "Clone duration on a storage above which its host is not used for an hour. The limit also applies to the time in the queue for the storage plus the clone; above it the host is not offered. Karpenter's timeouts are 10m for a replacement and 15m for the registration of a node.",
-			duration(func(o *Options) *time.Duration { return &o.CloneRefuseAfter }, time.Second)},
 		{"launch-retry-timeout", "LAUNCH_RETRY_TIMEOUT", "5m", "How long a launch is retried after transient errors, such as locks or an unreachable host.",
 			duration(func(o *Options) *time.Duration { return &o.LaunchRetryTimeout }, time.Second)},
-		{"launch-failure-backoff", "LAUNCH_FAILURE_BACKOFF", "3m", "How long an offering is unavailable after a failed launch. It doubles while launches of a NodePool fail with the same cause.",
-			duration(func(o *Options) *time.Duration { return &o.LaunchFailureBackoff }, time.Second)},
 		{"join-token-ttl", "JOIN_TOKEN_TTL", shortDuration(bootdata.DefaultTokenTTL), "Lifetime of a join token. It is deleted earlier, when its node is initialized.",
 			duration(func(o *Options) *time.Duration { return &o.JoinTokenTTL }, time.Minute)},
 		{"shutdown-timeout", "SHUTDOWN_TIMEOUT", "10s", "How long the guest of a ready node may take to shut down before its VM is stopped and deleted. VMs of other nodes are stopped immediately. With 0 all VMs are stopped immediately.",
 			duration(func(o *Options) *time.Duration { return &o.ShutdownTimeout }, 0)},
 		{"repair-unready-toleration", "REPAIR_UNREADY_TOLERATION", "15m", "How long a node may be NotReady or Unknown before it is replaced (feature gate NodeRepair).",
 			duration(func(o *Options) *time.Duration { return &o.RepairUnreadyToleration }, time.Second)},
-		{"repair-request-toleration", "REPAIR_REQUEST_TOLERATION", "1m", "How long the condition ProxmoxGuestUnhealthy or ProxmoxRebootRequired must be true before the node is repaired (feature gate NodeRepair).",
-			duration(func(o *Options) *time.Duration { return &o.RepairRequestToleration }, time.Second)},
 		{"repair-drain-timeout", "REPAIR_DRAIN_TIMEOUT", "5m", "Maximum duration of the drain of a node that is repaired because of one of these conditions.",
 			duration(func(o *Options) *time.Duration { return &o.RepairDrainTimeout }, time.Second)},
-		{"host-removed-after", "HOST_REMOVED_AFTER", "10m", "How long a host must be missing from its Proxmox cluster before the NodeClaims of its VMs, and ProxmoxTemplates that are deleted, are finished without deleting its VMs and templates.",
-			duration(func(o *Options) *time.Duration { return &o.HostRemovedAfter }, time.Second)},
 		{"host-drift-after", "HOST_DRIFT_AFTER", "0s", "How long after its host went offline a node is replaced, within the disruption budgets of its NodePool. A node on a host that the settings exclude is replaced immediately. 0 disables both.",
 			duration(func(o *Options) *time.Duration { return &o.HostDriftAfter }, 0)},
 		{"host-maintenance-policy", "HOST_MAINTENANCE_POLICY", "drain", "What to do with the nodes of a host in maintenance: drain (replace them on other hosts, within the disruption budgets of their NodePools) or keep (leave them; the host only gets no new VMs).",
@@ -258,9 +266,6 @@ func (o *Options) Parse(fs *coreoptions.FlagSet, args ...string) error {
 	}
 	if o.ProxmoxTemplateVMIDMax <= o.ProxmoxTemplateVMID {
 		return fmt.Errorf("--proxmox-template-vmid-max (PROXMOX_TEMPLATE_VMID_MAX) is %d: it must be above --proxmox-template-vmid, which is %d", o.ProxmoxTemplateVMIDMax, o.ProxmoxTemplateVMID)
-	}
-	if o.CloneRefuseAfter <= cloneSlowAfter {
-		return fmt.Errorf("--clone-refuse-after (CLONE_REFUSE_AFTER) is %s: it must be above %s, after which the NodeClass reports a warning", o.CloneRefuseAfter, cloneSlowAfter)
 	}
 	return nil
 }

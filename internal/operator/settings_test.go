@@ -91,9 +91,7 @@ func settingCases() map[string]settingCase {
 		"50ms": {"PROXMOX_POLL_INTERVAL"},
 		"59s":  {"JOIN_TOKEN_TTL"},
 		"0s": {
-			"TEMPLATE_GRACE_PERIOD", "PROXMOX_TASK_TIMEOUT", "HOST_REMOVED_AFTER", "ORPHAN_GRACE_PERIOD", "PROXMOX_DIAL_TIMEOUT", "PROXMOX_RESPONSE_TIMEOUT",
-			"CLONE_REFUSE_AFTER", "LAUNCH_FAILURE_BACKOFF",
-			"REPAIR_UNREADY_TOLERATION", "REPAIR_REQUEST_TOLERATION", "REPAIR_DRAIN_TIMEOUT",
+			"PROXMOX_TASK_TIMEOUT", "ORPHAN_GRACE_PERIOD", "PROXMOX_RESPONSE_TIMEOUT", "REPAIR_UNREADY_TOLERATION", "REPAIR_DRAIN_TIMEOUT",
 		},
 	} {
 		for _, env := range settings {
@@ -235,11 +233,10 @@ func TestLoadInvalidSettings(t *testing.T) {
 		"no_cloud_config": {args: []string{"--cloud-config", ""}, want: []string{"--cloud-config", "CLOUD_CONFIG", "is empty"}},
 		"template_VMIDs_reversed": {args: []string{"--proxmox-template-vmid", "5000", "--proxmox-template-vmid-max", "4000"},
 			want: []string{"PROXMOX_TEMPLATE_VMID_MAX", "4000", "5000"}},
-		"VMIDs_reversed":            {args: []string{"--proxmox-vmid", "5000", "--proxmox-vmid-max", "4000"}, want: []string{"PROXMOX_VMID_MAX", "4000", "5000"}},
-		"clone_refused_before_slow": {args: []string{"--clone-refuse-after", "3m"}, want: []string{"CLONE_REFUSE_AFTER", "3m0s", "5m0s"}},
-		"unknown_flag":              {args: []string{"--no-such-flag"}, want: []string{"no-such-flag", "--help"}},
-		"extra_argument":            {args: []string{"start"}, want: []string{`"start"`, "--help"}},
-		"flags_after_argument":      {args: []string{"start", "--cloud-config", config}, want: []string{`"start"`, "--help"}},
+		"VMIDs_reversed":       {args: []string{"--proxmox-vmid", "5000", "--proxmox-vmid-max", "4000"}, want: []string{"PROXMOX_VMID_MAX", "4000", "5000"}},
+		"unknown_flag":         {args: []string{"--no-such-flag"}, want: []string{"no-such-flag", "--help"}},
+		"extra_argument":       {args: []string{"start"}, want: []string{`"start"`, "--help"}},
+		"flags_after_argument": {args: []string{"start", "--cloud-config", config}, want: []string{`"start"`, "--help"}},
 		"two_invalid_variables": {env: map[string]string{"PROXMOX_VMID": "x", "ORPHAN_GRACE_PERIOD": "y"},
 			want: []string{"PROXMOX_VMID", "ORPHAN_GRACE_PERIOD"}},
 		"invalid_feature_gate": {args: []string{"--feature-gates", "NodeRepair=maybe"}, want: []string{"NodeRepair"}},

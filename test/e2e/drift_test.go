@@ -39,7 +39,7 @@ func TestDrift(t *testing.T) {
 	t.Parallel()
 	needs(t, simulator("it can download images from this process"))
 	// The list of hosts contains the HA manager's state since 9.2.
-	e := newEnv(t, setup{version: "9.2", args: []string{"--template-grace-period=2s"}})
+	e := newEnv(t, setup{version: "9.2", durations: "template-grace-period=2s"})
 	g := NewWithT(t)
 	before := e.holdings(g)
 	images := testenv.ServeImages(t, 256<<10).URL

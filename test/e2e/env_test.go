@@ -52,6 +52,8 @@ type setup struct {
 	// featureGates are Karpenter's: A=true,B=true.
 	featureGates string
 	args         []string
+	// durations are those that are no settings, see harness.ControllerOptions.
+	durations string
 }
 
 // env is a control plane, a Proxmox cluster and a controller.
@@ -92,7 +94,7 @@ func newEnv(t *testing.T, s setup) *env {
 	e := &env{ctx: ctx, dir: t.TempDir()}
 	plane := harness.PlaneOptions{Binary: kubeplane, Dir: filepath.Join(e.dir, "kubernetes"), NodeMonitorGracePeriod: cmp.Or(s.gracePeriod, 2*time.Minute)}
 	options := harness.ControllerOptions{
-		Binary: controller, Dir: filepath.Join(e.dir, "controller"), PollInterval: time.Second, FeatureGates: s.featureGates,
+		Binary: controller, Dir: filepath.Join(e.dir, "controller"), PollInterval: time.Second, FeatureGates: s.featureGates, Durations: s.durations,
 		// Secrets must not be logged at any level.
 		Args: append([]string{"--log-level", "debug", "--batch-idle-duration", "100ms", "--batch-max-duration", "5s"}, s.args...),
 	}

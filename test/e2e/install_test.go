@@ -61,7 +61,7 @@ func TestHelmInstall(t *testing.T) {
 
 	values["replicaCount"] = 2
 	values["settings"] = map[string]any{
-		"proxmoxPollInterval": "1s", "batchMaxDuration": "5s", "proxmoxDialTimeout": "60s", "featureGates": map[string]any{"nodeRepair": true},
+		"proxmoxPollInterval": "1s", "batchMaxDuration": "5s", "featureGates": map[string]any{"nodeRepair": true},
 	}
 	values["metrics"] = map[string]any{"enabled": true}
 	e.helm(t, values)
@@ -125,7 +125,7 @@ func (e *env) chartValues() map[string]any {
 	return map[string]any{
 		"bootDataSecrets": map[string]any{metav1.NamespaceSystem: []string{"installed-templates", "installed-values"}},
 		// A request that a busy machine delays would count as failed.
-		"settings":          map[string]any{"proxmoxDialTimeout": "60s"},
+		"extraEnvs":         []any{map[string]any{"name": harness.TestDurations, "value": "dial-timeout=60s"}},
 		"logVerbosityLevel": "debug", "config": map[string]any{"clusters": []harness.Cluster{cluster}},
 		"nodeSelector": map[string]any{"node-role.kubernetes.io/control-plane": ""},
 		"tolerations":  []any{map[string]any{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}},

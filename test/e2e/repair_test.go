@@ -27,9 +27,8 @@ func TestRepair(t *testing.T) {
 	t.Parallel()
 	needs(t, simulator("it makes guests unhealthy"))
 	// The toleration is longer than a reboot takes.
-	e := newEnv(t, setup{gracePeriod: 8 * time.Second, featureGates: "NodeRepair=true", args: []string{
-		"--repair-unready-toleration", "20s", "--repair-request-toleration", "1s", "--repair-drain-timeout", "10s",
-	}})
+	e := newEnv(t, setup{gracePeriod: 8 * time.Second, featureGates: "NodeRepair=true", durations: "repair-request-toleration=1s",
+		args: []string{"--repair-unready-toleration", "20s", "--repair-drain-timeout", "10s"}})
 	runShared(t, map[string]func(*testing.T){"not_ready": e.replaced, "reboot_requested": e.rebooted})
 }
 

@@ -124,7 +124,7 @@ func (e *env) startController(t *testing.T, shutdown time.Duration) {
 		}
 		e.controller.Stop()
 	}
-	e.controllerOptions.Args = []string{"--template-grace-period=2s", "--shutdown-timeout=" + shutdown.String()}
+	e.controllerOptions.Args, e.controllerOptions.Durations = []string{"--shutdown-timeout=" + shutdown.String()}, "template-grace-period=2s"
 	controller, err := harness.NewController(e.controllerOptions)
 	must(t, err)
 	must(t, controller.Start(t.Context()))

@@ -44,10 +44,15 @@ type ControllerOptions struct {
 	FeatureGates   string
 	// Args are additional flags.
 	Args []string
+	// Durations replace durations that are no settings: name=duration, separated by commas.
+	Durations string
 	// Hostname is the host name that the controller sees, and thus its name in the Lease.
 	// Empty means the machine's.
 	Hostname string
 }
+
+// TestDurations is the variable with ControllerOptions.Durations.
+const TestDurations = "KARPENTER_PROXMOX_TEST_DURATIONS"
 
 // Controller is a process of the controller binary that can be killed and restarted.
 type Controller struct {
@@ -151,7 +156,7 @@ func (c *Controller) command() *exec.Cmd {
 		args = append(args, "--feature-gates", c.options.FeatureGates)
 	}
 	cmd := exec.Command(c.options.Binary, slices.Concat(args, probes, c.options.Args)...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.options.Kubeconfig, "SYSTEM_NAMESPACE=kube-system")
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.options.Kubeconfig, "SYSTEM_NAMESPACE=kube-system", TestDurations+"="+c.options.Durations)
 	return cmd
 }
 

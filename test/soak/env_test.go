@@ -119,9 +119,9 @@ func (s *soak) startController(dir string) {
 		Binary: os.Getenv("CONTROLLER"), Dir: filepath.Join(dir, "controller"), Kubeconfig: s.plane.Kubeconfig, Clusters: []harness.Cluster{cluster},
 		PollInterval: time.Second, FeatureGates: "NodeRepair=true",
 		Args: []string{
-			"--orphan-grace-period=10s", "--template-grace-period=5s", "--host-drift-after=20s",
-			"--repair-unready-toleration=20s", "--repair-drain-timeout=10s", "--launch-failure-backoff=5s",
+			"--orphan-grace-period=10s", "--host-drift-after=20s", "--repair-unready-toleration=20s", "--repair-drain-timeout=10s",
 		},
+		Durations: "template-grace-period=5s,launch-failure-backoff=5s",
 	})
 	s.must(err)
 	s.t.Cleanup(s.controller.Stop)

@@ -45,10 +45,6 @@
 - name: PROXMOX_TEMPLATE_VMID_MAX
   value: {{ include "karpenter.plain" .Values.settings.proxmoxTemplateVmidMax | quote }}
 {{- end }}
-{{- if not (kindIs "invalid" .Values.settings.templateGracePeriod) }}
-- name: TEMPLATE_GRACE_PERIOD
-  value: {{ include "karpenter.plain" .Values.settings.templateGracePeriod | quote }}
-{{- end }}
 {{- if not (kindIs "invalid" .Values.settings.vmMemoryOverheadPercent) }}
 - name: VM_MEMORY_OVERHEAD_PERCENT
   value: {{ include "karpenter.plain" .Values.settings.vmMemoryOverheadPercent | quote }}
@@ -89,25 +85,13 @@
 - name: PROXMOX_TASK_TIMEOUT
   value: {{ include "karpenter.plain" .Values.settings.proxmoxTaskTimeout | quote }}
 {{- end }}
-{{- if not (kindIs "invalid" .Values.settings.proxmoxDialTimeout) }}
-- name: PROXMOX_DIAL_TIMEOUT
-  value: {{ include "karpenter.plain" .Values.settings.proxmoxDialTimeout | quote }}
-{{- end }}
 {{- if not (kindIs "invalid" .Values.settings.proxmoxResponseTimeout) }}
 - name: PROXMOX_RESPONSE_TIMEOUT
   value: {{ include "karpenter.plain" .Values.settings.proxmoxResponseTimeout | quote }}
 {{- end }}
-{{- if not (kindIs "invalid" .Values.settings.cloneRefuseAfter) }}
-- name: CLONE_REFUSE_AFTER
-  value: {{ include "karpenter.plain" .Values.settings.cloneRefuseAfter | quote }}
-{{- end }}
 {{- if not (kindIs "invalid" .Values.settings.launchRetryTimeout) }}
 - name: LAUNCH_RETRY_TIMEOUT
   value: {{ include "karpenter.plain" .Values.settings.launchRetryTimeout | quote }}
-{{- end }}
-{{- if not (kindIs "invalid" .Values.settings.launchFailureBackoff) }}
-- name: LAUNCH_FAILURE_BACKOFF
-  value: {{ include "karpenter.plain" .Values.settings.launchFailureBackoff | quote }}
 {{- end }}
 {{- if not (kindIs "invalid" .Values.settings.joinTokenTtl) }}
 - name: JOIN_TOKEN_TTL
@@ -121,17 +105,9 @@
 - name: REPAIR_UNREADY_TOLERATION
   value: {{ include "karpenter.plain" .Values.settings.repairUnreadyToleration | quote }}
 {{- end }}
-{{- if not (kindIs "invalid" .Values.settings.repairRequestToleration) }}
-- name: REPAIR_REQUEST_TOLERATION
-  value: {{ include "karpenter.plain" .Values.settings.repairRequestToleration | quote }}
-{{- end }}
 {{- if not (kindIs "invalid" .Values.settings.repairDrainTimeout) }}
 - name: REPAIR_DRAIN_TIMEOUT
   value: {{ include "karpenter.plain" .Values.settings.repairDrainTimeout | quote }}
-{{- end }}
-{{- if not (kindIs "invalid" .Values.settings.hostRemovedAfter) }}
-- name: HOST_REMOVED_AFTER
-  value: {{ include "karpenter.plain" .Values.settings.hostRemovedAfter | quote }}
 {{- end }}
 {{- if not (kindIs "invalid" .Values.settings.hostDriftAfter) }}
 - name: HOST_DRIFT_AFTER

@@ -30,6 +30,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/node/registration"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -119,7 +120,8 @@ func (e *Env) StartCore() *CoreProcess {
 	pool := &karpv1.NodePool{Spec: karpv1.NodePoolSpec{Template: karpv1.NodeClaimTemplate{Spec: karpv1.NodeClaimTemplateSpec{NodeClassRef: claim.Spec.NodeClassRef}}}}
 	testenv.IndexFields(e.t, m, claim, pool, &corev1.Pod{}, &corev1.Node{}, &storagev1.VolumeAttachment{})
 	settings := coreSettings()
-	p.addComponents(ProcessOptions{}, settings, inventory.Options{PollInterval: corePollInterval, Clock: testenv.NewSteppedClock(1)})
+	removed := ProcessOptions{Settings: func(s *instance.Settings) { s.HostRemovedAfter = coreGrace }}
+	p.addComponents(removed, settings, inventory.Options{PollInterval: corePollInterval, Clock: testenv.NewSteppedClock(1)})
 	ctx := coreoptions.ToContext(p.ctx, options)
 	for _, c := range p.controllers(ctx, m, settings) {
 		testenv.Must(e.t, c.Register(ctx, m))
@@ -161,8 +163,7 @@ func coreOptions() *coreoptions.Options {
 // coreSettings returns the default settings with durations that suit real time.
 func coreSettings() *operator.Options {
 	s := operator.DefaultOptions()
-	s.OrphanGracePeriod, s.HostRemovedAfter = coreGrace, coreGrace
-	s.LaunchFailureBackoff = time.Second
+	s.OrphanGracePeriod = coreGrace
 	s.RepairUnreadyToleration, s.HostDriftAfter = coreRepairAfter, coreRepairAfter
 	return s
 }

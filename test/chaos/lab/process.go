@@ -142,13 +142,15 @@ func (p *Process) addComponents(o ProcessOptions, defaults *operator.Options, po
 // newControllers creates the controllers that act on NodeClaims.
 func (p *Process) newControllers(defaults *operator.Options, timeout time.Duration) {
 	discarded, clock := &testenv.Recorder{}, p.env.Clock
+	failures := operator.FailureBackoff()
+	failures.Initial = min(failures.Initial, defaults.OrphanGracePeriod) // a CoreProcess runs in real time
 	p.launch = launch.NewController(launch.Deps{
 		Kube: p.kube, Launcher: p.Instances.Launcher, Health: p.Instances.Health, Types: p.Types, Recorder: discarded, Clock: clock,
-		Pods: func(string) []types.NamespacedName { return nil }, FailureBackoff: defaults.FailureBackoff(),
+		Pods: func(string) []types.NamespacedName { return nil }, FailureBackoff: failures,
 	})
 	p.cleanup = bootstrapcleanup.NewController(p.Instances.Deleter, discarded)
 	restarts := defaults.RestartPolicy()
-	restarts.Backoff = min(restarts.Backoff, defaults.OrphanGracePeriod) // a CoreProcess runs in real time
+	restarts.Backoff = min(restarts.Backoff, defaults.OrphanGracePeriod)
 	p.health = vmhealth.NewController(vmhealth.Deps{
 		Kube: p.kube, VMs: p.Instances.VMs, Power: p.Instances.Power, Planner: p.Instances.Planner, Launches: p.Instances.Launches, Recorder: discarded, Clock: clock,
 		PollInterval: pollInterval, Timeout: timeout, Restarts: restarts,
