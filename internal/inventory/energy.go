@@ -61,7 +61,7 @@ func (v View) NodePoolEnergy() map[string]Energy {
 	for _, r := range v.Reservations {
 		guest, ok := v.Guest(r.Region, r.VMID)
 		host, known := v.Host(r.Region, guest.Host)
-		if !ok || !known || guest.Allocated.CPUs == 0 {
+		if r.Template || !ok || !known || guest.Allocated.CPUs == 0 {
 			continue
 		}
 		if energy := v.HostEnergy(host); energy.Watts > 0 {

@@ -24,7 +24,7 @@ const reuseDelay = 10 * time.Minute
 type Ledger struct {
 	inventory *Inventory
 	// The lock of the Inventory guards the rest.
-	reservations map[string]Reservation // by claim UID
+	reservations map[string]Reservation // by Reservation.ClaimUID
 	deleted      map[vmidKey]time.Time
 	released     map[netip.Addr]time.Time
 }

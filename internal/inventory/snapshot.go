@@ -101,10 +101,12 @@ func (a Amount) Covers(b Amount) bool {
 	return a.CPUs >= b.CPUs && a.MemoryBytes >= b.MemoryBytes
 }
 
-// Reservation is capacity, a VMID and addresses reserved for a Claim. Its VM may not be
-// visible in a Snapshot yet.
+// Reservation is capacity, a VMID and addresses reserved for a Claim, or for a VM that becomes a Template.
+// Its VM may not be visible in a Snapshot yet.
 type Reservation struct {
+	// ClaimUID is the UID of the Claim; of a Template, it is the name that its provider gives the Reservation.
 	ClaimUID string
+	Template bool
 	NodePool string
 	Region   string
 	Host     string

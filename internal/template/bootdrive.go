@@ -167,8 +167,8 @@ func (r *hostReconciler) deleteUnusedBootDrive(ctx context.Context, volume strin
 		if slices.ContainsFunc(config.Drives().All(), func(d proxmox.Drive) bool { return d.VolumeID == volume }) || isBuilderOf(config, volume) {
 			return 0, nil
 		}
-	} else if r.vmids.isAllocated(r.Region, vmid) {
-		return allocationTTL, nil
+	} else if view.IsVMIDTaken(r.Region, vmid) {
+		return builderInterval, nil // it is being created
 	}
 	if err := r.deleteVolume(ctx, volume); err != nil {
 		return 0, err

@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vm"
 )
@@ -77,18 +79,51 @@ func (r *hostReconciler) isCreating(ctx context.Context) (bool, error) {
 	vmids := r.settings.VMIDs
 	return slices.ContainsFunc(tasks, func(task proxmox.TaskStatus) bool {
 		vmid, err := strconv.Atoi(task.ID)
-		return err == nil && vmid >= vmids.From && vmid <= vmids.To && !r.vmids.isAllocatedElsewhere(vmid, r.HostKey)
+		return err == nil && vmid >= vmids.From && vmid <= vmids.To && !r.isReservedElsewhere(vmid)
 	}), nil
 }
 
 // maxVMIDAttempts limits how many VMIDs are tried when Proxmox reports them as taken.
 const maxVMIDAttempts = 20
 
+// reservation is the name of the Reservation of a Host.
+func (k HostKey) reservation() string { return k.UID + "/" + k.Region + "/" + k.Host }
+
+// isReservedElsewhere reports whether this process creates the VM for another Host or ProxmoxTemplate.
+func (r *hostReconciler) isReservedElsewhere(vmid int) bool {
+	for name, reserved := range r.inventory.View().Reservations {
+		if reserved.Template && reserved.Region == r.Region && reserved.VMID == vmid && name != r.reservation() {
+			return true
+		}
+	}
+	return false
+}
+
+// reserve reserves the lowest free VMID from the given one on, and the capacity of a builder VM.
+func (r *hostReconciler) reserve(from int) (int, error) {
+	r.inventory.Ledger().Release(r.reservation())
+	reserved, err := r.inventory.Ledger().Reserve(r.reservation(), func(view inventory.View) (inventory.Reservation, error) {
+		vmids := r.settings.VMIDs
+		reserved := inventory.Reservation{Template: true, Region: r.Region, Host: r.Host}
+		if prepare := r.desired.Spec.Prepare; prepare != nil {
+			reserved.Amount = inventory.Amount{CPUs: prepare.CPUs(), MemoryBytes: int64(prepare.MemoryMiB()) << 20}
+		}
+		for reserved.VMID = max(from, vmids.From); reserved.VMID <= vmids.To; reserved.VMID++ {
+			if !view.IsVMIDTaken(r.Region, reserved.VMID) && vmids.Contains(reserved.VMID) {
+				return reserved, nil
+			}
+		}
+		return reserved, fmt.Errorf("no VMID from %d to %d is free for templates in region %s; raise --proxmox-template-vmid-max: %w", vmids.From, vmids.To, r.Region, placement.ErrRangeFull)
+	})
+	return reserved.VMID, err
+}
+
 // createVM creates a VM with the image as its disk.
 func (r *hostReconciler) createVM(ctx context.Context, location Location, volume string) (Existing, error) {
+	vmid := 0
 	for range maxVMIDAttempts {
-		vmid, err := r.vmids.allocate(r.inventory.View(), r.HostKey)
-		if err != nil {
+		var err error
+		if vmid, err = r.reserve(vmid + 1); err != nil {
 			return Existing{}, err
 		}
 		mark := r.newMark(vmid)

@@ -5,6 +5,7 @@ package template
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,36 +22,24 @@ import (
 // statusRunning is the status of a running VM in the inventory.
 const statusRunning = "running"
 
-// builderReservation makes a builder VM count for the limit of its ProxmoxTemplate before
-// the inventory shows it.
-type builderReservation struct {
-	vmid int // 0 until the VM is started
-	at   time.Time
-}
-
 // tryAcquireBuilder reports whether a builder VM may be created on the Host, or the given one
 // started: fewer than the limit exist or run on other Hosts, according to the inventory or to
 // this process.
 func (r *hostReconciler) tryAcquireBuilder(vmid int) bool {
 	// Those that wait to be started do not count for each other.
-	busy := r.hostsWithBuilders(vmid != 0)
+	busy, view := r.hostsWithBuilders(vmid != 0), r.inventory.View()
 	r.tracker.mu.Lock()
 	defer r.tracker.mu.Unlock()
-	now := r.clock.Now()
-	hasFailed := func(key HostKey) bool {
-		s := r.tracker.hosts[key]
-		return s != nil && s.failures > 0
-	}
-	for key, failed := range busy {
-		// The inventory reads notes late, and with them that a builder VM failed.
-		if !failed && hasFailed(key) {
-			delete(busy, key)
-		}
-	}
-	for key, reservation := range r.tracker.builders {
-		// The Host of an older one went offline. One that could not be started does not count.
-		counts := reservation.vmid != 0 || vmid == 0 && !hasFailed(key)
-		if key.UID == r.UID && counts && now.Sub(reservation.at) < r.desired.Spec.Prepare.TimeLimit() {
+	maps.DeleteFunc(busy, func(key HostKey, _ bool) bool {
+		s := r.tracker.hosts[key] // one that cannot start its builder VM does not block the others
+		return vmid == 0 && s != nil && s.failures > 0
+	})
+	for key, other := range r.tracker.builders {
+		switch {
+		case key.UID != r.UID, !view.Snapshots[key.Region].Hosts[key.Host].Online:
+		case other != 0 && r.inventory.HasCurrentConfig(key.Region, other):
+			delete(r.tracker.builders, key) // the inventory shows whether it was started
+		case other != 0 || vmid == 0:
 			busy[key] = true
 		}
 	}
@@ -58,7 +47,7 @@ func (r *hostReconciler) tryAcquireBuilder(vmid int) bool {
 	if len(busy) >= r.desired.Spec.Prepare.HostLimit() {
 		return false
 	}
-	r.tracker.builders[r.HostKey] = builderReservation{vmid: vmid, at: now}
+	r.tracker.builders[r.HostKey] = vmid
 	return true
 }
 
@@ -70,7 +59,7 @@ func (r *hostReconciler) waitForOthers() time.Duration {
 
 // hostsWithBuilders returns the online Hosts with a builder VM of the ProxmoxTemplate that has
 // not failed, according to the inventory; with started, only those that were started. If only
-// one may run, those that failed count until they are stopped; their value is true.
+// one may run, those that failed count until they are stopped.
 func (r *hostReconciler) hostsWithBuilders(started bool) map[HostKey]bool {
 	busy := map[HostKey]bool{}
 	for region, snapshot := range r.inventory.View().Snapshots {
@@ -85,35 +74,20 @@ func (r *hostReconciler) hostsWithBuilders(started bool) map[HostKey]bool {
 			if started && mark.Builder.Started.IsZero() && guest.Status != statusRunning {
 				continue
 			}
-			failed := !mark.Builder.Failed.IsZero()
-			if !failed || r.desired.Spec.Prepare.HostLimit() == 1 && guest.Status == statusRunning {
-				busy[HostKey{UID: r.UID, Region: region, Host: guest.Host}] = failed
+			if mark.Builder.Failed.IsZero() || r.desired.Spec.Prepare.HostLimit() == 1 && guest.Status == statusRunning {
+				busy[HostKey{UID: r.UID, Region: region, Host: guest.Host}] = true
 			}
 		}
 	}
 	return busy
 }
 
-// setBuilder records the VMID of the builder VM that was started on a Host. From then on it
-// counts, although earlier attempts failed.
-func (t *tracker) setBuilder(key HostKey, vmid int, now time.Time) {
+// releaseBuilder removes the builder VM of a Host from those that count. It returns the VMID of the one that
+// this process started, or 0.
+func (t *tracker) releaseBuilder(key HostKey) (vmid int) {
+	t.update(key, func(s *hostState) { vmid, s.builder = s.builder, 0 })
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.hosts[key]; s != nil {
-		s.failures = 0
-	}
-	t.builders[key] = builderReservation{vmid: vmid, at: now}
-}
-
-// releaseBuilder removes the builder VM of a Host from those that count, and returns its
-// VMID, or 0 if there was none.
-func (t *tracker) releaseBuilder(key HostKey) int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if s := t.hosts[key]; s != nil {
-		s.keptBuilder = false
-	}
-	vmid := t.builders[key].vmid
 	delete(t.builders, key)
 	return vmid
 }
@@ -125,10 +99,10 @@ func (t *tracker) setWaiting(key HostKey, text string) {
 
 // recordBuilderFailure records why a preparation failed and when it is retried: earlier if the
 // builder VM, which exists, is deleted by another user.
-func (t *tracker) recordBuilderFailure(key HostKey, text string, attempt int, retryAt time.Time) {
+func (t *tracker) recordBuilderFailure(key HostKey, vmid int, text string, attempt int, retryAt time.Time) {
 	t.releaseBuilder(key)
 	t.update(key, func(s *hostState) {
-		s.failure, s.failures, s.attempts, s.retryAt, s.waiting, s.keptBuilder = text, 1, attempt, retryAt, "", true
+		s.failure, s.failures, s.attempts, s.retryAt, s.waiting, s.builder = text, 1, attempt, retryAt, "", vmid
 	})
 }
 

@@ -166,7 +166,7 @@ func (r *hostReconciler) recordStarted(ctx context.Context, location Location, e
 	if err != nil {
 		return 0, explain(err, location, fmt.Sprintf("recording the start of builder VM %d", existing.VMID), "")
 	}
-	r.tracker.setBuilder(r.HostKey, existing.VMID, r.clock.Now())
+	r.tracker.update(r.HostKey, func(s *hostState) { s.builder, s.failures = existing.VMID, 0 })
 	r.publish(corev1.EventTypeNormal, v1alpha1.EventTemplatePreparing, fmt.Sprintf(
 		"started builder VM %d on host %s; it must power itself off within %s", existing.VMID, r.displayName(r.Region, r.Host), r.desired.Spec.Prepare.TimeLimit()))
 	r.waitForBuilder(existing.VMID, started, "")
@@ -202,7 +202,9 @@ func (r *hostReconciler) writeBuilder(ctx context.Context, existing Existing, ch
 		change.Set = map[string]string{}
 	}
 	change.Set["description"], change.Digest = mark.Notes(config.Description()), config.Digest
-	return r.client.UpdateVM(ctx, r.Host, existing.VMID, change)
+	err = r.client.UpdateVM(ctx, r.Host, existing.VMID, change)
+	r.inventory.InvalidateConfig(r.Region, existing.VMID)
+	return err
 }
 
 // checkBuilder checks whether a builder VM has powered itself off in time.

@@ -38,7 +38,7 @@ func (r *hostReconciler) failBuilder(ctx context.Context, location Location, exi
 	if err := r.freeAddress(ctx, location, existing); err != nil {
 		return 0, err
 	}
-	delay := r.delayBuilder(b, message)
+	delay := r.delayBuilder(existing.VMID, b, message)
 	if prepare.FailedRetention() > 0 {
 		return delay, nil
 	}
@@ -70,9 +70,9 @@ func (r *hostReconciler) nextAttempt(b ownership.Builder) time.Time {
 
 // delayBuilder reports a failed preparation, releases its slot, and returns the time until
 // the next attempt.
-func (r *hostReconciler) delayBuilder(b ownership.Builder, message string) time.Duration {
+func (r *hostReconciler) delayBuilder(vmid int, b ownership.Builder, message string) time.Duration {
 	next := r.nextAttempt(b)
-	r.tracker.recordBuilderFailure(r.HostKey, message, b.Attempt, next)
+	r.tracker.recordBuilderFailure(r.HostKey, vmid, message, b.Attempt, next)
 	return max(next.Sub(r.clock.Now()), time.Millisecond)
 }
 
@@ -85,7 +85,7 @@ func (r *hostReconciler) retryBuilder(ctx context.Context, location Location, ex
 		if err := r.freeAddress(ctx, location, existing); err != nil {
 			return 0, err
 		}
-		delay = r.delayBuilder(b, r.failureMessage(existing.VMID, b))
+		delay = r.delayBuilder(existing.VMID, b, r.failureMessage(existing.VMID, b))
 		if left := b.Failed.Add(r.desired.Spec.Prepare.FailedRetention()).Sub(r.clock.Now()); left > 0 {
 			return left, nil
 		}

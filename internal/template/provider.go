@@ -69,7 +69,6 @@ type Provider struct {
 	tasks    *vm.Tasks
 	absences inventory.Absences
 	images   *keyed.Semaphore[string]
-	vmids    *vmidAllocator
 }
 
 // NewProvider returns a Provider without any recorded state.
@@ -77,7 +76,7 @@ func NewProvider(deps Deps) *Provider {
 	return &Provider{
 		clients: deps.Clients, inventory: deps.Inventory, clock: deps.Clock, kubeCluster: deps.KubeCluster, recorder: deps.Recorder, settings: deps.Settings,
 		renderBootData: deps.RenderBootData, tasks: vm.NewTasks(deps.Inventory, deps.Settings.TaskTimeout, parallelDestroys, deps.Clock),
-		tracker: newTracker(), images: keyed.NewSemaphore[string](1), vmids: newVMIDAllocator(deps.Settings.VMIDs, deps.Clock),
+		tracker: newTracker(), images: keyed.NewSemaphore[string](1),
 	}
 }
 

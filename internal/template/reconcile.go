@@ -49,6 +49,7 @@ func (p *Provider) ReconcileHost(ctx context.Context, desired Desired, region, h
 	r := &hostReconciler{Provider: p, HostKey: HostKey{UID: desired.UID, Region: region, Host: host}, desired: desired, client: client, usage: usage}
 	ctx, done := p.tracker.begin(ctx, r.HostKey, desired)
 	defer done()
+	defer p.inventory.Ledger().Release(r.reservation()) // the VM is listed, or another run finds it
 	after, err := r.reconcile(ctx)
 	if errors.Is(err, errSuperseded) || errors.Is(context.Cause(ctx), errSuperseded) {
 		return time.Millisecond, nil
@@ -201,9 +202,9 @@ func (r *hostReconciler) buildMissing(ctx context.Context, obs observation) (tim
 	if builder, ok := obs.findBuilder(r.desired); ok && !builder.Mark.Builder.Failed.IsZero() {
 		return r.prepare(ctx, obs.location, builder) // it has its own backoff
 	}
-	if state := r.tracker.get(r.HostKey); state.keptBuilder {
+	if state := r.tracker.get(r.HostKey); state.failures > 0 && state.builder != 0 {
 		// Another user deleted the failed builder VM to retry earlier.
-		r.tracker.update(r.HostKey, func(s *hostState) { s.keptBuilder, s.retryAt = false, time.Time{} })
+		r.tracker.update(r.HostKey, func(s *hostState) { s.builder, s.retryAt = 0, time.Time{} })
 	} else if state.failures > 0 && r.clock.Now().Before(state.retryAt) {
 		return state.retryAt.Sub(r.clock.Now()), nil
 	}

@@ -43,9 +43,9 @@ type hostState struct {
 	// preparations.
 	waiting  string
 	attempts int
-	// keptBuilder is whether the failed builder VM exists until this process destroys it.
-	keptBuilder bool
-	guest       guestState
+	// builder is the VMID of the builder VM that this process started, or whose failure it reported.
+	builder int
+	guest   guestState
 	// cancel ends the run.
 	cancel context.CancelCauseFunc
 }
@@ -72,8 +72,9 @@ type tracker struct {
 	written  map[v1alpha1.TemplateZone]string
 	// sweeps are the searches for unused images, by region and Host.
 	sweeps map[string]sweep
-	// builders are the builder VMs that this process created.
-	builders map[HostKey]builderReservation
+	// builders are the VMIDs of the builder VMs that this process starts, until the inventory shows
+	// that they were started; 0 while the VM is created.
+	builders map[HostKey]int
 	// awake is the generation for which a Host without its Template was awake.
 	awake       map[HostKey]generation
 	subscribers []chan Event
@@ -86,7 +87,7 @@ func newTracker() *tracker {
 	return &tracker{
 		hosts: map[HostKey]*hostState{}, unneeded: map[any]time.Time{},
 		written: map[v1alpha1.TemplateZone]string{}, sweeps: map[string]sweep{},
-		builders: map[HostKey]builderReservation{}, awake: map[HostKey]generation{},
+		builders: map[HostKey]int{}, awake: map[HostKey]generation{},
 	}
 }
 
@@ -160,13 +161,18 @@ func (t *tracker) begin(ctx context.Context, key HostKey, desired Desired) (cont
 	ctx, cancel := context.WithCancelCause(ctx)
 	t.update(key, func(s *hostState) {
 		if s.generation != desired.generation() {
-			s.failure, s.failures, s.attempts, s.retryAt, s.waiting, s.checksumMismatch, s.keptBuilder = "", 0, 0, time.Time{}, "", false, false
+			s.failure, s.failures, s.attempts, s.retryAt, s.waiting, s.checksumMismatch = "", 0, 0, time.Time{}, "", false
 		}
 		s.generation, s.cancel = desired.generation(), cancel
 	})
 	return ctx, func() {
 		cancel(nil)
 		t.update(key, func(s *hostState) { s.cancel, s.step = nil, "" })
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.builders[key] == 0 {
+			delete(t.builders, key)
+		}
 	}
 }
 

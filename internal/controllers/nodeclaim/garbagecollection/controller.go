@@ -154,8 +154,8 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 
 // hasOrphans reports whether anything but a VM has no Claim.
 func hasOrphans(claims map[string]*karpv1.NodeClaim, reservations map[string]inventory.Reservation, found resources) bool {
-	for uid := range reservations {
-		if claims[uid] == nil {
+	for uid, reservation := range reservations {
+		if claims[uid] == nil && !reservation.Template {
 			return true
 		}
 	}
@@ -274,7 +274,7 @@ func (c *Controller) releaseReservations(vms []instance.VM, claims map[string]*k
 	withVM, view := claimUIDs(vms), c.deps.Inventory.View()
 	for uid, reservation := range view.Reservations {
 		hasVM := withVM[uid] && !c.deps.Deleter.HasAbandoned(uid)
-		if claims[uid] == nil && !hasVM && view.Snapshots[reservation.Region] != nil && c.deps.Clock.Since(reservation.CreatedAt) > c.deps.Rules.shortGracePeriod() {
+		if claims[uid] == nil && !reservation.Template && !hasVM && view.Snapshots[reservation.Region] != nil && c.deps.Clock.Since(reservation.CreatedAt) > c.deps.Rules.shortGracePeriod() {
 			c.deps.Planner.Release(uid)
 		}
 	}
