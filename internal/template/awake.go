@@ -20,7 +20,10 @@ func (p *Provider) HostsToKeepAwake(desired Desired, inUse func(region string, v
 		key := HostKey{UID: desired.UID, Region: region, Host: host}
 		state, _ := view.Host(region, host)
 		asleep := state.Sleep != ""
-		tried := p.tracker.recordAwake(key, desired.generation(), !asleep)
+		if !asleep && p.tracker.get(key).awake != desired.generation() {
+			p.tracker.update(key, func(s *hostState) { s.awake = desired.generation() })
+		}
+		tried := p.tracker.get(key).awake == desired.generation()
 		if possible(asleep) && !(asleep && tried) && p.tracker.failuresFor(key, desired.generation()) < maxFailuresAwake {
 			hosts = append(hosts, inventory.HostName{Region: region, Host: host})
 		}
@@ -41,15 +44,4 @@ func (p *Provider) HostsToKeepAwake(desired Desired, inUse func(region string, v
 		}
 	}
 	return hosts
-}
-
-// recordAwake records that a Host without the Template of a generation is awake, and returns
-// whether it was so for this generation.
-func (t *tracker) recordAwake(key HostKey, g generation, awake bool) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if awake {
-		t.awake[key] = g
-	}
-	return t.awake[key] == g
 }

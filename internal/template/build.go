@@ -132,7 +132,6 @@ func (r *hostReconciler) createVM(ctx context.Context, location Location, volume
 		} else if len(r.desired.Spec.Tags) == 0 {
 			mark.Settings = r.desired.Settings // the create request writes all of them
 		}
-		r.tracker.evictWritten(v1alpha1.TemplateZone{Region: r.Region, Host: r.Host, VMID: vmid})
 		r.tracker.setStep(r.HostKey, fmt.Sprintf("importing the image to storage %s", location.Storage))
 		task, err := r.client.CreateVM(ctx, proxmox.CreateRequest{
 			Host: r.Host, VMID: vmid, Pool: r.desired.Spec.ResourcePool, Options: createOptions(r.desired, location, volume, mark),
@@ -189,7 +188,7 @@ func (r *hostReconciler) finishTemplate(ctx context.Context, location Location, 
 // updateInPlace writes the settings that are updated in place, after verifying that the
 // VM is still ours. If it is not, as the next view shows, it returns false.
 func (r *hostReconciler) updateInPlace(ctx context.Context, location Location, existing Existing) (owned bool, err error) {
-	if r.isWritten(r.desired, existing) {
+	if r.desired.isWritten(existing.Mark) {
 		return true, nil
 	}
 	config, err := r.client.VMConfig(ctx, r.Host, existing.VMID)
@@ -200,13 +199,11 @@ func (r *hostReconciler) updateInPlace(ctx context.Context, location Location, e
 	if !owned {
 		return false, nil
 	}
-	if mark.Settings != r.desired.Settings || mark.Hash != r.desired.Hash {
-		if err := r.writeSettings(ctx, location, existing, config, mark); err != nil {
-			return true, explain(err, location, fmt.Sprintf("writing the settings of template %d", existing.VMID), "")
-		}
+	if r.desired.isWritten(mark) {
+		return true, nil
 	}
-	r.tracker.recordWritten(existing.Zone(), r.desired.Settings+"/"+r.desired.Hash)
-	return true, nil
+	err = r.writeSettings(ctx, location, existing, config, mark)
+	return true, explain(err, location, fmt.Sprintf("writing the settings of template %d", existing.VMID), "")
 }
 
 func (r *hostReconciler) writeSettings(ctx context.Context, location Location, existing Existing, config proxmox.VMConfig, mark ownership.Mark) error {
@@ -219,5 +216,7 @@ func (r *hostReconciler) writeSettings(ctx context.Context, location Location, e
 	generation := mark.Generation
 	mark = r.newMark(existing.VMID)
 	mark.Settings, mark.Generation = r.desired.Settings, generation
-	return r.client.UpdateVM(ctx, r.Host, existing.VMID, newConfigChange(r.desired, location, config, mark))
+	err := r.client.UpdateVM(ctx, r.Host, existing.VMID, newConfigChange(r.desired, location, config, mark))
+	r.inventory.InvalidateConfig(r.Region, existing.VMID)
+	return err
 }

@@ -107,7 +107,7 @@ func (p *Provider) cleanupHost(ctx context.Context, desired Desired, key HostKey
 		return "", err
 	}
 	r := &hostReconciler{Provider: p, HostKey: key, desired: desired, client: client, usage: usage}
-	obs, err := r.observe(ctx, true)
+	obs, err := r.observe(ctx)
 	if err != nil {
 		return "", err
 	}

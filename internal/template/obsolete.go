@@ -22,9 +22,7 @@ import (
 // Templates of older generations, duplicates, unfinished VMs and images. It returns after
 // which time to try again.
 func (r *hostReconciler) deleteUnneeded(ctx context.Context) (time.Duration, error) {
-	// Thorough, because /cluster/resources shows the lock of a VM late. Few VMs in the
-	// VMID range are not Templates.
-	obs, err := r.observe(ctx, true)
+	obs, err := r.observe(ctx)
 	if err != nil {
 		return 0, err
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -114,10 +115,9 @@ type observation struct {
 }
 
 // observe reads the current state of the Host. The view lists the Templates; the
-// configuration of VMs that may be unfinished Templates is read from Proxmox. With
-// thorough set, every VM in the VMID range is read: for some seconds /cluster/resources
-// lists new VMs without their name.
-func (r *hostReconciler) observe(ctx context.Context, thorough bool) (observation, error) {
+// configuration of every other VM in the VMID range is read from Proxmox, because /cluster/resources
+// shows the names and locks of VMs late.
+func (r *hostReconciler) observe(ctx context.Context) (observation, error) {
 	obs := observation{view: r.inventory.View(), location: Location{Region: r.Region, Host: r.Host}}
 	state, _ := obs.view.Host(r.Region, r.Host)
 	obs.location.Excluded = state.OutOfService == inventory.Excluded && r.desired.appliesTo(r.Region)
@@ -129,7 +129,7 @@ func (r *hostReconciler) observe(ctx context.Context, thorough bool) (observatio
 		}
 	}
 	for vmid, guest := range obs.view.Snapshots[r.Region].Guests {
-		if guest.Host != r.Host || !r.mayBeUnfinished(guest, r.desired.Name, thorough) {
+		if guest.Host != r.Host || !r.mayBeTemplate(guest) {
 			continue
 		}
 		config, err := r.client.VMConfig(ctx, r.Host, vmid)
@@ -155,23 +155,23 @@ func (r *hostReconciler) observe(ctx context.Context, thorough bool) (observatio
 // lockCreate is the lock that Proxmox sets on a VM while it is created.
 const lockCreate = "create"
 
-// mayBeUnfinished reports whether a guest may be a VM that becomes a Template with the
-// given name.
-func (p *Provider) mayBeUnfinished(guest inventory.Guest, name string, thorough bool) bool {
+// mayBeTemplate reports whether a guest may be a VM that becomes a Template, but is none yet in the view.
+func (p *Provider) mayBeTemplate(guest inventory.Guest) bool {
 	vmids := p.settings.VMIDs
-	if guest.Kind != proxmox.KindQEMU || guest.VMID < vmids.From || guest.VMID > vmids.To {
-		return false
-	}
-	if guest.Template && guest.Config != nil && guest.Config.IsTemplate() {
-		return false // the view shows whose Template it is
-	}
-	return thorough || guest.Name == name || !guest.HasResources() || guest.Lock == lockCreate
+	isListed := guest.Template && guest.Config != nil && guest.Config.IsTemplate()
+	return guest.Kind == proxmox.KindQEMU && vmids.From <= guest.VMID && guest.VMID <= vmids.To && !isListed
+}
+
+// mayBeUnfinished reports whether a guest may be a VM that becomes a Template with the given name, according
+// to the view.
+func (p *Provider) mayBeUnfinished(guest inventory.Guest, name string) bool {
+	return p.mayBeTemplate(guest) && (guest.Name == name || !guest.HasResources() || guest.Lock == lockCreate)
 }
 
 // ensureTemplate builds the Template of the Host if it is missing, and updates its
 // settings otherwise.
 func (r *hostReconciler) ensureTemplate(ctx context.Context) (time.Duration, error) {
-	obs, err := r.observe(ctx, r.tracker.markObserved(r.HostKey))
+	obs, err := r.observe(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -217,7 +217,7 @@ func (r *hostReconciler) buildMissing(ctx context.Context, obs observation) (tim
 	if err := r.inventory.Refresh(ctx, r.Region); err != nil {
 		return 0, explain(err, obs.location, "polling the cluster", "")
 	}
-	obs, err = r.observe(ctx, true)
+	obs, err = r.observe(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -243,7 +243,7 @@ func (p *Provider) PendingHosts(desired Desired) []HostKey {
 	owned := ListOwned(view, p.kubeCluster, desired.UID)
 	pending := map[HostKey]bool{}
 	for _, location := range Locations(view, desired, owned) {
-		missing := !slices.ContainsFunc(owned, func(e Existing) bool { return location.matches(desired, e) && p.isWritten(desired, e) })
+		missing := !slices.ContainsFunc(owned, func(e Existing) bool { return location.matches(desired, e) && p.isUpToDate(desired, e) })
 		sweep := p.tracker.tryStartSweep(location.Region, location.Host, p.clock.Now(), func() bool {
 			return p.inventory.TryAcquire(location.Region, inventory.ReadImages)
 		})
@@ -269,6 +269,12 @@ func (p *Provider) PendingHosts(desired Desired) []HostKey {
 	return out
 }
 
+// isUpToDate reports whether a Template has the desired settings, unless they were written since the
+// inventory has read its configuration.
+func (p *Provider) isUpToDate(desired Desired, e Existing) bool {
+	return desired.isWritten(e.Mark) || !p.inventory.HasCurrentConfig(e.Region, e.VMID)
+}
+
 // isReconcilable reports whether something can be done at a Location: building the Template,
 // or if it exists, updating it.
 func (p *Provider) isReconcilable(desired Desired, owned []Existing, location Location) bool {
@@ -281,7 +287,7 @@ func (p *Provider) unfinishedHosts(view inventory.View, desired Desired) []HostK
 	var out []HostKey
 	for region, snapshot := range view.Snapshots {
 		for _, guest := range snapshot.Guests {
-			if guest.Name == desired.Name && p.mayBeUnfinished(guest, desired.Name, false) {
+			if guest.Name == desired.Name && p.mayBeUnfinished(guest, desired.Name) {
 				out = append(out, HostKey{UID: desired.UID, Region: region, Host: guest.Host})
 			}
 		}
@@ -290,6 +296,6 @@ func (p *Provider) unfinishedHosts(view inventory.View, desired Desired) []HostK
 }
 
 // isWritten reports whether a Template has the desired settings.
-func (p *Provider) isWritten(desired Desired, e Existing) bool {
-	return e.Mark.Settings == desired.Settings && e.Mark.Hash == desired.Hash || p.tracker.hasWritten(e.Zone(), desired.Settings+"/"+desired.Hash)
+func (d Desired) isWritten(mark ownership.Mark) bool {
+	return mark.Settings == d.Settings && mark.Hash == d.Hash
 }

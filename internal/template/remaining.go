@@ -53,7 +53,7 @@ func (p *Provider) remainingOffline(view inventory.View, desired Desired) (remai
 		snapshot := view.Snapshots[region]
 		for _, vmid := range slices.Sorted(maps.Keys(snapshot.Guests)) {
 			guest := snapshot.Guests[vmid]
-			if host, member := snapshot.Hosts[guest.Host]; !member || host.Online || !p.mayBeUnfinished(guest, desired.Name, false) {
+			if host, member := snapshot.Hosts[guest.Host]; !member || host.Online || !p.mayBeUnfinished(guest, desired.Name) {
 				continue
 			}
 			text := "may belong to it and"

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 
@@ -38,7 +37,6 @@ type hostState struct {
 	// checksumMismatch is whether a download did not have the expected checksum.
 	checksumMismatch bool
 
-	observed bool
 	// waiting is what the Host waits for between two runs, and attempts counts the failed
 	// preparations.
 	waiting  string
@@ -46,6 +44,8 @@ type hostState struct {
 	// builder is the VMID of the builder VM that this process started, or whose failure it reported.
 	builder int
 	guest   guestState
+	// awake is the generation for which the Host was awake without its Template.
+	awake generation
 	// cancel ends the run.
 	cancel context.CancelCauseFunc
 }
@@ -66,17 +66,13 @@ var errSuperseded = errors.New("the template was changed or deleted")
 type tracker struct {
 	mu    sync.Mutex
 	hosts map[HostKey]*hostState
-	// unneeded is since when a Template (TemplateZone) or an image (imageAt) is unneeded,
-	// written the settings last written to a Template.
+	// unneeded is since when a Template (TemplateZone) or an image (imageAt) is unneeded.
 	unneeded map[any]time.Time
-	written  map[v1alpha1.TemplateZone]string
 	// sweeps are the searches for unused images, by region and Host.
 	sweeps map[string]sweep
 	// builders are the VMIDs of the builder VMs that this process starts, until the inventory shows
 	// that they were started; 0 while the VM is created.
-	builders map[HostKey]int
-	// awake is the generation for which a Host without its Template was awake.
-	awake       map[HostKey]generation
+	builders    map[HostKey]int
 	subscribers []chan Event
 }
 
@@ -86,8 +82,7 @@ type Event = event.TypedGenericEvent[uint64]
 func newTracker() *tracker {
 	return &tracker{
 		hosts: map[HostKey]*hostState{}, unneeded: map[any]time.Time{},
-		written: map[v1alpha1.TemplateZone]string{}, sweeps: map[string]sweep{},
-		builders: map[HostKey]int{}, awake: map[HostKey]generation{},
+		sweeps: map[string]sweep{}, builders: map[HostKey]int{},
 	}
 }
 
@@ -126,20 +121,6 @@ func (t *tracker) get(key HostKey) hostState {
 		return *s
 	}
 	return hostState{}
-}
-
-// markObserved records that a Host is observed and reports whether this is the first
-// time in this process.
-func (t *tracker) markObserved(key HostKey) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s, ok := t.hosts[key]
-	if !ok {
-		return true
-	}
-	first := !s.observed
-	s.observed = true
-	return first
 }
 
 func (t *tracker) setStep(key HostKey, step string) {
@@ -249,7 +230,6 @@ func (p *Provider) Evict(uid string) {
 			delete(p.tracker.builders, key)
 		}
 	}
-	maps.DeleteFunc(p.tracker.awake, func(key HostKey, _ generation) bool { return key.UID == uid })
 }
 
 // RecordMissing records that a Template which VMs were cloned from no longer exists.
@@ -280,25 +260,6 @@ func (t *tracker) evictUnneeded(object any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.unneeded, object)
-}
-
-func (t *tracker) recordWritten(zone v1alpha1.TemplateZone, settings string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.written[zone] = settings
-}
-
-// evictWritten removes what was written to an earlier Template with the same VMID.
-func (t *tracker) evictWritten(zone v1alpha1.TemplateZone) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.written, zone)
-}
-
-func (t *tracker) hasWritten(zone v1alpha1.TemplateZone, settings string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.written[zone] == settings
 }
 
 // sweepInterval is how often unused images are searched for without a request.
