@@ -18,7 +18,6 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/node/capacity"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
@@ -42,7 +41,7 @@ func setMemory(w *testenv.Env, node *corev1.Node, memory int64) {
 
 func capacityReconcile(w *testenv.Env, node *corev1.Node) time.Duration {
 	w.T.Helper()
-	result, err := capacity.NewController(w.Kube, w.Types, w.Instances.VMs, w.Inventory, w.Events).Reconcile(w.T.Context(), node)
+	result, err := newRegistrationController(w, w.Kube).Reconcile(w.T.Context(), node)
 	w.Expect(err).NotTo(HaveOccurred())
 	return result.RequeueAfter
 }
@@ -134,7 +133,7 @@ func TestRegister(t *testing.T) {
 	first, second := w.Launched("a", class), w.Launched("b", class)
 	launched := w.Intent(first).MemoryMiB
 	w.StartManager(func(kube client.Client) testenv.Registrar {
-		return capacity.NewController(kube, w.Types, w.Instances.VMs, w.Inventory, w.Events)
+		return newRegistrationController(w, kube)
 	})
 	overhead := func(ctx context.Context) (string, error) {
 		current := &v1alpha1.ProxmoxNodeClass{}

@@ -14,7 +14,6 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/adoption"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -123,7 +122,7 @@ func TestAdoptUnlisted(t *testing.T) {
 			w.Clock.Advance(step.wait)
 			for range 3 {
 				for _, claim := range claims {
-					w.Expect(adoption.NewController(w.Instances.Adopter, w.Events).Reconcile(t.Context(), claim)).To(Equal(retried))
+					w.Expect(newVMUpdateController(w, w.Kube).Reconcile(t.Context(), claim)).To(Equal(retried))
 				}
 			}
 			for n, count := range step.reads {

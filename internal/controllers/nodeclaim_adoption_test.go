@@ -17,7 +17,6 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/adoption"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -105,7 +104,7 @@ func (i *inherited) expectRunning() {
 func (i *inherited) reconcile() reconcile.Result {
 	i.T.Helper()
 	defer testenv.Reload(i.Env, i.claim)
-	return testenv.Reconcile(i.Env, adoption.NewController(i.Instances.Adopter, i.Events), i.claim)
+	return testenv.Reconcile(i.Env, newVMUpdateController(i.Env, i.Kube), i.claim)
 }
 
 // mark appends the ownership mark to the notes, like an administrator.
@@ -212,6 +211,7 @@ func TestAdopt(t *testing.T) {
 		i.Expect(i.Instances.Updater.UpdateInPlace(t.Context(), i.claim, i.class)).To(Succeed())
 		i.Expect(i.config().Tags()).To(Equal([]string{"karpenter"}), "after an administrator allowed it")
 
+		i.Refresh()
 		i.Expect(i.reconcile()).To(BeZero(), "adopted once")
 
 		i.Delete(i.claim)

@@ -18,14 +18,14 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/bootstrapcleanup"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmupdate"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-func newBootstrapCleanupController(w *testenv.Env) *bootstrapcleanup.Controller {
-	return bootstrapcleanup.NewController(w.Instances.Deleter, w.Events)
+func newVMUpdateController(w *testenv.Env, kube client.Client) *vmupdate.Controller {
+	return vmupdate.NewController(kube, w.Instances.Updater, w.Instances.Adopter, w.Instances.Deleter, w.Events)
 }
 
 // initialized returns a claim whose Node is initialized, and the boot drive of its VM exists.
@@ -45,7 +45,7 @@ func expectCleanedUp(w *testenv.Env) {
 func TestCleanup(t *testing.T) {
 	t.Parallel()
 	w := testenv.NewWithAPIServer(t)
-	c := newBootstrapCleanupController(w)
+	c := newVMUpdateController(w, w.Kube)
 	w.StartManager(func(client.Client) testenv.Registrar { return c })
 	claim := w.Launched("a", w.Class())
 	w.Consistently(w.Tokens).WithTimeout(300*time.Millisecond).Should(HaveLen(1), "the guest still needs it")
@@ -62,7 +62,7 @@ func TestCleanup(t *testing.T) {
 	w.Sim.ResetRequests()
 	w.Expect(c.Reconcile(t.Context(), testenv.Reload(w, claim))).To(BeZero())
 	w.Restart(true)
-	w.Expect(newBootstrapCleanupController(w).Reconcile(t.Context(), claim)).To(BeZero(), "the mark of the VM shows it")
+	w.Expect(newVMUpdateController(w, w.Kube).Reconcile(t.Context(), claim)).To(BeZero(), "the mark of the VM shows it")
 	w.Expect(w.Sim.CountRequests("DELETE", "/nodes/{node}/storage/{storage}/content/{volume}")).To(BeZero(), "cleaned up once")
 }
 
@@ -72,7 +72,7 @@ func TestCleanupNotInitialized(t *testing.T) {
 		w := testenv.New(t, testenv.NoPolling())
 		claim := w.Launched("a", w.Class())
 		cached := claim.DeepCopy()
-		w.Expect(newBootstrapCleanupController(w).Reconcile(t.Context(), cached)).To(BeZero())
+		w.Expect(newVMUpdateController(w, w.Kube).Reconcile(t.Context(), cached)).To(BeZero())
 		w.Expect(cached).To(Equal(claim))
 		w.Expect(w.BootDrives("pve1")).To(HaveLen(1))
 	})
@@ -103,7 +103,7 @@ func TestCleanupBusyClaim(t *testing.T) {
 		started := make(chan error, 1)
 		go func() { _, err := w.Instances.Power.PowerOn(t.Context(), claim); started <- err }()
 		synctest.Wait()
-		c := newBootstrapCleanupController(w)
+		c := newVMUpdateController(w, w.Kube)
 		w.Expect(c.Reconcile(t.Context(), claim)).To(Equal(reconcile.Result{RequeueAfter: time.Second / 2}))
 		w.Expect(w.BootDrives("pve1")).To(HaveLen(1))
 
@@ -128,13 +128,14 @@ func TestCleanupRetry(t *testing.T) {
 	} {
 		testenv.RunSimulated(t, name, func(t *testing.T) {
 			w := testenv.New(t, testenv.NoPolling())
-			claim, c := initialized(w), newBootstrapCleanupController(w)
+			claim, c := initialized(w), newVMUpdateController(w, w.Kube)
 			w.AddFault(test.fault)
 			result, err := c.Reconcile(t.Context(), claim)
 			w.Expect(err).To(test.err)
 			w.Expect(result).To(Equal(test.result))
 			w.Expect(w.Events.Reasons(claim)).To(BeEmpty())
 			w.Sim.ClearFaults()
+			w.Refresh()
 			w.Expect(c.Reconcile(t.Context(), claim)).To(BeZero())
 			expectCleanedUp(w)
 		})
@@ -180,7 +181,7 @@ func TestCleanupFailed(t *testing.T) {
 	} {
 		testenv.RunSimulated(t, name, func(t *testing.T) {
 			w := testenv.New(t, testenv.NoPolling())
-			claim, c := test.launch(w), newBootstrapCleanupController(w)
+			claim, c := test.launch(w), newVMUpdateController(w, w.Kube)
 			w.Expect(test.change(w, claim)).To(Succeed())
 			for range 2 {
 				_, err := c.Reconcile(t.Context(), claim)

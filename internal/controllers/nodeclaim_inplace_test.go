@@ -12,7 +12,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/inplace"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmupdate"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -27,7 +27,7 @@ type updatedVM struct {
 	class      *v1alpha1.ProxmoxNodeClass
 	claim      *karpv1.NodeClaim
 	vmid       int
-	controller *inplace.Controller
+	controller *vmupdate.Controller
 }
 
 // launchVM launches a VM of a class.
@@ -39,7 +39,7 @@ func launchVM(w *testenv.Env, changes ...func(*spec)) *updatedVM {
 		}
 	})
 	claim := w.Launched("a", class)
-	return &updatedVM{w, class, claim, w.Intent(claim).VMID, inplace.NewController(w.Kube, w.Instances.Updater, w.Events)}
+	return &updatedVM{w, class, claim, w.Intent(claim).VMID, newVMUpdateController(w, w.Kube)}
 }
 
 // modify changes the class.
@@ -130,7 +130,7 @@ func TestUpdateTagsAndSecurityGroups(t *testing.T) {
 	t.Parallel()
 	v := launchVM(testenv.NewWithAPIServer(t))
 	v.StartManager(func(kube client.Client) testenv.Registrar {
-		return inplace.NewController(kube, v.Instances.Updater, v.Events)
+		return newVMUpdateController(v.Env, kube)
 	})
 	before := v.config()
 	v.Expect(before.Network().NICs()[0].Firewall).To(BeFalse())
@@ -198,7 +198,7 @@ func TestUpdateNotNeeded(t *testing.T) {
 		"during_launch": func(v *updatedVM) {
 			v.setApplied(outdated)
 			v.Restart(true)
-			v.controller = inplace.NewController(v.Kube, v.Instances.Updater, v.Events)
+			v.controller = newVMUpdateController(v.Env, v.Kube)
 		},
 		"deleting": func(v *updatedVM) {
 			v.setApplied(outdated)

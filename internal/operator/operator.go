@@ -42,18 +42,15 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/offline"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
-	nodecapacity "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/node/capacity"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/node/registration"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/adoption"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/bootstrapcleanup"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/driftevents"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/inplace"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/reachability"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/terminatefirst"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/timeline"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmhealth"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmupdate"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeoverlay/evaluation"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/pod/explain"
@@ -264,8 +261,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 			Pods: cluster.PodsMappedToNodeClaim, Clock: clock.RealClock{}, FailureBackoff: FailureBackoff(),
 		}),
 		timeline.NewController(kube, clock.RealClock{}, o.Instances.Launches, o.metrics),
-		bootstrapcleanup.NewController(o.Instances.Deleter, o.EventRecorder),
-		adoption.NewController(o.Instances.Adopter, o.EventRecorder),
+		vmupdate.NewController(kube, o.Instances.Updater, o.Instances.Adopter, o.Instances.Deleter, o.EventRecorder),
 		consolidation.NewController(o.Inventory, cluster),
 		maintenance.NewController(maintenance.Deps{
 			Kube: kube, VMs: o.Instances.VMs, Inventory: o.Inventory, Recorder: o.EventRecorder, Clock: clock.RealClock{},
@@ -278,8 +274,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 				return templatebuild.HostsToKeepAwake(ctx, kube, o.Templates)
 			},
 		}),
-		registration.NewController(kube, o.EventRecorder, o.Clock),
-		nodecapacity.NewController(kube, o.Types, o.Instances.VMs, o.Inventory, o.EventRecorder),
+		registration.NewController(registration.Deps{Kube: kube, Types: o.Types, VMs: o.Instances.VMs, Inventory: o.Inventory, Recorder: o.EventRecorder, Clock: o.Clock}),
 		driftevents.NewController(kube, o.Instances.Planner, o.Instances.Launches, o.EventRecorder, clock.RealClock{}, o.CloudProvider.DescribeDrift),
 		terminatefirst.NewController(terminatefirst.Deps{
 			Kube: kube, Cluster: cluster, Inventory: o.Inventory, Types: o.Types, Recorder: o.EventRecorder, Clock: o.Clock,
@@ -288,7 +283,6 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 			},
 		}),
 		explain.NewController(kube, o.Instances.Planner, o.EventRecorder, cluster),
-		inplace.NewController(kube, o.Instances.Updater, o.EventRecorder),
 		reachability.NewController(kube, o.Instances.VMs, o.EventRecorder),
 		vmhealth.NewController(vmhealth.Deps{
 			Kube: kube, VMs: o.Instances.VMs, Power: o.Instances.Power, Planner: o.Instances.Planner, Launches: o.Instances.Launches, Recorder: o.EventRecorder, Clock: clock.RealClock{},

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/karpenter/pkg/events"
+	"sigs.k8s.io/karpenter/pkg/utils/result"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
@@ -60,8 +61,8 @@ func (r Reconciler[T]) Reconcile(ctx context.Context, object T) (reconcile.Resul
 	}
 	if !equality.Semantic.DeepEqual(stored, client.Object(object)) {
 		// The patch replaces the whole list of finalizers, hence the optimistic lock.
-		if result, err := written(r.Kube.Patch(ctx, object, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))); err != nil || !result.IsZero() {
-			return result, err
+		if retry, err := written(r.Kube.Patch(ctx, object, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))); err != nil || !retry.IsZero() {
+			return retry, err
 		}
 	}
 	if !controllerutil.ContainsFinalizer(object, v1alpha1.TerminationFinalizer) {
@@ -72,16 +73,13 @@ func (r Reconciler[T]) Reconcile(ctx context.Context, object T) (reconcile.Resul
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if waiting > 0 && (after == 0 || waiting < after) {
-		after = waiting
-	}
 	if !equality.Semantic.DeepEqual(stored, client.Object(object)) {
 		// It replaces the whole list of conditions.
-		if result, err := written(r.Kube.Status().Patch(ctx, object, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))); err != nil || !result.IsZero() {
-			return result, err
+		if retry, err := written(r.Kube.Status().Patch(ctx, object, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))); err != nil || !retry.IsZero() {
+			return retry, err
 		}
 	}
-	return reconcile.Result{RequeueAfter: after}, nil
+	return reconcile.Result{RequeueAfter: result.Min(reconcile.Result{RequeueAfter: waiting}, reconcile.Result{RequeueAfter: after}).RequeueAfter}, nil
 }
 
 // written returns the result of a patch. After a conflict, the next reconcile has the new object.

@@ -147,7 +147,9 @@ func (p *CoreProcess) controllers(ctx context.Context, m manager.Manager, settin
 	testenv.Must(e.t, err)
 	cluster := state.NewCluster(e.Clock, p.kube, cp, state.WithRepairPolicyMatcher(matcher))
 	return append(corecontrollers.NewControllers(ctx, m, e.Clock, operator.WithoutEmptyPatches(p.kube), recorder, cp, cp, cluster, store, prediction.NewStore()),
-		p.launch, p.cleanup, registration.NewController(p.kube, recorder, e.Clock))
+		p.launch, p.cleanup, registration.NewController(registration.Deps{
+			Kube: p.kube, Types: p.Types, VMs: p.Instances.VMs, Inventory: p.Inventory, Recorder: recorder, Clock: e.Clock,
+		}))
 }
 
 // coreOptions returns Karpenter's options with node repair.

@@ -17,10 +17,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/bootstrapcleanup"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmhealth"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmupdate"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
@@ -48,7 +48,7 @@ type Process struct {
 	quiet     bool
 	kube      client.Client
 	launch    *launch.Controller
-	cleanup   *bootstrapcleanup.Controller
+	cleanup   *vmupdate.Controller
 	health    *vmhealth.Controller
 	collector *garbagecollection.Controller
 	templates *templateControllers // nil in an Env without templates
@@ -148,7 +148,7 @@ func (p *Process) newControllers(defaults *operator.Options, timeout time.Durati
 		Kube: p.kube, Launcher: p.Instances.Launcher, Health: p.Instances.Health, Types: p.Types, Recorder: discarded, Clock: clock,
 		Pods: func(string) []types.NamespacedName { return nil }, FailureBackoff: failures,
 	})
-	p.cleanup = bootstrapcleanup.NewController(p.Instances.Deleter, discarded)
+	p.cleanup = vmupdate.NewController(p.kube, p.Instances.Updater, p.Instances.Adopter, p.Instances.Deleter, discarded)
 	restarts := defaults.RestartPolicy()
 	restarts.Backoff = min(restarts.Backoff, defaults.OrphanGracePeriod)
 	p.health = vmhealth.NewController(vmhealth.Deps{

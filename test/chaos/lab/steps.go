@@ -123,7 +123,7 @@ func (p *Process) startDue(claim *karpv1.NodeClaim) {
 	case claim.Status.ProviderID == "":
 		start("create", p.create)
 	case launched:
-		start("bootstrapcleanup", p.cleanUp)
+		start("vmupdate", p.cleanUp)
 	}
 	if claim.Status.ProviderID != "" && !launched {
 		start("launch", p.launch.Reconcile)

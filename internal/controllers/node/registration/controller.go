@@ -3,7 +3,7 @@
 
 // Package registration checks Nodes of our VMs when they register. Users write the boot
 // data, and its mistakes show here first. Otherwise the only symptom is a NodeClaim that
-// is replaced after 15 minutes.
+// is replaced after 15 minutes. From then on, it records the memory that Nodes report.
 package registration
 
 import (
@@ -15,6 +15,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -31,29 +32,35 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 )
 
 // cloudProviderTimeout is how long a cloud controller manager may take. It usually takes
 // seconds.
 const cloudProviderTimeout = 3 * time.Minute
 
-// Controller checks Nodes.
-type Controller struct {
-	kube     client.Client
-	recorder events.Recorder
-	clock    clock.PassiveClock
+// Deps are the dependencies of the Controller.
+type Deps struct {
+	Kube      client.Client
+	Types     *instancetype.Provider
+	VMs       *instance.Provider
+	Inventory instancetype.Viewer
+	Recorder  events.Recorder
+	Clock     clock.PassiveClock
 }
 
+// Controller checks Nodes.
+type Controller struct{ deps Deps }
+
 // NewController returns a Controller.
-func NewController(kube client.Client, recorder events.Recorder, clock clock.PassiveClock) *Controller {
-	return &Controller{kube: kube, recorder: recorder, clock: clock}
-}
+func NewController(deps Deps) *Controller { return &Controller{deps: deps} }
 
 // uidField is the index of NodeClaims by UID, so the cost of a Node does not depend on
 // the number of NodeClaims.
 const uidField = "metadata.uid"
 
-// Register registers the Controller with a manager.
+// Register registers the Controller with a manager. It has one worker because most Nodes
+// share a NodeClass.
 func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	err := m.GetFieldIndexer().IndexField(ctx, &karpv1.NodeClaim{}, uidField, func(o client.Object) []string { return []string{string(o.GetUID())} })
 	if err != nil {
@@ -61,37 +68,48 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	}
 	return ctrl.NewControllerManagedBy(m).
 		Named("node.registration.proxmox").
-		For(&corev1.Node{}, builder.WithPredicates(registeringNodes())).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 10}).
+		For(&corev1.Node{}, builder.WithPredicates(relevantNodes())).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// registeringNodes selects Nodes that are not initialized, and only relevant changes of
-// them: kubelets update the status all the time.
-func registeringNodes() predicate.Predicate {
-	isInitializing := func(o client.Object) bool { return o.GetLabels()[karpv1.NodeInitializedLabelKey] == "" }
+func isInitialized(o client.Object) bool {
+	return o.GetLabels()[karpv1.NodeInitializedLabelKey] == "true"
+}
+
+// relevantNodes selects changes that a Node registers or is initialized with, and those of its
+// capacity: kubelets update the status all the time.
+func relevantNodes() predicate.Predicate {
 	return predicate.Funcs{
-		CreateFunc:  func(e event.CreateEvent) bool { return isInitializing(e.Object) },
 		DeleteFunc:  func(event.DeleteEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, ok1 := e.ObjectOld.(*corev1.Node)
 			after, ok2 := e.ObjectNew.(*corev1.Node)
-			return ok1 && ok2 && isInitializing(before) && (before.Spec.ProviderID != after.Spec.ProviderID ||
+			if ok1 && ok2 && isInitialized(before) {
+				return !equality.Semantic.DeepEqual(before.Status.Capacity, after.Status.Capacity)
+			}
+			return ok1 && ok2 && (before.Spec.ProviderID != after.Spec.ProviderID ||
 				before.Status.NodeInfo.SystemUUID != after.Status.NodeInfo.SystemUUID ||
 				!slices.Equal(before.Spec.Taints, after.Spec.Taints) || !maps.Equal(before.Labels, after.Labels))
 		},
 	}
 }
 
-// Reconcile checks one Node.
+// Reconcile checks one Node until it is initialized, and then records its capacity.
 func (c *Controller) Reconcile(ctx context.Context, node *corev1.Node) (reconcile.Result, error) {
 	if !node.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil
 	}
 	claim, err := c.findClaim(ctx, node)
-	if err != nil || claim == nil || !claim.DeletionTimestamp.IsZero() {
+	if err != nil || claim == nil {
 		return reconcile.Result{}, err
+	}
+	if isInitialized(node) {
+		return c.recordCapacity(ctx, node, claim)
+	}
+	if !claim.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, nil
 	}
 	if problems := findProblems(node, claim); len(problems) > 0 {
 		c.report(ctx, claim, v1alpha1.EventRegistrationInvalid, fmt.Sprintf("node %s does not match its NodeClaim, fix the boot data: %s", node.Name, strings.Join(problems, "; ")))
@@ -99,7 +117,7 @@ func (c *Controller) Reconcile(ctx context.Context, node *corev1.Node) (reconcil
 	if !hasTaint(node, uninitializedTaint) {
 		return reconcile.Result{}, nil
 	}
-	if remaining := node.CreationTimestamp.Add(cloudProviderTimeout).Sub(c.clock.Now()); remaining > 0 {
+	if remaining := node.CreationTimestamp.Add(cloudProviderTimeout).Sub(c.deps.Clock.Now()); remaining > 0 {
 		return reconcile.Result{RequeueAfter: remaining}, nil
 	}
 	c.report(ctx, claim, v1alpha1.EventCloudControllerManagerMissing, fmt.Sprintf("node %s has the taint %s for more than %s: its kubelet was started with --cloud-provider=external, "+
@@ -113,12 +131,12 @@ func (c *Controller) Reconcile(ctx context.Context, node *corev1.Node) (reconcil
 func (c *Controller) findClaim(ctx context.Context, node *corev1.Node) (*karpv1.NodeClaim, error) {
 	claim := &karpv1.NodeClaim{}
 	if uuid := node.Status.NodeInfo.SystemUUID; uuid == "" {
-		if err := c.kube.Get(ctx, client.ObjectKey{Name: node.Name}, claim); err != nil {
+		if err := c.deps.Kube.Get(ctx, client.ObjectKey{Name: node.Name}, claim); err != nil {
 			return nil, client.IgnoreNotFound(err)
 		}
 	} else {
 		claims := &karpv1.NodeClaimList{}
-		if err := c.kube.List(ctx, claims, client.MatchingFields{uidField: strings.ToLower(uuid)}); err != nil {
+		if err := c.deps.Kube.List(ctx, claims, client.MatchingFields{uidField: strings.ToLower(uuid)}); err != nil {
 			return nil, fmt.Errorf("listing the NodeClaim with UID %s: %w", uuid, err)
 		}
 		if len(claims.Items) == 0 {
@@ -135,16 +153,16 @@ func (c *Controller) findClaim(ctx context.Context, node *corev1.Node) (*karpv1.
 // report emits the event on the NodeClaim, and once for all of its NodeClaims on the
 // NodeClass, which refers to the boot data.
 func (c *Controller) report(ctx context.Context, claim *karpv1.NodeClaim, reason, message string) {
-	c.recorder.Publish(events.Event{
+	c.deps.Recorder.Publish(events.Event{
 		InvolvedObject: claim, Type: corev1.EventTypeWarning, Reason: reason, Message: message,
 		DedupeValues: []string{string(claim.UID), message},
 	})
 	class := &v1alpha1.ProxmoxNodeClass{}
-	if err := c.kube.Get(ctx, client.ObjectKey{Name: claim.Spec.NodeClassRef.Name}, class); err != nil {
+	if err := c.deps.Kube.Get(ctx, client.ObjectKey{Name: claim.Spec.NodeClassRef.Name}, class); err != nil {
 		log.FromContext(ctx).V(1).Info("skipping event on NodeClass", "NodeClaim", klog.KObj(claim), "NodeClass", claim.Spec.NodeClassRef.Name, "reason", err.Error())
 		return
 	}
-	c.recorder.Publish(events.Event{
+	c.deps.Recorder.Publish(events.Event{
 		InvolvedObject: class, Type: corev1.EventTypeWarning, Reason: reason, Message: message,
 		DedupeValues: []string{string(class.UID), reason},
 	})

@@ -1,9 +1,11 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inplace applies changes of a NodeClass to running VMs that need no
-// replacement: tags, security groups, resource pool, HA.
-package inplace
+// Package vmupdate changes the VMs of Claims after their launch. It applies changes of a NodeClass
+// that need no replacement: tags, security groups, resource pool, HA. It deletes what a guest
+// needed to join: when its Node is initialized, the boot drive is detached and deleted, and the
+// join token is revoked. And it adopts VMs that another controller launched.
+package vmupdate
 
 import (
 	"context"
@@ -25,43 +27,52 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
 	nodeclaimutils "sigs.k8s.io/karpenter/pkg/utils/nodeclaim"
+	"sigs.k8s.io/karpenter/pkg/utils/result"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/deletion"
 )
 
 const (
 	// busyRetryInterval is the delay after another operation on the Claim.
-	busyRetryInterval = time.Second
+	busyRetryInterval = 500 * time.Millisecond
 	// unknownRetryInterval is the delay while the configuration of the VM was not read.
 	unknownRetryInterval = 10 * time.Second
+	// eventInterval is how often the event of a Claim is repeated.
+	eventInterval = 15 * time.Minute
 )
 
-// Controller updates VMs in place.
+// Controller changes VMs of Claims.
 type Controller struct {
 	kube     client.Client
 	updater  *instance.Updater
+	adopter  *instance.Adopter
+	deleter  *deletion.Deleter
 	recorder events.Recorder
 }
 
 // NewController returns a Controller.
-func NewController(kube client.Client, updater *instance.Updater, recorder events.Recorder) *Controller {
-	return &Controller{kube: kube, updater: updater, recorder: recorder}
+func NewController(kube client.Client, updater *instance.Updater, adopter *instance.Adopter, deleter *deletion.Deleter, recorder events.Recorder) *Controller {
+	return &Controller{kube: kube, updater: updater, adopter: adopter, deleter: deleter, recorder: recorder}
 }
 
 // isUpdatable reports whether a Claim's VM was launched and is not being deleted.
-func (c *Controller) isUpdatable(o client.Object) bool {
-	claim, ok := o.(*karpv1.NodeClaim)
-	return ok && claim.DeletionTimestamp.IsZero() && c.updater.IsLaunched(claim)
+func (c *Controller) isUpdatable(claim *karpv1.NodeClaim) bool {
+	return claim.DeletionTimestamp.IsZero() && c.updater.IsLaunched(claim)
 }
 
 // Register registers the Controller.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
+	relevant := predicate.NewPredicateFuncs(func(o client.Object) bool {
+		claim, ok := o.(*karpv1.NodeClaim)
+		return ok && (isLaunchedByOther(claim) || hasJoined(claim) || c.isUpdatable(claim))
+	})
 	return ctrl.NewControllerManagedBy(m).
-		Named("nodeclaim.inplace.proxmox").
-		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(c.isUpdatable))).
+		Named("nodeclaim.vmupdate.proxmox").
+		For(&karpv1.NodeClaim{}, builder.WithPredicates(relevant)).
 		Watches(&v1alpha1.ProxmoxNodeClass{}, handler.EnqueueRequestsFromMapFunc(c.classClaims), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 10}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 50}).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
@@ -78,8 +89,21 @@ func (c *Controller) classClaims(ctx context.Context, class client.Object) []rec
 	return out
 }
 
-// Reconcile updates the VM of a Claim if its NodeClass changed.
+// Reconcile adopts the VM of one Claim, or updates it and cleans up what its guest joined with.
 func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
+	if isLaunchedByOther(claim) {
+		return c.adopt(ctx, claim)
+	}
+	updated, updateErr := c.update(ctx, claim)
+	cleanedUp, cleanupErr := c.cleanUp(ctx, claim)
+	if err := errors.Join(updateErr, cleanupErr); err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: result.Min(updated, cleanedUp).RequeueAfter}, nil
+}
+
+// update updates the VM of a Claim if its NodeClass changed.
+func (c *Controller) update(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
 	if !c.isUpdatable(claim) {
 		return reconcile.Result{}, nil
 	}
@@ -98,21 +122,23 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{RequeueAfter: busyRetryInterval}, nil
 	}
 	if err != nil {
-		c.recorder.Publish(updateFailedEvent(claim, err))
+		c.publish(claim, corev1.EventTypeWarning, v1alpha1.EventInPlaceUpdateFailed, err.Error())
 		return reconcile.Result{}, fmt.Errorf("updating the VM of NodeClaim %s in place: %w", claim.Name, err)
 	}
-	if id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID); err == nil {
-		log.FromContext(ctx).Info("updated VM in place", "vmid", id.VMID, "region", id.Region)
-	}
+	logVM(ctx, claim, "updated VM in place")
 	return reconcile.Result{}, nil
 }
 
-func updateFailedEvent(claim *karpv1.NodeClaim, err error) events.Event {
-	return events.Event{
-		InvolvedObject: claim,
-		Type:           corev1.EventTypeWarning,
-		Reason:         v1alpha1.EventInPlaceUpdateFailed,
-		Message:        err.Error(),
-		DedupeValues:   []string{string(claim.UID), err.Error()},
+// logVM logs what was done with the VM of a Claim.
+func logVM(ctx context.Context, claim *karpv1.NodeClaim, message string) {
+	if id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID); err == nil {
+		log.FromContext(ctx).Info(message, "vmid", id.VMID, "region", id.Region)
 	}
+}
+
+func (c *Controller) publish(claim *karpv1.NodeClaim, kind, reason, message string) {
+	c.recorder.Publish(events.Event{
+		InvolvedObject: claim, Type: kind, Reason: reason, Message: message,
+		DedupeValues: []string{string(claim.UID), reason, message}, DedupeTimeout: eventInterval,
+	})
 }

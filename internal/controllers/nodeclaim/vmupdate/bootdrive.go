@@ -1,0 +1,67 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package vmupdate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/deletion"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// unreachableRetryInterval is the delay after an unreachable Host.
+const unreachableRetryInterval = 30 * time.Second
+
+// hasJoined reports whether a Claim's guest has joined, and this controller made its boot data. It must
+// not change the object, which belongs to the cache.
+func hasJoined(claim *karpv1.NodeClaim) bool {
+	return claim.DeletionTimestamp.IsZero() && claim.Annotations[v1alpha1.AnnotationLaunchedBy] == v1alpha1.LaunchedByVersion &&
+		claim.StatusConditions(status.WithObservedOnly()).Get(karpv1.ConditionTypeInitialized).IsTrue()
+}
+
+// cleanUp deletes the boot drive and join token of a Claim.
+func (c *Controller) cleanUp(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
+	if !hasJoined(claim) {
+		return reconcile.Result{}, nil
+	}
+	err := c.deleter.CleanupBootDrive(ctx, claim)
+	switch {
+	case errors.Is(err, instance.ErrClaimBusy):
+		return reconcile.Result{RequeueAfter: busyRetryInterval}, nil
+	case errors.Is(err, instance.ErrNotPolled):
+		return reconcile.Result{RequeueAfter: unknownRetryInterval}, nil
+	case errors.Is(err, proxmox.ErrHostUnreachable), errors.Is(err, proxmox.ErrUnreachable), errors.Is(err, proxmox.ErrNoTime):
+		// The inventory reports the Host.
+		return reconcile.Result{RequeueAfter: unreachableRetryInterval}, nil
+	case err != nil:
+		c.reportCleanup(claim, err)
+		return reconcile.Result{}, fmt.Errorf("deleting the boot drive of NodeClaim %s: %w", claim.Name, err)
+	}
+	return reconcile.Result{}, nil
+}
+
+// reportCleanup emits an event if the boot drive cannot be deleted without a change by a user. If the
+// VM does not exist, it was migrated, or the Claim is replaced.
+func (c *Controller) reportCleanup(claim *karpv1.NodeClaim, err error) {
+	failure, ok := errors.AsType[*deletion.BootDriveError](err)
+	if !ok || proxmox.IsTransient(failure) || errors.Is(failure, proxmox.ErrNotFound) {
+		return
+	}
+	c.recorder.Publish(events.Event{
+		InvolvedObject: claim, Type: corev1.EventTypeWarning, Reason: v1alpha1.EventBootDriveNotDeleted, Message: failure.Error(),
+		// The message may contain the ID of a task, which is another one after each retry.
+		DedupeValues: []string{string(claim.UID)}, DedupeTimeout: eventInterval,
+	})
+}
