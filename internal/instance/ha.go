@@ -10,12 +10,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/keyed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -24,13 +24,12 @@ import (
 // the rules of a Cluster are made one after the other.
 type HA struct {
 	deps Deps
-	mu   sync.Mutex
-	// writing has one element while the rules of a region are changed.
-	writing map[string]chan struct{}
+	// writing is held while the rules of a region are changed.
+	writing *keyed.Semaphore[string]
 }
 
 // NewHA returns an HA.
-func NewHA(deps Deps) *HA { return &HA{deps: deps, writing: map[string]chan struct{}{}} }
+func NewHA(deps Deps) *HA { return &HA{deps: deps, writing: keyed.NewSemaphore[string](1)} }
 
 // HAMember is a VM in HA.
 type HAMember struct {
@@ -187,20 +186,12 @@ func (h *HA) Leave(ctx context.Context, m HAMember, had *v1alpha1.HighAvailabili
 
 // changeRule calls change while no other rule of the region is changed, and again after a
 // conflict.
-func (h *HA) changeRule(ctx context.Context, m HAMember, change func(repeated bool) error) (err error) {
-	h.mu.Lock()
-	writing := h.writing[m.Region]
-	if writing == nil {
-		writing = make(chan struct{}, 1)
-		h.writing[m.Region] = writing
+func (h *HA) changeRule(ctx context.Context, m HAMember, change func(repeated bool) error) error {
+	release, err := h.writing.Acquire(ctx, m.Region)
+	if err != nil {
+		return err
 	}
-	h.mu.Unlock()
-	select {
-	case writing <- struct{}{}:
-		defer func() { <-writing }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	defer release()
 	for n := range haRuleRetries {
 		if err = change(n > 0); !errors.Is(err, proxmox.ErrConflict) {
 			return err
