@@ -14,20 +14,8 @@ type ReadKind struct {
 	every time.Duration
 }
 
+// Kinds of background reads by other packages.
 var (
-	kindVersion  = ReadKind{"release", time.Hour}
-	kindMappings = ReadKind{"mappings", 5 * time.Minute}
-	// kindMaintenance reads from the HA manager which Hosts are in maintenance. Before
-	// PVE 9.2 the resource list does not show it.
-	kindMaintenance = ReadKind{"maintenance", time.Minute}
-	kindFact        = ReadKind{"fact", 3 * time.Minute}
-	// kindConfig reads one configuration whose row did not change, to find changes that
-	// rows do not show (disks, notes, networks, devices).
-	kindConfig = ReadKind{"config", 150 * time.Second}
-	// kindContainer reads the configuration of one container whose row did not change.
-	kindContainer = ReadKind{"container", 150 * time.Second}
-	kindSDN       = ReadKind{"SDN", time.Minute}
-	kindAgent     = ReadKind{"agent", 2 * time.Minute}
 	// ReadBootDrives lists the boot drives on one storage.
 	ReadBootDrives = ReadKind{"boot drives", 2 * time.Minute}
 	// ReadClones lists the tasks of all Hosts, to find those that cloned a VM.
@@ -52,8 +40,13 @@ type callBudget struct {
 	acquired  map[ReadKind]time.Time
 }
 
-func newCallBudget(interval time.Duration) *callBudget {
-	return &callBudget{activeFor: 3 * interval, requested: map[ReadKind]time.Time{}, acquired: map[ReadKind]time.Time{}}
+// newCallBudget returns the budget of a Cluster whose first poll, which reads everything, begins now.
+func newCallBudget(interval time.Duration, now time.Time) *callBudget {
+	b := &callBudget{activeFor: 3 * interval, requested: map[ReadKind]time.Time{}, acquired: map[ReadKind]time.Time{}}
+	for _, kind := range kinds {
+		b.acquired[kind.budget] = now
+	}
+	return b
 }
 
 // tryAcquire reports whether a read of this kind may be made now, and uses a slot if so.

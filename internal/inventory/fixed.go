@@ -19,7 +19,7 @@ func NewFixed(snapshots map[string]*Snapshot, options Options) (*Inventory, erro
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for region := range snapshots {
-		i.clusters[region] = &cluster{inventory: i, region: region, wake: make(chan struct{}, 1), invalidated: map[Fact]bool{}, written: map[int]int{}, budget: newCallBudget(i.options.PollInterval)}
+		i.clusters[region] = newCluster(i, nil, region)
 	}
 	i.snapshots = maps.Clone(snapshots)
 	i.publish(true)

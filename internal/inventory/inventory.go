@@ -109,7 +109,7 @@ func New(clients []proxmox.Client, options Options) (*Inventory, error) {
 		if _, twice := i.clusters[region]; twice {
 			return nil, fmt.Errorf("creating the inventory: region %q is configured twice", region)
 		}
-		i.clusters[region] = newCluster(i, client)
+		i.clusters[region] = newCluster(i, client, region)
 	}
 	i.publish(true)
 	var err error

@@ -7,9 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"time"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/due"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -23,20 +25,20 @@ type cluster struct {
 	region    string
 	wake      chan struct{} // starts the next poll early
 
-	mu          sync.Mutex
-	current     *pollCall // in progress
-	next        *pollCall // requested during the current one
-	invalidated map[Fact]bool
-	// written counts the changes that this process made to the configuration of a VM since it was read.
-	written map[int]int
+	mu      sync.Mutex
+	current *pollCall // in progress
+	next    *pollCall // requested during the current one
 	budget  *callBudget
+	// cache has what is read besides the resource list.
+	cache *due.Cache[Fact, any]
 
 	// Only the poll in progress uses the rest.
-	configs   configCache
-	info      clusterInfo
-	hardware  hardwareCache
-	facts     factCache
-	addresses *addressCache
+	facts *Facts
+	// agentsStarted is when the first agent was read.
+	agentsStarted time.Time
+	// complete is true once all addresses were read. It stays true after that: new guests are
+	// read with the next poll, and launches do not wait for it.
+	complete bool
 }
 
 // pollCall is one poll that several callers may wait for.
@@ -46,19 +48,14 @@ type pollCall struct {
 	err  error
 }
 
-func newCluster(i *Inventory, client proxmox.Client) *cluster {
+func newCluster(i *Inventory, client proxmox.Client, region string) *cluster {
 	return &cluster{
-		inventory:   i,
-		client:      client,
-		region:      client.Region(),
-		wake:        make(chan struct{}, 1),
-		invalidated: map[Fact]bool{},
-		written:     map[int]int{},
-		budget:      newCallBudget(i.options.PollInterval),
-		configs:     configCache{entries: map[int]*configEntry{}},
-		hardware:    hardwareCache{},
-		facts:       newFactCache(),
-		addresses:   newAddressCache(),
+		inventory: i,
+		client:    client,
+		region:    region,
+		wake:      make(chan struct{}, 1),
+		budget:    newCallBudget(i.options.PollInterval, i.options.Clock.Now()),
+		cache:     due.New[Fact, any](i.options.Clock, func(fact Fact) due.Policy { return kinds[fact.kind].Policy }),
 	}
 }
 
@@ -137,49 +134,49 @@ func (c *cluster) poll(ctx context.Context) error {
 	}
 	c.inventory.metrics.observePoll(c.region, c.inventory.options.Clock.Since(began), err)
 	if err != nil {
-		c.info.read = nil // the outage may be an upgrade
+		c.cache.Invalidate(factVersion, factMappings, factMaintenance) // the outage may be an upgrade
 		c.inventory.recordFailure(c.region, err)
 		return fmt.Errorf("polling region %s: %w", c.region, err)
 	}
-	c.readVersion(ctx)
-	c.readMappings(ctx)
-	c.readMaintenance(ctx, resources.Hosts)
-	c.configs.update(resources.Guests, c.inventory.options.DetailRange)
-	defer c.readWritten()()
+	details := &round{cluster: c, seen: map[Fact]bool{}}
+	details.readRelease(ctx, resources.Hosts)
+	configTimeout := c.inventory.options.ReadTimeout
 	if c.inventory.View().Snapshots[c.region] == nil {
-		c.readFacts(ctx, resources, c.inventory.options.ReadTimeout)
-		c.readConfigs(ctx, resources, max(firstReadTimeout, c.inventory.options.ReadTimeout))
-		c.readHardware(ctx, resources.Hosts)
-		c.readAddresses(ctx, resources, c.inventory.options.ReadTimeout)
+		configTimeout = max(firstReadTimeout, configTimeout)
+	} else {
 		c.accept(resources, began)
-		return nil
+		details.changed = false
 	}
-	c.accept(resources, began)
-	changed := c.readFacts(ctx, resources, c.inventory.options.ReadTimeout)
-	changed = c.readConfigs(ctx, resources, c.inventory.options.ReadTimeout) || changed
-	changed = c.readHardware(ctx, resources.Hosts) || changed
-	changed = c.readAddresses(ctx, resources, c.inventory.options.ReadTimeout) || changed
-	if changed {
+	details.readDetails(ctx, resources, configTimeout)
+	if details.changed || c.inventory.View().Snapshots[c.region] == nil {
 		c.accept(resources, began)
 	}
 	return nil
 }
 
+// accept publishes the resources with everything that was read.
 func (c *cluster) accept(resources proxmox.Resources, began time.Time) {
-	c.inventory.accept(PollResult{
-		Region:             c.region,
-		Taken:              began,
-		Version:            c.info.version,
-		Options:            c.info.options,
-		Facts:              c.facts.known,
-		Resources:          resources,
-		Configs:            c.configs.configs(),
-		Mappings:           c.info.mappings,
-		MaintenanceUnknown: c.isMaintenanceUnknown(),
-		Hardware:           c.hardware.known(),
-		ReportedAddresses:  c.addresses.reported(),
-		Complete:           c.addressesComplete(resources),
-	}, began)
+	maintenance, _ := valueOf[[]string](c, factMaintenance)
+	result := newPollResult(c.region)
+	none := newPollResult(c.region).Facts
+	for fact, entry := range c.cache.All() {
+		if entry.Known {
+			kinds[fact.kind].set(&result, fact, entry.Value)
+		}
+	}
+	result.Taken, result.Resources, result.Complete = began, resources, c.complete
+	result.MaintenanceUnknown = !result.Version.AtLeast(9, 2) && maintenance == nil
+	switch {
+	case reflect.DeepEqual(result.Facts, none):
+		result.Facts = nil
+	case result.Facts.Permissions != nil:
+		result.Facts.User = c.client.User()
+	}
+	if reflect.DeepEqual(result.Facts, c.facts) {
+		result.Facts = c.facts // equal pointers make Snapshots cheap to compare
+	}
+	c.facts = result.Facts
+	c.inventory.accept(result, began)
 }
 
 // readResources makes the single call of a poll. It rejects implausible responses, because

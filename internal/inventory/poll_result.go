@@ -5,6 +5,7 @@ package inventory
 
 import (
 	"cmp"
+	"net/netip"
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
@@ -16,6 +17,15 @@ const (
 	statusStopped = "stopped"
 	statusRunning = "running"
 )
+
+// ReportedAddresses are the addresses that are not in VM configurations.
+type ReportedAddresses struct {
+	// Guests are addresses by VMID: of containers from their configuration, of VMs from
+	// their agent.
+	Guests map[int][]netip.Addr
+	// SDN are the addresses in the IPAM of Proxmox.
+	SDN []proxmox.SDNAddress
+}
 
 // PollResult is the data from one poll of a Cluster.
 type PollResult struct {
@@ -38,6 +48,18 @@ type PollResult struct {
 	Hardware map[string]proxmox.HostInfo
 	// Known is what is known about Hosts that were shut down to save energy.
 	Known map[string]KnownHost
+}
+
+// newPollResult returns an empty result.
+func newPollResult(region string) PollResult {
+	return PollResult{
+		Region: region, Configs: map[int]*proxmox.VMConfig{}, Hardware: map[string]proxmox.HostInfo{},
+		ReportedAddresses: ReportedAddresses{Guests: map[int][]netip.Addr{}},
+		Facts: &Facts{
+			Bridges: map[string]map[string]proxmox.Bridge{}, InterfaceAddresses: map[string][]netip.Addr{}, Pools: map[string]bool{},
+			Snippets: map[StorageKey]map[string]bool{}, Topologies: map[string]PublishedTopology{},
+		},
+	}
 }
 
 // NewSnapshot returns the Snapshot of a poll. Rows without resources take them from the

@@ -4,7 +4,6 @@
 package inventory
 
 import (
-	"context"
 	"fmt"
 
 	"k8s.io/utils/cpuset"
@@ -18,33 +17,6 @@ type PublishedTopology struct {
 	Topology *hosttopology.Topology
 	// Problem describes why the line is invalid; empty if it is valid.
 	Problem string
-}
-
-// readTopology reads the topology in the notes of a Host. Without Sys.Audit on / the notes
-// cannot be read, and the settings or the defaults apply.
-func (c *cluster) readTopology(ctx context.Context, host string) (func(*Facts), error) {
-	if known := c.facts.known; known != nil && known.Permissions != nil && !known.Permissions.Has("/", "Sys.Audit") {
-		return func(*Facts) {}, nil
-	}
-	notes, err := c.client.HostNotes(ctx, host)
-	if err != nil {
-		return nil, err
-	}
-	topology, err := hosttopology.Read(notes, host)
-	published := PublishedTopology{Topology: topology}
-	if err != nil {
-		published.Problem = fmt.Sprintf("the topology in the notes of host %s is invalid: %v; run \"pve-hook topology --publish\" on the host", host, err)
-	}
-	return func(f *Facts) {
-		if published.Problem != "" && published.Problem != f.Topologies[host].Problem {
-			c.inventory.options.Log.Info("the topology in the notes of a host is invalid", "region", c.region, "host", host, "error", err.Error())
-		}
-		if published == (PublishedTopology{}) {
-			delete(f.Topologies, host)
-			return
-		}
-		f.Topologies[host] = published
-	}, nil
 }
 
 // topologyOf returns the published topology of a Host. Nil Facts have none.

@@ -5,6 +5,7 @@ package inventory
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -17,15 +18,11 @@ func hasChanged(a, b *Snapshot) bool {
 		return a != b
 	}
 	return a.Version != b.Version || a.Facts != b.Facts || a.MaintenanceUnknown != b.MaintenanceUnknown ||
-		a.Options.MACPrefix != b.Options.MACPrefix ||
-		a.Options.TagAccess != b.Options.TagAccess ||
-		!slices.Equal(a.Options.AllowedTags, b.Options.AllowedTags) ||
-		!slices.Equal(a.Options.RegisteredTags, b.Options.RegisteredTags) ||
+		!reflect.DeepEqual(a.Options, b.Options) || !reflect.DeepEqual(a.Mappings, b.Mappings) ||
 		!maps.EqualFunc(a.Hosts, b.Hosts, sameHost) ||
 		!maps.EqualFunc(a.Guests, b.Guests, sameGuest) ||
 		a.AddressesKnown != b.AddressesKnown || !a.Addresses.equal(b.Addresses) ||
-		!maps.EqualFunc(a.Storages, b.Storages, sameStorage) ||
-		!slices.EqualFunc(a.Mappings, b.Mappings, sameMapping)
+		!maps.EqualFunc(a.Storages, b.Storages, sameStorage)
 }
 
 func sameHost(a, b Host) bool {
@@ -37,20 +34,11 @@ func sameHost(a, b Host) bool {
 func sameGuest(a, b Guest) bool {
 	return fingerprintOf(a.GuestRow) == fingerprintOf(b.GuestRow) &&
 		a.Kind == b.Kind && a.Pool == b.Pool && a.HAState == b.HAState && a.DiskBytes == b.DiskBytes &&
-		a.Allocated == b.Allocated && a.Stale == b.Stale &&
-		(a.Config == b.Config || (a.Config != nil && b.Config != nil && sameConfig(*a.Config, *b.Config)))
-}
-
-func sameConfig(a, b proxmox.VMConfig) bool {
-	return a.Digest == b.Digest && maps.Equal(a.Options, b.Options)
+		a.Allocated == b.Allocated && a.Stale == b.Stale && a.Config == b.Config
 }
 
 // sameStorage compares the usage in GiB, because smaller changes do not matter.
 func sameStorage(a, b proxmox.StorageRow) bool {
 	return a.Type == b.Type && a.Shared == b.Shared && a.Available == b.Available &&
 		a.TotalBytes == b.TotalBytes && a.UsedBytes>>30 == b.UsedBytes>>30 && slices.Equal(a.Content, b.Content)
-}
-
-func sameMapping(a, b proxmox.PCIMapping) bool {
-	return a.ID == b.ID && a.Mediated == b.Mediated && slices.Equal(a.Devices, b.Devices)
 }

@@ -4,11 +4,9 @@
 package inventory
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"k8s.io/utils/cpuset"
 
@@ -176,57 +174,4 @@ func (h hardware) bySockets(row proxmox.HostRow, info proxmox.HostInfo, configur
 func (h hardware) indexOf(id int) (n int, ok bool) {
 	n = slices.IndexFunc(h.cells, func(c hardwareCell) bool { return c.id == id })
 	return n, n >= 0
-}
-
-// hardwareRetry is the interval between reads of a Host that reports no hardware.
-const hardwareRetry = 10 * time.Minute
-
-// hardwareCache is the reported hardware by Host.
-type hardwareCache map[string]hardwareEntry
-
-type hardwareEntry struct {
-	info proxmox.HostInfo
-	// cpus in the Host's row at that time. A different number means different hardware.
-	cpus  int
-	tried time.Time
-}
-
-func (c hardwareCache) known() map[string]proxmox.HostInfo {
-	infos := make(map[string]proxmox.HostInfo, len(c))
-	for host, entry := range c {
-		infos[host] = entry.info
-	}
-	return infos
-}
-
-// readHardware reads the hardware of Hosts that are new or changed, and reports whether any
-// differs from before.
-func (c *cluster) readHardware(ctx context.Context, rows []proxmox.HostRow) bool {
-	now := c.inventory.options.Clock.Now()
-	var due []proxmox.HostRow
-	for _, row := range rows {
-		entry, tried := c.hardware[row.Name]
-		known := entry.info != (proxmox.HostInfo{}) && entry.cpus == row.CPUs
-		if row.Online && row.CPUs > 0 && !known && (!tried || now.Sub(entry.tried) >= hardwareRetry) {
-			due = append(due, row)
-		}
-	}
-	ctx, cancel := context.WithTimeout(ctx, c.inventory.options.ReadTimeout)
-	defer cancel()
-	infos := make([]proxmox.HostInfo, len(due))
-	started := readParallel(ctx, len(due), func(n int) {
-		var err error // only VMs bound to cells need it
-		if infos[n], err = c.client.HostInfo(ctx, due[n].Name); err != nil {
-			c.inventory.options.Log.V(1).Info("reading the hardware failed", "region", c.region, "host", due[n].Name, "error", err.Error())
-		}
-	})
-	changed := false
-	for n, row := range due {
-		if !started[n] {
-			continue
-		}
-		changed = changed || infos[n] != c.hardware[row.Name].info
-		c.hardware[row.Name] = hardwareEntry{info: infos[n], cpus: row.CPUs, tried: now}
-	}
-	return changed
 }

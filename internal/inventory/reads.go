@@ -1,0 +1,338 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+const (
+	// maxParallelReads limits the parallel reads of a Cluster. A Host has three workers for
+	// all its clients.
+	maxParallelReads = 3
+	// firstReadTimeout limits the reads of configurations in the first poll instead of
+	// Options.ReadTimeout, because the first Snapshot waits for all of them.
+	firstReadTimeout = 15 * time.Second
+	// agentDelay is the uptime after which the agent of a guest is expected to run.
+	agentDelay = 2 * time.Minute
+	// agentStartTimeout limits how long addresses are considered unknown after startup
+	// because agents were not read yet. Some configured agents may never respond.
+	agentStartTimeout = time.Minute
+)
+
+// reading is a Fact that a poll keeps current.
+type reading struct {
+	fact Fact
+	host string // of a guest
+	// stamp is what the resource list shows of it. The Fact is read again when that changes.
+	stamp any
+	// unreadable is true while the Host is offline or the guest does not run.
+	unreadable bool
+}
+
+// round is the reads of one poll.
+type round struct {
+	*cluster
+	seen map[Fact]bool
+	// changed is true if a value changed.
+	changed bool
+	// incomplete is true if something was not read yet.
+	incomplete bool
+}
+
+// rowFingerprint contains the fields of a row that change together with the configuration.
+type rowFingerprint struct {
+	host, name, status, lock, tags string
+	template                       bool
+	cpus                           int
+	memory                         int64
+}
+
+func fingerprintOf(row proxmox.GuestRow) rowFingerprint {
+	return rowFingerprint{
+		host: row.Host, name: row.Name, status: row.Status, lock: row.Lock, tags: strings.Join(row.Tags, ";"),
+		template: row.Template, cpus: row.CPUs, memory: row.MemoryBytes,
+	}
+}
+
+// devicesOnly omits fields that are unrelated to the devices and CPUs of a guest. A nightly
+// backup of all guests must not cause reads of all configurations.
+func (m rowFingerprint) devicesOnly() rowFingerprint {
+	m.name, m.lock, m.tags = "", "", ""
+	return m
+}
+
+// readRelease reads the release and, before PVE 9.2, which Hosts are in maintenance, and marks
+// their rows. From 9.2 on the rows show it.
+func (r *round) readRelease(ctx context.Context, rows []proxmox.HostRow) {
+	r.refresh(ctx, r.inventory.options.ReadTimeout, []reading{{fact: factVersion}})
+	if r.version().AtLeast(9, 2) {
+		return
+	}
+	r.refresh(ctx, r.inventory.options.ReadTimeout, []reading{{fact: factMaintenance}})
+	hosts, _ := valueOf[[]string](r.cluster, factMaintenance)
+	for n := range rows {
+		rows[n].Maintenance = rows[n].Maintenance || slices.Contains(hosts, rows[n].Name)
+	}
+}
+
+// readDetails reads everything else that is due.
+func (r *round) readDetails(ctx context.Context, resources proxmox.Resources, configTimeout time.Duration) {
+	online := make(map[string]bool, len(resources.Hosts))
+	for _, host := range resources.Hosts {
+		online[host.Name] = host.Online
+	}
+	timeout := r.inventory.options.ReadTimeout
+	r.refresh(ctx, timeout, r.factReadings(resources.Hosts))
+	r.refresh(ctx, configTimeout, r.configReadings(resources.Guests, online)...)
+	r.refresh(ctx, timeout, hardwareReadings(resources.Hosts))
+	if r.inventory.watchAddresses.Load() {
+		r.refresh(ctx, timeout, []reading{{fact: factSDN}}, containerReadings(resources.Guests, online))
+		r.refresh(ctx, timeout, r.agentReadings(resources.Guests, online))
+		if !r.incomplete && !r.complete {
+			r.complete, r.changed = true, true
+		}
+	}
+	r.cache.Keep(func(fact Fact) bool { return r.seen[fact] || kinds[fact.kind].onDemand || fact == factAgents })
+}
+
+// factReadings returns the Facts of the Cluster and its Hosts, including those requested on demand.
+// Those of a Host are read when it is back online: it may have other hardware or bridges.
+func (r *round) factReadings(hosts []proxmox.HostRow) []reading {
+	readings := []reading{{fact: FactOptions}, {fact: FactPermissions}, {fact: FactSecurityGroups}, {fact: FactVNets}, {fact: factMappings}}
+	online := map[string]bool{"": true}
+	for _, row := range hosts {
+		online[row.Name] = row.Online
+		for _, fact := range []Fact{FactBridges(row.Name), FactTopology(row.Name)} {
+			readings = append(readings, reading{fact: fact, stamp: row.Online, unreadable: !row.Online})
+		}
+	}
+	for fact := range r.cache.All() {
+		if kinds[fact.kind].onDemand {
+			readings = append(readings, reading{fact: fact, unreadable: !online[fact.on]})
+		}
+	}
+	return readings
+}
+
+// hardwareReadings returns the hardware of all Hosts. Another number of CPUs means other hardware.
+func hardwareReadings(hosts []proxmox.HostRow) []reading {
+	readings := make([]reading, len(hosts))
+	for n, row := range hosts {
+		readings[n] = reading{fact: factHardware(row.Name), stamp: row.CPUs, unreadable: !row.Online || row.CPUs == 0}
+	}
+	return readings
+}
+
+// configReadings returns the configurations of all VMs and templates: first those of VMs in our range
+// and of templates. Those of other users are needed for their PCI devices and CPUs.
+func (r *round) configReadings(rows []proxmox.GuestRow, online map[string]bool) [][]reading {
+	var ours, others []reading
+	before := r.inventory.View().Snapshots[r.region]
+	for _, row := range rows {
+		if row.Kind != proxmox.KindQEMU {
+			continue
+		}
+		if last, _ := before.guest(row.VMID); !row.HasResources() {
+			row.Template = last.Template // such a row has no template flag either
+		}
+		config := reading{fact: factConfig(row.VMID), host: row.Host, stamp: fingerprintOf(row), unreadable: !online[row.Host]}
+		if row.Template || r.inventory.options.DetailRange.Contains(row.VMID) {
+			ours = append(ours, config)
+		} else {
+			config.stamp = fingerprintOf(row).devicesOnly()
+			others = append(others, config)
+		}
+	}
+	return [][]reading{ours, others}
+}
+
+// containerReadings returns the configurations of containers, which contain their addresses.
+func containerReadings(rows []proxmox.GuestRow, online map[string]bool) []reading {
+	var readings []reading
+	for _, row := range rows {
+		if row.Kind == proxmox.KindLXC && !row.Template {
+			readings = append(readings, reading{fact: factContainer(row.VMID), host: row.Host, stamp: fingerprintOf(row), unreadable: !online[row.Host]})
+		}
+	}
+	return readings
+}
+
+// agentReadings returns the agents of VMs of other users. It omits VMs that stopped, because their
+// addresses may change with the next start.
+func (r *round) agentReadings(rows []proxmox.GuestRow, online map[string]bool) []reading {
+	var readings []reading
+	for _, row := range rows {
+		config, known := valueOf[*proxmox.VMConfig](r.cluster, factConfig(row.VMID))
+		if row.Status == statusStopped || !known || !config.Network().AgentEnabled() || r.inventory.options.DetailRange.Contains(row.VMID) {
+			continue
+		}
+		runs := online[row.Host] && row.Status == statusRunning && row.UptimeSeconds >= int64(agentDelay/time.Second)
+		readings = append(readings, reading{fact: factAgent(row.VMID), host: row.Host, unreadable: !runs})
+	}
+	return readings
+}
+
+// refresh reads what is due, one group after the other, until the timeout. The rest is still due
+// with the next poll.
+func (r *round) refresh(ctx context.Context, timeout time.Duration, groups ...[]reading) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for _, readings := range groups {
+		lanes := r.lanes(r.due(readings))
+		changed := make([]bool, len(lanes))
+		var parallel errgroup.Group
+		parallel.SetLimit(maxParallelReads)
+		for n, lane := range lanes {
+			parallel.Go(func() error {
+				for _, one := range lane {
+					changed[n] = ctx.Err() == nil && r.read(ctx, one) || changed[n]
+				}
+				return nil
+			})
+		}
+		_ = parallel.Wait() // read logs errors
+		r.changed = r.changed || slices.Contains(changed, true)
+		r.incomplete = r.incomplete || slices.ContainsFunc(readings, r.isMissing)
+	}
+}
+
+// due returns the readings to make: those that are due and, of each kind, the oldest one if the call
+// budget grants a slot. Only one agent is read in a poll, unless addresses are still unknown.
+func (r *round) due(readings []reading) []reading {
+	var due, oldest []reading
+	ages := map[ReadKind]time.Duration{}
+	agent := false
+	for _, one := range readings {
+		r.seen[one.fact] = true
+		r.cache.Expect(one.fact, one.stamp)
+		kind := kinds[one.fact.kind]
+		_, age, isDue := r.cache.Peek(one.fact)
+		switch isAgent := one.fact.kind == kindAgent; {
+		case one.unreadable || isAgent && agent && r.complete:
+		case isDue:
+			due, agent = append(due, one), agent || isAgent
+		case kind.budget.every > 0 && age >= kind.MinAge && age > ages[kind.budget]:
+			ages[kind.budget] = age
+			oldest = append(slices.DeleteFunc(oldest, func(o reading) bool { return kinds[o.fact.kind].budget == kind.budget }), one)
+		}
+	}
+	for _, one := range oldest {
+		if r.budget.tryAcquire(kinds[one.fact.kind].budget, r.inventory.options.Clock.Now()) {
+			due = append(due, one)
+		}
+	}
+	return due
+}
+
+// lanes returns the readings that may be made in parallel. An agent that does not respond blocks one
+// of its Host's three workers for three seconds, so the agents of a Host are read one by one.
+func (r *round) lanes(readings []reading) [][]reading {
+	var lanes [][]reading
+	agents := map[string]int{}
+	for _, one := range readings {
+		lane, ok := agents[one.host]
+		if one.fact.kind != kindAgent || !ok {
+			lane = len(lanes)
+			lanes = append(lanes, nil)
+		}
+		if one.fact.kind == kindAgent {
+			agents[one.host] = lane
+			if r.agentsStarted.IsZero() {
+				r.agentsStarted = r.inventory.options.Clock.Now()
+			}
+		}
+		lanes[lane] = append(lanes[lane], one)
+	}
+	return lanes
+}
+
+// read reads a Fact and reports whether it changed.
+func (r *round) read(ctx context.Context, one reading) bool {
+	changed, err := r.cache.Read(ctx, one.fact, func(ctx context.Context) (any, error) {
+		return kinds[one.fact.kind].read(ctx, r.cluster, one)
+	})
+	if err != nil {
+		r.logFailure(one.fact, err)
+	}
+	if one.fact.vmid != 0 && errors.Is(err, proxmox.ErrNotFound) {
+		return r.cache.Drop(one.fact)
+	}
+	return changed
+}
+
+// isMissing reports whether a Fact was not read yet. After an error, nothing waits for it, but the
+// addresses of a guest are only unknown because the poll had no time for it: that must have happened
+// repeatedly, or for the agents in all for agentStartTimeout.
+func (r *round) isMissing(one reading) bool {
+	if one.unreadable {
+		return false
+	}
+	entry, _, _ := r.cache.Peek(one.fact)
+	if one.fact.kind == kindAgent && !r.agentsStarted.IsZero() && r.inventory.options.Clock.Since(r.agentsStarted) >= agentStartTimeout {
+		return false
+	}
+	return !entry.Known && entry.Failures <= kinds[one.fact.kind].timeouts
+}
+
+func (c *cluster) logFailure(fact Fact, err error) {
+	c.inventory.options.Log.V(1).Info("reading a fact of the Proxmox cluster failed", "region", c.region, "fact", fact, "error", err.Error())
+}
+
+// version returns the release; zero until it was read.
+func (c *cluster) version() proxmox.Version {
+	version, _ := valueOf[proxmox.Version](c, factVersion)
+	return version
+}
+
+// valueOf returns the last value of a Fact; false if it was not read.
+func valueOf[V any](c *cluster, fact Fact) (value V, known bool) {
+	entry, _, _ := c.cache.Peek(fact)
+	value, known = entry.Value.(V)
+	return value, known && entry.Known
+}
+
+// orLast returns the last value of a Fact instead of an error. Such a Fact is not read again before
+// the call budget grants a slot: few need it, or it may never be readable.
+func orLast[V any](c *cluster, fact Fact, value V, err error) (V, error) {
+	if err != nil {
+		c.logFailure(fact, err)
+		value, _ = valueOf[V](c, fact)
+	}
+	return value, nil
+}
+
+// Invalidate requests that Facts of a Cluster are read again with its next poll, unless
+// they were read in the last 30 seconds. Use it for Facts that caused a failed check,
+// because they may have been fixed.
+func (i *Inventory) Invalidate(region string, facts ...Fact) {
+	if c, ok := i.clusters[region]; ok {
+		c.cache.Invalidate(facts...)
+	}
+}
+
+// InvalidateConfig records that this process changed the configuration of a VM, which the list of
+// VMs may not show. It is read again with the next poll.
+func (i *Inventory) InvalidateConfig(region string, vmid int) {
+	i.Invalidate(region, factConfig(vmid))
+}
+
+// HasCurrentConfig reports whether the View has the configuration of a VM, with all changes of this
+// process.
+func (i *Inventory) HasCurrentConfig(region string, vmid int) bool {
+	c, ok := i.clusters[region]
+	if guest, listed := i.View().Guest(region, vmid); ok && listed {
+		entry, _, _ := c.cache.Peek(factConfig(vmid))
+		return entry.Known && !entry.Changed && guest.Config == entry.Value
+	}
+	return false
+}
