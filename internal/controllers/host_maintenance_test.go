@@ -156,7 +156,7 @@ func TestReconcileTimeoutBlocked(t *testing.T) {
 		w.Clock.Advance(timeout)
 		expectBlocked := func(why string) {
 			w.T.Helper()
-			w.Expect(drain(w, claim)).To(BeNumerically(">", 0), why)
+			drain(w, claim)
 			w.Expect(w.IsDeleted(claim)).To(BeFalse(), why)
 		}
 		expectBlocked("no other host is in service")
@@ -227,7 +227,7 @@ func TestReconcileUnknownMaintenance(t *testing.T) {
 			since := testenv.Reload(w, claim).Annotations[v1alpha1.AnnotationHostMaintenanceSince]
 			w.Expect(since).NotTo(BeEmpty())
 			test.fail(w)
-			w.Expect(drain(w, claim)).To(BeNumerically(">", 0))
+			w.Expect(drain(w, claim)).To(BeZero())
 			w.Expect(testenv.Reload(w, claim).Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationHostMaintenanceSince, since))
 			w.Expect(drift()).To(Equal("HostInMaintenance"))
 			test.restore(w)
@@ -236,6 +236,26 @@ func TestReconcileUnknownMaintenance(t *testing.T) {
 			w.Expect(drift()).To(BeEmpty())
 		})
 	}
+}
+
+// A Claim is reconciled when its Host becomes known, without a change of the Claim.
+func TestReconcileKnownAgain(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewWithAPIServer(t, testenv.NoPolling(), testenv.Hosts(2))
+	claim := onHost(w, "a", "pve1", w.Class())
+	w.Annotate(claim, map[string]string{v1alpha1.AnnotationHostMaintenanceSince: "2026-11-16T00:00:00Z"})
+	reconnect := w.Disconnect()
+	for range 2 {
+		w.Expect(w.Inventory.RefreshAll(w.Context())).NotTo(Succeed())
+	}
+	w.StartManager(func(kube client.Client) testenv.Registrar {
+		return maintenanceController(w, kube, maintenance.PolicyDrain)
+	})
+	since := func() map[string]string { return testenv.Reload(w, claim).Annotations }
+	w.Consistently(since).WithTimeout(500*time.Millisecond).Should(HaveKey(v1alpha1.AnnotationHostMaintenanceSince), "the cluster is unavailable")
+	reconnect()
+	w.Refresh()
+	w.Eventually(since).ShouldNot(HaveKey(v1alpha1.AnnotationHostMaintenanceSince))
 }
 
 func TestConfigMapInvalid(t *testing.T) {

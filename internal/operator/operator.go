@@ -40,15 +40,12 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/consolidation"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/fencing"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/offline"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/node/registration"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/driftevents"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/reachability"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/report"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/terminatefirst"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/timeline"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmhealth"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmupdate"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass"
@@ -260,14 +257,12 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 			Kube: kube, Launcher: o.Instances.Launcher, Health: o.Instances.Health, Types: o.Types, Recorder: o.EventRecorder,
 			Pods: cluster.PodsMappedToNodeClaim, Clock: clock.RealClock{}, FailureBackoff: FailureBackoff(),
 		}),
-		timeline.NewController(kube, clock.RealClock{}, o.Instances.Launches, o.metrics),
 		vmupdate.NewController(kube, o.Instances.Updater, o.Instances.Adopter, o.Instances.Deleter, o.EventRecorder),
 		consolidation.NewController(o.Inventory, cluster),
 		maintenance.NewController(maintenance.Deps{
 			Kube: kube, VMs: o.Instances.VMs, Inventory: o.Inventory, Recorder: o.EventRecorder, Clock: clock.RealClock{},
 			Policy: opts.HostMaintenancePolicy, Timeout: opts.HostMaintenanceTimeout,
 		}),
-		offline.NewController(kube, o.Instances.VMs, o.Instances.Launches, o.Inventory, o.EventRecorder),
 		power.NewController(power.Deps{
 			Clients: o.clients, Inventory: o.Inventory, KubeCluster: o.kubeID, Store: o.powerStore(), Recorder: o.EventRecorder, Clock: o.Clock,
 			Registerer: crmetrics.Registry, PendingTemplates: func(ctx context.Context) (map[inventory.HostName][]string, error) {
@@ -275,7 +270,10 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 			},
 		}),
 		registration.NewController(registration.Deps{Kube: kube, Types: o.Types, VMs: o.Instances.VMs, Inventory: o.Inventory, Recorder: o.EventRecorder, Clock: o.Clock}),
-		driftevents.NewController(kube, o.Instances.Planner, o.Instances.Launches, o.EventRecorder, clock.RealClock{}, o.CloudProvider.DescribeDrift),
+		report.NewController(report.Deps{
+			Kube: kube, VMs: o.Instances.VMs, Planner: o.Instances.Planner, Launches: o.Instances.Launches, Inventory: o.Inventory, Recorder: o.EventRecorder,
+			Clock: clock.RealClock{}, Metrics: o.metrics, DescribeDrift: o.CloudProvider.DescribeDrift,
+		}),
 		terminatefirst.NewController(terminatefirst.Deps{
 			Kube: kube, Cluster: cluster, Inventory: o.Inventory, Types: o.Types, Recorder: o.EventRecorder, Clock: o.Clock,
 			CloudProvider: func(types *instancetype.Provider) corecloudprovider.CloudProvider {
@@ -283,7 +281,6 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 			},
 		}),
 		explain.NewController(kube, o.Instances.Planner, o.EventRecorder, cluster),
-		reachability.NewController(kube, o.Instances.VMs, o.EventRecorder),
 		vmhealth.NewController(vmhealth.Deps{
 			Kube: kube, VMs: o.Instances.VMs, Power: o.Instances.Power, Planner: o.Instances.Planner, Launches: o.Instances.Launches, Recorder: o.EventRecorder, Clock: clock.RealClock{},
 			PollInterval: opts.ProxmoxPollInterval, Timeout: operationTimeout, Restarts: opts.RestartPolicy(),

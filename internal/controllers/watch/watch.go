@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
@@ -33,36 +34,41 @@ func Inventory(ctx context.Context, inv *inventory.Inventory, kube client.Client
 	return Events(inv.Subscribe(ctx), kube, sample)
 }
 
-// Hosts returns a channel that receives an event when a property of a Host changed. Other
-// changes of the inventory are frequent, and each event reconciles all Claims. The property
-// is empty for most Hosts.
-func Hosts(ctx context.Context, inv *inventory.Inventory, property func(inventory.HostState) string) <-chan inventory.Event {
+// Hosts returns a source that reconciles the Claims on Hosts of which a property changed. Other
+// changes of the inventory are frequent. A Host has no property while it is unknown, or its Cluster
+// is unavailable.
+func Hosts(ctx context.Context, inv *inventory.Inventory, kube client.Client, hostOf func(*karpv1.NodeClaim) (inventory.HostState, bool), property func(inventory.HostState) string) source.Source {
 	read := func() map[inventory.HostName]string {
-		out := map[inventory.HostName]string{}
-		for _, host := range inv.View().Hosts() {
-			if value := property(host); value != "" {
-				out[inventory.HostName{Region: host.Region, Host: host.Name}] = value
+		view, out := inv.View(), map[inventory.HostName]string{}
+		for _, host := range view.Hosts() {
+			if view.Unavailable(host.Region) == nil {
+				out[inventory.HostName{Region: host.Region, Host: host.Name}] = property(host)
 			}
 		}
 		return out
 	}
-	events, out := inv.Subscribe(ctx), make(chan inventory.Event, 1)
-	before := read()
-	go func() {
-		defer close(out)
-		for event := range events {
-			now := read()
+	events, before := inv.Subscribe(ctx), read()
+	return source.TypedChannel(events, handler.TypedFuncs[uint64, reconcile.Request]{
+		GenericFunc: func(ctx context.Context, _ inventory.Event, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			now, claims := read(), &karpv1.NodeClaimList{}
 			if maps.Equal(before, now) {
-				continue
+				return
+			}
+			if err := kube.List(ctx, claims, client.UnsafeDisableDeepCopy); err != nil {
+				log.FromContext(ctx).Error(err, "listing NodeClaims to reconcile failed")
+				return
+			}
+			for i := range claims.Items {
+				host, _ := hostOf(&claims.Items[i])
+				name := inventory.HostName{Region: host.Region, Host: host.Name}
+				was, wasKnown := before[name]
+				if is, isKnown := now[name]; is != was || isKnown != wasKnown {
+					queue.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Name: claims.Items[i].Name}}, debounceDelay)
+				}
 			}
 			before = now
-			select {
-			case out <- event:
-			default: // the last event was not received yet
-			}
-		}
-	}()
-	return out
+		},
+	})
 }
 
 // Deletions returns a predicate that passes only deletions, for controllers that wait until

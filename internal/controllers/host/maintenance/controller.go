@@ -29,7 +29,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/report"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/report"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -46,8 +46,7 @@ const (
 	PolicyKeep Policy = "keep"
 )
 
-// retryUnavailable is when a Claim is reconciled again whose Cluster is unavailable, or
-// that no Host could replace.
+// retryUnavailable is when a Claim is reconciled again that no Host could replace.
 const retryUnavailable = 30 * time.Second
 
 // Deps are the dependencies of the Controller.
@@ -76,11 +75,11 @@ func isOurs(o client.Object) bool {
 
 // Register registers the Controller.
 func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
-	inMaintenance := func(host inventory.HostState) string { return host.Maintenance }
+	inMaintenance := func(host inventory.HostState) string { return fmt.Sprint(host.Maintenance, host.MaintenanceUnknown) }
 	return ctrl.NewControllerManagedBy(m).
 		Named("host.maintenance.proxmox").
 		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(isOurs))).
-		WatchesRawSource(watch.Events(watch.Hosts(ctx, c.deps.Inventory, inMaintenance), m.GetClient(), &karpv1.NodeClaimList{})).
+		WatchesRawSource(watch.Hosts(ctx, c.deps.Inventory, m.GetClient(), c.deps.VMs.HostOf, inMaintenance)).
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
@@ -94,7 +93,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if !known || host.MaintenanceUnknown || c.deps.VMs.IsUnavailable(claim) {
 		// Its Cluster or its maintenance was not read yet, so the recorded maintenance
 		// remains; or its state is outdated, so no replacement could be launched.
-		return reconcile.Result{RequeueAfter: retryUnavailable}, nil
+		return reconcile.Result{}, nil
 	}
 	if host.Maintenance == "" || c.deps.Policy != PolicyDrain {
 		return reconcile.Result{}, c.annotate(ctx, claim, "")

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/timeline"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/report"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
@@ -29,7 +29,7 @@ import (
 type joining struct {
 	*testenv.Env
 	claim      *karpv1.NodeClaim
-	controller *timeline.Controller
+	controller *report.Controller
 	registry   *prometheus.Registry
 }
 
@@ -47,7 +47,7 @@ func timelineSimulated(t *testing.T, test func(w *joining)) {
 // restart replaces the controller.
 func (w *joining) restart() {
 	w.registry = prometheus.NewRegistry()
-	w.controller = timeline.NewController(w.Kube, w.Clock, w.Instances.Launches, instance.NewMetrics(w.registry))
+	w.controller = newReportController(w.Env, w.Kube, instance.NewMetrics(w.registry))
 }
 
 func (w *joining) reconcile() reconcile.Result {
@@ -125,7 +125,7 @@ func TestTimeline(t *testing.T) {
 	var cached client.Client
 	w.StartManager(func(kube client.Client) testenv.Registrar {
 		cached = kube
-		return timeline.NewController(kube, w.Clock, w.Instances.Launches, instance.NewMetrics(w.registry))
+		return newReportController(w.Env, kube, instance.NewMetrics(w.registry))
 	})
 	w.claim = w.Launched("a", w.Class())
 	w.Sim.ResetRequests()

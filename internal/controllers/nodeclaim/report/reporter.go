@@ -1,7 +1,6 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package report emits events on Claims and their Nodes.
 package report
 
 import (

@@ -11,17 +11,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/offline"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/report"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-func offlineController(w *testenv.Env, kube client.Client) *offline.Controller {
-	return offline.NewController(kube, w.Instances.VMs, w.Instances.Launches, w.Inventory, w.Events)
+func newReportController(w *testenv.Env, kube client.Client, metrics instance.Metrics) *report.Controller {
+	return report.NewController(report.Deps{
+		Kube: kube, VMs: w.Instances.VMs, Planner: w.Instances.Planner, Launches: w.Instances.Launches, Inventory: w.Inventory, Recorder: w.Events,
+		Clock: w.Clock, Metrics: metrics, DescribeDrift: w.CloudProvider().DescribeDrift,
+	})
 }
 
 func offlineReconcile(w *testenv.Env, claim *karpv1.NodeClaim) time.Duration {
 	w.T.Helper()
-	result, err := offlineController(w, w.Kube).Reconcile(w.T.Context(), testenv.Reload(w, claim))
+	result, err := newReportController(w, w.Kube, instance.Metrics{}).Reconcile(w.T.Context(), testenv.Reload(w, claim))
 	w.Expect(err).NotTo(HaveOccurred())
 	return result.RequeueAfter
 }
@@ -32,7 +36,7 @@ func TestOfflineReconcile(t *testing.T) {
 	class := w.Class()
 	here, elsewhere := w.Launched("here", class, testenv.OnHost("pve2")), w.Launched("elsewhere", class, testenv.OnHost("pve3"))
 	node := w.Node(here)
-	w.StartManager(func(kube client.Client) testenv.Registrar { return offlineController(w, kube) })
+	w.StartManager(func(kube client.Client) testenv.Registrar { return newReportController(w, kube, instance.Metrics{}) })
 	reconcileAll := func() {
 		offlineReconcile(w, here)
 		offlineReconcile(w, elsewhere)
@@ -77,7 +81,7 @@ func TestReconcileUnreported(t *testing.T) {
 		for range 2 {
 			w.Expect(w.Inventory.RefreshAll(w.Context())).NotTo(Succeed())
 		}
-		w.Expect(offlineReconcile(w, claim)).To(BeNumerically(">", 0))
+		w.Expect(offlineReconcile(w, claim)).To(BeZero())
 		w.Expect(w.Events.Reasons(claim)).To(HaveLen(1))
 	})
 }

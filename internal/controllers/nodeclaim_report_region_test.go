@@ -8,17 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/awslabs/operatorpkg/reconciler"
 	. "github.com/onsi/gomega"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/reachability"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
-
-func newReachabilityController(w *testenv.Env) *reachability.Controller {
-	return reachability.NewController(w.Kube, w.Instances.VMs, w.Events)
-}
 
 func TestRegionNotConfigured(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
@@ -26,18 +22,21 @@ func TestRegionNotConfigured(t *testing.T) {
 		class := w.Class()
 		a, b := w.Launched("a", class), w.Launched("b", class)
 		ctx, logged := testenv.RecordLog(t.Context())
-		minutely := reconciler.Result{RequeueAfter: time.Minute}
-		w.Expect(newReachabilityController(w).Reconcile(ctx)).To(Equal(minutely))
+		reconcile := func(claim *karpv1.NodeClaim) time.Duration {
+			result, err := newReportController(w, w.Kube, instance.Metrics{}).Reconcile(ctx, testenv.Reload(w, claim))
+			w.Expect(err).NotTo(HaveOccurred())
+			return result.RequeueAfter
+		}
+		w.Expect(reconcile(a)).To(BeZero())
 		w.Expect(logged.Lines("")).To(BeEmpty())
 		w.Expect(w.Events.Reasons(a)).To(BeEmpty())
 
 		delete(w.Clients, testenv.Region)
 		w.Restart(true)
-		c := newReachabilityController(w)
 		for range 2 {
-			w.Expect(c.Reconcile(ctx)).To(Equal(minutely))
-			w.Expect(logged.Lines("")).To(ConsistOf(And(
-				ContainSubstring(testenv.Region), ContainSubstring(fmt.Sprintf("%q", []string{a.Name, b.Name})))), "the same claims are logged once")
+			w.Expect(reconcile(a)).To(Equal(30 * time.Minute))
+			w.Expect(reconcile(b)).To(Equal(30 * time.Minute))
+			w.Expect(logged.Lines("")).To(ConsistOf(ContainSubstring(fmt.Sprintf("%q", a.Name)), ContainSubstring(fmt.Sprintf("%q", b.Name))), "each claim is logged once")
 		}
 		w.Expect(w.Events.Reasons(a)).To(Equal([]string{v1alpha1.EventRegionNotConfigured, v1alpha1.EventRegionNotConfigured}))
 		w.Expect(w.Events.Messages(v1alpha1.EventRegionNotConfigured)).To(ContainElement(

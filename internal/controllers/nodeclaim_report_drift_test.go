@@ -16,20 +16,16 @@ import (
 	coredisruption "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/disruption"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/driftevents"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 const waits = "DriftWaitingForCapacity"
 
-func newDriftEventsController(w *testenv.Env, kube client.Client) *driftevents.Controller {
-	return driftevents.NewController(kube, w.Instances.Planner, w.Instances.Launches, w.Events, w.Clock, w.CloudProvider().DescribeDrift)
-}
-
 // driftEventsReconcile reconciles a claim as a controller does that was started just now.
 func driftEventsReconcile(w *testenv.Env, claim *karpv1.NodeClaim) time.Duration {
 	w.T.Helper()
-	return testenv.Reconcile(w, newDriftEventsController(w, w.Kube), claim).RequeueAfter
+	return testenv.Reconcile(w, newReportController(w, w.Kube, instance.Metrics{}), claim).RequeueAfter
 }
 
 // created returns a claim as core stores it after Create, and its Node.
@@ -69,7 +65,7 @@ func TestDriftEventsDrift(t *testing.T) {
 	w.Pool(class)
 	claim, node := created(w, class)
 	w.StartManager(
-		func(kube client.Client) testenv.Registrar { return newDriftEventsController(w, kube) },
+		func(kube client.Client) testenv.Registrar { return newReportController(w, kube, instance.Metrics{}) },
 		func(kube client.Client) testenv.Registrar {
 			return testenv.WithCoreOptions(coredisruption.NewController(clock.RealClock{}, kube, w.CloudProvider()))
 		},
@@ -90,7 +86,7 @@ func TestDriftReportedOnce(t *testing.T) {
 		w.Pool(class)
 		claim, node := created(w, class)
 		cached := claim.DeepCopy()
-		w.Expect(newDriftEventsController(w, w.Kube).Reconcile(t.Context(), cached)).To(BeZero())
+		w.Expect(newReportController(w, w.Kube, instance.Metrics{}).Reconcile(t.Context(), cached)).To(BeZero())
 		w.Expect(cached).To(Equal(claim), "objects of the cache are read concurrently")
 		setDrifted(w, claim, "NodeClassDrift")
 		var want []string
@@ -221,7 +217,7 @@ func TestDriftWithoutEvent(t *testing.T) {
 
 		w.Clock.Advance(time.Minute)
 		claim.DeletionTimestamp = new(metav1.Now())
-		w.Expect(newDriftEventsController(w, w.Kube).Reconcile(t.Context(), claim)).To(BeZero())
+		w.Expect(newReportController(w, w.Kube, instance.Metrics{}).Reconcile(t.Context(), claim)).To(BeZero())
 		w.Expect(w.Events.Messages(waits)).To(BeEmpty(), "it is being deleted")
 	})
 }
