@@ -60,9 +60,9 @@ func TestCleanup(t *testing.T) {
 	w.Expect(w.Running(claim)).To(BeTrue())
 
 	w.Sim.ResetRequests()
-	w.Expect(c.Reconcile(t.Context(), testenv.Reload(w, claim))).To(BeZero())
+	w.Expect(c.Reconcile(t.Context(), testenv.Reload(w, claim))).Error().NotTo(HaveOccurred())
 	w.Restart(true)
-	w.Expect(newVMUpdateController(w, w.Kube).Reconcile(t.Context(), claim)).To(BeZero(), "the mark of the VM shows it")
+	w.Expect(newVMUpdateController(w, w.Kube).Reconcile(t.Context(), claim)).Error().NotTo(HaveOccurred(), "the mark of the VM shows it")
 	w.Expect(w.Sim.CountRequests("DELETE", "/nodes/{node}/storage/{storage}/content/{volume}")).To(BeZero(), "cleaned up once")
 }
 
