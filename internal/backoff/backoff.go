@@ -1,8 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package backoff calculates delays that grow with the number of failures. Callers
-// keep the count and the time of the last failure, so delays need no clock.
+// Package backoff calculates delays that grow with the number of failures, and holds back what failed.
 package backoff
 
 import (

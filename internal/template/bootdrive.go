@@ -5,15 +5,10 @@ package template
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
-	"time"
-
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
@@ -96,83 +91,4 @@ func (r *hostReconciler) builderData(existing Existing) bootdata.Data {
 // from a shared storage.
 func (r *hostReconciler) deleteVolume(ctx context.Context, volume string) error {
 	return waitError(ctx, r.tasks.DeleteVolume(ctx, r.client, r.Host, volume))
-}
-
-// deleteUnusedBootDrives deletes the boot drives of builder VMs that no longer exist, for
-// example because they were destroyed by hand. It returns after which time to check those
-// again whose VM may be in creation.
-func (r *hostReconciler) deleteUnusedBootDrives(ctx context.Context, obs observation) (time.Duration, error) {
-	usage, err := r.usage(ctx)
-	if err != nil {
-		return 0, err
-	}
-	if !r.desired.Deleted && !slices.ContainsFunc(usage.Desired, func(d Desired) bool { return d.Spec.Prepare != nil }) {
-		return 0, nil
-	}
-	found, err := r.listBootDrives(ctx, obs)
-	if len(found) == 0 {
-		return 0, err
-	}
-	// The VM of a boot drive was created before it: if it exists, the new view shows it.
-	if err := r.inventory.Refresh(ctx, r.Region); err != nil {
-		return 0, explain(err, obs.location, "polling the cluster", "")
-	}
-	var after time.Duration
-	errs := []error{err}
-	for _, volume := range found {
-		if ctx.Err() != nil {
-			return 0, context.Cause(ctx)
-		}
-		left, err := r.deleteUnusedBootDrive(ctx, volume)
-		errs = append(errs, explain(err, obs.location, fmt.Sprintf("deleting boot drive %s", volume), ""))
-		after = soonest(after, left)
-	}
-	return after, joinErrors(errs...)
-}
-
-// listBootDrives returns the boot drives of our builder VMs on the storages of the Host, and
-// an error if some of these cannot be listed.
-func (r *hostReconciler) listBootDrives(ctx context.Context, obs observation) (found []string, err error) {
-	var errs []error
-	for _, storage := range r.storagesWith(obs, "iso") {
-		volumes, err := r.client.Volumes(ctx, r.Host, storage, "iso")
-		prepare := r.desired.Spec.Prepare
-		if _, hidden := errors.AsType[*proxmox.ForbiddenError](err); hidden && (prepare == nil || prepare.Storage != "" && prepare.Storage != storage) {
-			continue // without access we cannot have uploaded one there
-		}
-		errs = append(errs, explain(err, obs.location, fmt.Sprintf("listing the boot drives on storage %s", storage), storage))
-		for _, volume := range volumes {
-			if match := bootDrivePattern.FindStringSubmatch(volume.ID); match != nil && match[1] == clusterKey(r.kubeCluster) {
-				found = append(found, volume.ID)
-			}
-		}
-	}
-	return found, joinErrors(errs...)
-}
-
-func (r *hostReconciler) deleteUnusedBootDrive(ctx context.Context, volume string) (time.Duration, error) {
-	vmid, err := strconv.Atoi(bootDrivePattern.FindStringSubmatch(volume)[2])
-	if err != nil {
-		return 0, nil //nolint:nilerr // a number that is no VMID is not ours
-	}
-	view := r.inventory.View()
-	if guest, exists := view.Guest(r.Region, vmid); exists {
-		if !view.Snapshots[r.Region].Hosts[guest.Host].Online {
-			return 0, nil // its configuration cannot be read
-		}
-		config, err := r.client.VMConfig(ctx, guest.Host, vmid)
-		if err != nil && !errors.Is(err, proxmox.ErrNotFound) {
-			return 0, err
-		}
-		if slices.ContainsFunc(config.Drives().All(), func(d proxmox.Drive) bool { return d.VolumeID == volume }) || isBuilderOf(config, volume) {
-			return 0, nil
-		}
-	} else if view.IsVMIDTaken(r.Region, vmid) {
-		return builderInterval, nil // it is being created
-	}
-	if err := r.deleteVolume(ctx, volume); err != nil {
-		return 0, err
-	}
-	log.FromContext(ctx).Info("deleted unused boot drive", "volume", volume, "host", r.Host)
-	return 0, nil
 }

@@ -181,7 +181,7 @@ func (r *hostReconciler) finishTemplate(ctx context.Context, location Location, 
 			return 0, explain(err, location, fmt.Sprintf("converting VM %d to a template", existing.VMID), location.Storage)
 		}
 	}
-	r.tracker.requestSweep()
+	r.requestSweep()
 	return recheckInterval, r.inventory.Refresh(ctx, r.Region)
 }
 

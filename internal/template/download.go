@@ -153,7 +153,7 @@ const cancelTimeout = 10 * time.Second
 // cancelDownload cancels a download unless another ProxmoxTemplate uses the image. If
 // that fails, the download completes and the image is deleted by the next sweep.
 func (r *hostReconciler) cancelDownload(ctx context.Context, task proxmox.UPID) {
-	r.tracker.requestSweep()
+	r.requestSweep()
 	image, err := NewImage(r.desired.Spec.SourceImage, r.kubeCluster)
 	if err != nil {
 		return

@@ -40,48 +40,33 @@ const (
 // guestProgress is what the guest of a builder VM reports: what it does, or why it failed.
 type guestProgress struct{ text, failure string }
 
-// guestState is the last read of a guest.
-type guestState struct {
-	// started identifies the builder VM: VMIDs are reused.
-	started  time.Time
-	progress guestProgress
-	// ended is whether cloud-init has ended, notBefore when the next file may be read.
-	ended     bool
-	notBefore time.Time
-}
-
-// readGuest returns the progress that the guest of a builder VM reports. It reads one file:
-// the status of cloud-init, or after cloud-init has ended the failure of what it started.
-// The progress is empty without the guest agent or the privilege for it.
+// readGuest returns the progress that the guest of a builder VM reports: the status of cloud-init, and after
+// cloud-init has ended the failure of what it started. Between two reads it returns the last progress, which
+// is empty without the guest agent or the privilege for it.
 func (r *hostReconciler) readGuest(ctx context.Context, existing Existing, status proxmox.VMStatus) guestProgress {
-	started := existing.Mark.Builder.Started
-	state := r.tracker.get(r.HostKey).guest
-	if !state.started.Equal(started) {
-		state = guestState{started: started}
+	if !r.canReadGuest(status) {
+		return guestProgress{}
 	}
-	if !r.canReadGuest(status) || r.clock.Now().Before(state.notBefore) {
-		return state.progress
+	if text, _, held := r.guests.Get(r.HostKey); held {
+		return guestProgress{text: text}
 	}
-	file := cloudInitStatus
-	if state.ended {
-		file = preparationFailed
+	read := func(file string) string {
+		content, err := r.client.GuestFile(ctx, r.Host, existing.VMID, file)
+		if err != nil && !errors.Is(err, proxmox.ErrNotFound) {
+			r.guests.Add(r.HostKey, "", agentBackoff)
+		}
+		return content // empty if cloud-init has not started, or nothing failed
 	}
-	content, err := r.client.GuestFile(ctx, r.Host, existing.VMID, file)
-	state.notBefore = r.clock.Now().Add(builderInterval)
-	switch {
-	case err != nil && !errors.Is(err, proxmox.ErrNotFound):
-		state.notBefore = r.clock.Now().Add(agentBackoff)
-	case err != nil: // cloud-init has not started, or nothing failed
-	case state.ended:
-		state.progress.failure = "its boot data reported a failure: " + tail(content)
-	default:
-		state.progress, state.ended = parseCloudInit(content)
-		if state.progress.failure != "" {
-			state.progress.failure += r.lastOutput(ctx, existing, status)
+	progress, ended := parseCloudInit(read(cloudInitStatus))
+	if progress.failure != "" {
+		progress.failure += r.lastOutput(ctx, existing, status)
+	} else if ended {
+		if content := read(preparationFailed); content != "" {
+			progress.failure = "its boot data reported a failure: " + tail(content)
 		}
 	}
-	r.tracker.update(r.HostKey, func(s *hostState) { s.guest = state })
-	return state.progress
+	r.guests.Add(r.HostKey, progress.text, builderInterval)
+	return progress
 }
 
 // canReadGuest reports whether files of a builder VM's guest can be read: its agent is

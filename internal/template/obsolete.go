@@ -39,7 +39,7 @@ func (r *hostReconciler) deleteUnneeded(ctx context.Context) (time.Duration, err
 		}
 	}
 	r.setWarning(strings.Join(warnings, "; "))
-	imagesAfter, err := r.deleteUnusedImages(ctx, obs)
+	imagesAfter, err := r.sweepIfDue(ctx, obs)
 	return soonest(after, imagesAfter), joinErrors(append(errs, err)...)
 }
 
@@ -79,7 +79,7 @@ func (r *hostReconciler) obsolete(obs observation, usage Usage) []Existing {
 		if existing.VMID != keep {
 			out = append(out, existing)
 		} else {
-			r.tracker.evictUnneeded(existing.Zone()) // it may become obsolete again
+			r.graceLeft(existing.Zone(), true) // it may become obsolete again
 		}
 	}
 	return out
@@ -117,13 +117,12 @@ func (r *hostReconciler) deleteObsolete(ctx context.Context, existing Existing) 
 		if err != nil {
 			return 0, err
 		}
-		now := r.clock.Now()
 		reason := usage.InUse(existing.Region, existing.VMID)
-		since, unneeded := r.tracker.unneededSince(existing.Zone(), reason != "", now)
+		left, unneeded := r.graceLeft(existing.Zone(), reason != "")
 		if !unneeded {
 			return 0, &retainedError{fmt.Sprintf("template %d is obsolete and retained: %s", existing.VMID, reason)}
 		}
-		if left := r.settings.GracePeriod - now.Sub(since); left > 0 && !r.desired.Deleted {
+		if left > 0 && !r.desired.Deleted {
 			return left, nil
 		}
 	}
@@ -181,8 +180,8 @@ func (r *hostReconciler) destroyVM(ctx context.Context, existing Existing) error
 	// Before the VMID is allocated again.
 	r.deleteLeakedDisks(context.WithoutCancel(ctx), existing, status)
 	log.FromContext(ctx).Info("deleted template", "vmid", existing.VMID, "host", r.Host, "region", r.Region, "generation", existing.Mark.Generation)
-	r.tracker.evictUnneeded(existing.Zone())
-	r.tracker.requestSweep()
+	r.graceLeft(existing.Zone(), true) // the VMID may be used again
+	r.requestSweep()
 	return nil
 }
 

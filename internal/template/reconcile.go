@@ -244,9 +244,7 @@ func (p *Provider) PendingHosts(desired Desired) []HostKey {
 	pending := map[HostKey]bool{}
 	for _, location := range Locations(view, desired, owned) {
 		missing := !slices.ContainsFunc(owned, func(e Existing) bool { return location.matches(desired, e) && p.isUpToDate(desired, e) })
-		sweep := p.tracker.tryStartSweep(location.Region, location.Host, p.clock.Now(), func() bool {
-			return p.inventory.TryAcquire(location.Region, inventory.ReadImages)
-		})
+		sweep := p.isSweepDue(inventory.HostName{Region: location.Region, Host: location.Host})
 		pending[HostKey{UID: desired.UID, Region: location.Region, Host: location.Host}] = (missing || sweep) && p.isReconcilable(desired, owned, location)
 	}
 	for _, e := range owned {

@@ -11,10 +11,13 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/since"
 )
 
 // HostKey identifies one ProxmoxTemplate on one Host.
@@ -43,7 +46,6 @@ type hostState struct {
 	attempts int
 	// builder is the VMID of the builder VM that this process started, or whose failure it reported.
 	builder int
-	guest   guestState
 	// awake is the generation for which the Host was awake without its Template.
 	awake generation
 	// cancel ends the run.
@@ -66,10 +68,12 @@ var errSuperseded = errors.New("the template was changed or deleted")
 type tracker struct {
 	mu    sync.Mutex
 	hosts map[HostKey]*hostState
-	// unneeded is since when a Template (TemplateZone) or an image (imageAt) is unneeded.
-	unneeded map[any]time.Time
-	// sweeps are the searches for unused images, by region and Host.
-	sweeps map[string]sweep
+	// unneeded is since when a Template (TemplateZone) or a volume (volumeAt) is unneeded.
+	unneeded since.Times[any]
+	// swept are the Hosts that need no sweep until the next one is due, sweepFailures the errors of the
+	// last sweeps.
+	swept         map[inventory.HostName]bool
+	sweepFailures map[inventory.HostName]error
 	// builders are the VMIDs of the builder VMs that this process starts, until the inventory shows
 	// that they were started; 0 while the VM is created.
 	builders    map[HostKey]int
@@ -79,10 +83,10 @@ type tracker struct {
 // Event signals that the progress of a Host changed.
 type Event = event.TypedGenericEvent[uint64]
 
-func newTracker() *tracker {
+func newTracker(c clock.PassiveClock) *tracker {
 	return &tracker{
-		hosts: map[HostKey]*hostState{}, unneeded: map[any]time.Time{},
-		sweeps: map[string]sweep{}, builders: map[HostKey]int{},
+		hosts: map[HostKey]*hostState{}, unneeded: since.New[any](c),
+		swept: map[inventory.HostName]bool{}, sweepFailures: map[inventory.HostName]error{}, builders: map[HostKey]int{},
 	}
 }
 
@@ -240,83 +244,16 @@ func (p *Provider) RecordMissing(uid string, zone v1alpha1.TemplateZone) {
 	}
 }
 
-// unneededSince returns since when an object is unneeded, and false if it is needed.
-func (t *tracker) unneededSince(object any, needed bool, now time.Time) (time.Time, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// graceLeft returns what is left of the grace period of an object that is unneeded, and false if it is needed
+// or does not exist.
+func (p *Provider) graceLeft(object any, needed bool) (left time.Duration, unneeded bool) {
+	p.tracker.mu.Lock()
+	defer p.tracker.mu.Unlock()
 	if needed {
-		delete(t.unneeded, object)
-		return time.Time{}, false
+		p.tracker.unneeded.End(func(other any) bool { return other == object })
+		return 0, false
 	}
-	if _, ok := t.unneeded[object]; !ok {
-		t.unneeded[object] = now
-	}
-	return t.unneeded[object], true
-}
-
-// evictUnneeded removes an object that is needed again, or was deleted: its VMID or name may be
-// used again.
-func (t *tracker) evictUnneeded(object any) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.unneeded, object)
-}
-
-// sweepInterval is how often unused images are searched for without a request.
-const sweepInterval = 10 * time.Minute
-
-// sweep is the state of the search for unused images on a Host.
-type sweep struct {
-	// due is when the next one may start; zero if one is requested or in progress.
-	due time.Time
-	// failure is the error of the last one, failures how many failed in a row.
-	failure  error
-	failures int
-}
-
-// tryStartSweep reports whether the images of a Host are to be checked: a sweep was
-// requested, or the next one is due and tryAcquire grants a call. It then stays due until
-// recordSweep.
-func (t *tracker) tryStartSweep(region, host string, now time.Time, tryAcquire func() bool) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s := t.sweeps[region+"/"+host]
-	if !s.due.IsZero() && (now.Before(s.due) || !tryAcquire()) {
-		return false
-	}
-	s.due = time.Time{}
-	t.sweeps[region+"/"+host] = s
-	return true
-}
-
-// recordSweep records the end of a sweep. The next one is due after the given time, at most
-// sweepInterval, or after the backoff if this one failed.
-func (t *tracker) recordSweep(region, host string, now time.Time, after time.Duration, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	next := sweep{due: now.Add(soonest(after, sweepInterval))}
-	if err != nil {
-		failures := t.sweeps[region+"/"+host].failures
-		next = sweep{due: now.Add(failureBackoff.Delay(failures)), failures: failures + 1}
-		if !errors.Is(err, errStillRunning) {
-			next.failure = err
-		}
-	}
-	t.sweeps[region+"/"+host] = next
-}
-
-// sweepFailure returns the error of the last sweep of a Host.
-func (t *tracker) sweepFailure(region, host string) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.sweeps[region+"/"+host].failure
-}
-
-// requestSweep makes a sweep due on every Host.
-func (t *tracker) requestSweep() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	clear(t.sweeps)
+	return max(0, p.settings.GracePeriod-p.clock.Since(p.tracker.unneeded.Observe(object))), true
 }
 
 // message describes the state in the condition.

@@ -1,0 +1,222 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package template
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// sweepInterval is how often a Host is swept without a request.
+const sweepInterval = 10 * time.Minute
+
+// isSweepDue reports whether a Host is to be swept: a sweep was requested, or the last one is
+// sweepInterval ago and the call budget allows another one. It then stays due until it succeeds or fails.
+func (p *Provider) isSweepDue(host inventory.HostName) bool {
+	_, _, held := p.sweeps.Get(host)
+	p.tracker.mu.Lock()
+	defer p.tracker.mu.Unlock()
+	if p.tracker.swept[host] && !held && p.inventory.TryAcquire(host.Region, inventory.ReadImages) {
+		delete(p.tracker.swept, host)
+	}
+	return !p.tracker.swept[host]
+}
+
+// recordSweep records the end of a sweep. The next one is due after the given time, at most
+// sweepInterval, or after the backoff if this one failed.
+func (p *Provider) recordSweep(host inventory.HostName, after time.Duration, err error) {
+	failure := err
+	if errors.Is(err, errStillRunning) {
+		failure = nil
+	}
+	p.tracker.mu.Lock()
+	p.tracker.swept[host] = true
+	p.tracker.sweepFailures[host] = failure
+	p.tracker.mu.Unlock()
+	if err != nil {
+		p.sweeps.Fail(host)
+		return
+	}
+	p.sweeps.Clear(func(h inventory.HostName) bool { return h == host })
+	p.sweeps.Add(host, "", soonest(after, sweepInterval))
+}
+
+// requestSweep makes a sweep due on every Host.
+func (p *Provider) requestSweep() {
+	p.sweeps.Clear(func(inventory.HostName) bool { return true })
+	p.tracker.mu.Lock()
+	defer p.tracker.mu.Unlock()
+	clear(p.tracker.swept)
+}
+
+// sweepIfDue sweeps the Host if a sweep is due. Otherwise it returns the error of the last one.
+func (r *hostReconciler) sweepIfDue(ctx context.Context, obs observation) (time.Duration, error) {
+	host := inventory.HostName{Region: r.Region, Host: r.Host}
+	if r.isSweepDue(host) {
+		return r.sweep(ctx, obs)
+	}
+	r.tracker.mu.Lock()
+	defer r.tracker.mu.Unlock()
+	return 0, r.tracker.sweepFailures[host]
+}
+
+// leftover is a volume that we created besides the disks of VMs: a downloaded image or the boot drive of a
+// builder VM.
+type leftover struct {
+	storage, volume, kind string
+	// image is the key of an image, vmid the VMID of a builder VM.
+	image string
+	vmid  int
+}
+
+// sweep deletes images that we downloaded and boot drives of builder VMs that nothing needs for the grace
+// period. One that cannot be deleted does not affect the others. It returns the remaining time of the grace
+// period.
+func (r *hostReconciler) sweep(ctx context.Context, obs observation) (after time.Duration, err error) {
+	usage, err := r.usage(ctx)
+	if err != nil {
+		return 0, err
+	}
+	found, err := r.listLeftovers(ctx, obs, usage)
+	errs := []error{err}
+	if slices.ContainsFunc(found, func(l leftover) bool { return l.vmid != 0 }) {
+		// The VM of a boot drive was created before it: if it exists, the new view shows it.
+		if err := r.inventory.Refresh(ctx, r.Region); err != nil {
+			return 0, explain(err, obs.location, "polling the cluster", "")
+		}
+	}
+	for _, l := range found {
+		if ctx.Err() != nil {
+			return 0, context.Cause(ctx) // it stays due
+		}
+		left, err := r.deleteLeftover(ctx, l)
+		errs = append(errs, explain(err, obs.location, fmt.Sprintf("deleting %s %s", l.kind, l.volume), l.storage))
+		after = soonest(after, left)
+	}
+	if err = joinErrors(errs...); ctx.Err() == nil {
+		// A volume in its grace period makes the next sweep due when the period ends.
+		r.recordSweep(inventory.HostName{Region: r.Region, Host: r.Host}, after, err)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return after, nil
+}
+
+// listLeftovers lists our images and boot drives on the active storages of the Host. The error is that of
+// those that cannot be listed. Without access to a storage we cannot have created a volume there, unless the
+// spec names it.
+func (r *hostReconciler) listLeftovers(ctx context.Context, obs observation, usage Usage) (found []leftover, err error) {
+	prepare := r.desired.Spec.Prepare
+	prepared := r.desired.Deleted || slices.ContainsFunc(usage.Desired, func(d Desired) bool { return d.Spec.Prepare != nil })
+	var errs []error
+	list := func(storage, content, kind string, configured bool) {
+		volumes, err := r.client.Volumes(ctx, r.Host, storage, content)
+		if _, hidden := errors.AsType[*proxmox.ForbiddenError](err); hidden && !configured {
+			return
+		}
+		errs = append(errs, explain(err, obs.location, fmt.Sprintf("listing the %ss on storage %s", kind, storage), storage))
+		for _, volume := range volumes {
+			l := leftover{storage: storage, volume: volume.ID, kind: kind}
+			l.image, _ = parseImageKey(volume.ID, r.kubeCluster)
+			if match := bootDrivePattern.FindStringSubmatch(volume.ID); match != nil && match[1] == clusterKey(r.kubeCluster) {
+				l.vmid, _ = strconv.Atoi(match[2]) // a number that is no VMID is not ours
+			}
+			if l.image != "" || l.vmid != 0 {
+				found = append(found, l)
+			}
+		}
+	}
+	for _, storage := range obs.view.Snapshots[r.Region].StoragesOf(r.Host) {
+		row := obs.view.Snapshots[r.Region].Storages[inventory.StorageKey{Host: r.Host, Storage: storage}]
+		if row.Available && slices.Contains(row.Content, "import") {
+			list(storage, "import", "image", slices.Contains(r.desired.Spec.StorageIDs, storage))
+		}
+		if row.Available && slices.Contains(row.Content, "iso") && prepared {
+			list(storage, "iso", "boot drive", prepare != nil && (prepare.Storage == "" || prepare.Storage == storage))
+		}
+	}
+	return found, joinErrors(errs...)
+}
+
+// deleteLeftover deletes a volume that is unneeded for the grace period, and returns the remaining time of the
+// period. A ProxmoxTemplate that is being deleted has none.
+func (r *hostReconciler) deleteLeftover(ctx context.Context, l leftover) (time.Duration, error) {
+	usage, err := r.usage(ctx)
+	if err != nil {
+		return 0, err
+	}
+	image, err := NewImage(r.desired.Spec.SourceImage, r.kubeCluster)
+	immediate := r.desired.Deleted && (l.vmid != 0 || err == nil && image.volume == "" && image.Key == l.image)
+	needed := r.isImageNeeded(l, usage)
+	if l.vmid != 0 {
+		if needed, err = r.isBootDriveNeeded(ctx, l); err != nil {
+			return 0, err
+		}
+	}
+	at := volumeAt{r.Region, r.Host, l.volume}
+	if r.storage(l.storage).Shared {
+		at.host = ""
+	}
+	left, unneeded := r.graceLeft(at, needed)
+	if !unneeded || left > 0 && !immediate {
+		return left, nil
+	}
+	if err := r.deleteVolume(ctx, l.volume); err != nil {
+		return 0, err
+	}
+	r.graceLeft(at, true) // another volume may get this name
+	log.FromContext(ctx).Info("deleted unused "+l.kind, "volume", l.volume, "host", r.Host)
+	return 0, nil
+}
+
+// volumeAt identifies a volume on a Host, or without a Host, on a shared storage.
+type volumeAt struct{ region, host, volume string }
+
+// storage returns the row of a storage of the Host.
+func (r *hostReconciler) storage(name string) proxmox.StorageRow {
+	return r.inventory.View().Snapshots[r.Region].Storages[inventory.StorageKey{Host: r.Host, Storage: name}]
+}
+
+// isImageNeeded reports whether a ProxmoxTemplate uses an image on a Host that has the storage.
+func (r *hostReconciler) isImageNeeded(l leftover, usage Usage) bool {
+	snapshot, shared := r.inventory.View().Snapshots[r.Region], r.storage(l.storage).Shared
+	return slices.ContainsFunc(usage.Desired, func(desired Desired) bool {
+		image, err := NewImage(desired.Spec.SourceImage, r.kubeCluster)
+		if err != nil || image.Key != l.image || !desired.appliesTo(r.Region) {
+			return false
+		}
+		for host := range snapshot.Hosts {
+			location, _ := selectStorages(snapshot, host, desired.Spec)
+			if (host == r.Host || shared) && location.Images == l.storage && location.Storage != "" {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// isBootDriveNeeded reports whether the builder VM of a boot drive exists, or may exist.
+func (r *hostReconciler) isBootDriveNeeded(ctx context.Context, l leftover) (bool, error) {
+	view := r.inventory.View()
+	guest, exists := view.Guest(r.Region, l.vmid)
+	if !exists || !view.Snapshots[r.Region].Hosts[guest.Host].Online {
+		return view.IsVMIDTaken(r.Region, l.vmid), nil // it is being created, or its configuration cannot be read
+	}
+	config, err := r.client.VMConfig(ctx, guest.Host, l.vmid)
+	if err != nil && !errors.Is(err, proxmox.ErrNotFound) {
+		return false, err
+	}
+	attached := slices.ContainsFunc(config.Drives().All(), func(d proxmox.Drive) bool { return d.VolumeID == l.volume })
+	return attached || isBuilderOf(config, l.volume), nil
+}
