@@ -114,14 +114,14 @@ func TestLaunchFinalErrors(t *testing.T) {
 		},
 		"encryption_without_root": {
 			class:  func(c *v1alpha1.ProxmoxNodeClassSpec) { c.Hardware = encrypted },
-			reason: v1alpha1.EventPermissionMissing, want: "encrypting the memory of VM",
+			reason: v1alpha1.EventPermissionMissing, want: "setting amd-sev of VM",
 		},
 		"plan9_without_root": {
 			scenario: mapped("pve1"),
 			class: func(c *v1alpha1.ProxmoxNodeClassSpec) {
 				c.Shares = []v1alpha1.Share{{Mapping: "data", Type: v1alpha1.ShareTypePlan9, MountPath: "/mnt/data"}}
 			},
-			reason: v1alpha1.EventPermissionMissing, want: "by plan9: " + noRoot,
+			reason: v1alpha1.EventPermissionMissing, want: "which only root may do: " + noRoot,
 		},
 	} {
 		options := []testenv.Option{testenv.NoPolling()}

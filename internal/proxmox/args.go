@@ -23,18 +23,12 @@ var (
 // and QEMU ends a value at a comma.
 var plainPath = regexp.MustCompile(`^(/[a-zA-Z0-9_.+@-]+)+$`)
 
-// HasIgnitionFile reports whether the VM's arguments pass that file to Ignition.
-func HasIgnitionFile(config VMConfig, path string) bool {
-	args, err := argsWithIgnitionFile(config, path)
-	return err == nil && path != "" && args == config.Options["args"]
-}
-
-// argsWithIgnitionFile returns the VM's arguments with that file as Ignition's
+// argsWithIgnitionFile returns arguments with that file as Ignition's
 // config, or without one if path is empty. The arguments name the file instead of
 // its content: users of the Host can read them in the process list and in the VM's
 // configuration, and one argument is limited to 128 KiB.
-func argsWithIgnitionFile(config VMConfig, path string) (string, error) {
-	words := otherArgs(config, ignitionArgument)
+func argsWithIgnitionFile(args, path string) (string, error) {
+	words := otherArgs(args, ignitionArgument)
 	if path == "" {
 		return strings.Join(words, " "), nil
 	}
@@ -62,11 +56,11 @@ func (s Plan9Share) Check() error {
 	}}
 }
 
-// argsWithShares returns the VM's arguments with these shares. QEMU stores owners
+// argsWithShares returns arguments with these shares. QEMU stores owners
 // and modes set by the guest as extended attributes (mapped-xattr), so a guest
 // cannot create setuid files or files owned by root on the Host.
-func argsWithShares(config VMConfig, shares []Plan9Share) (string, error) {
-	words := otherArgs(config, plan9Argument)
+func argsWithShares(args string, shares []Plan9Share) (string, error) {
+	words := otherArgs(args, plan9Argument)
 	for _, s := range shares {
 		if err := s.Check(); err != nil {
 			return "", err
@@ -76,9 +70,9 @@ func argsWithShares(config VMConfig, shares []Plan9Share) (string, error) {
 	return strings.Join(words, " "), nil
 }
 
-// otherArgs returns the VM's arguments without those that match the pattern.
-func otherArgs(config VMConfig, pattern *regexp.Regexp) []string {
-	if args := strings.TrimSpace(pattern.ReplaceAllString(config.Options["args"], "")); args != "" {
+// otherArgs returns the arguments that do not match the pattern.
+func otherArgs(args string, pattern *regexp.Regexp) []string {
+	if args = strings.TrimSpace(pattern.ReplaceAllString(args, "")); args != "" {
 		return []string{args}
 	}
 	return nil

@@ -10,7 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-func TestSetIgnitionFile(t *testing.T) {
+func TestRootSetIgnitionFileArgs(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	const own = "-virtfs local,path=/tank/a,,b,mount_tag=a -smbios 'type=0,vendor=A B'"
@@ -21,29 +21,29 @@ func TestSetIgnitionFile(t *testing.T) {
 		own + " -fw_cfg name=opt/org.flatcar-linux/config,file=/old.ign": "/mnt/pve/nfs-1/template/iso/a.iso",
 	} {
 		config := VMConfig{Options: map[string]string{"args": args}, Digest: "d"}
-		g.Expect(root.SetIgnitionFile(t.Context(), "pve1", 1, config, path)).To(Succeed())
+		g.Expect(root.Set(t.Context(), "pve1", 1, config, RootOptions{IgnitionFile: new(path)})).To(Succeed())
 		g.Expect(recorder.change.Set["args"]).To(Equal(own + " -fw_cfg name=opt/com.coreos/config,file=" + path + " -fw_cfg name=opt/org.flatcar-linux/config,file=" + path))
 		g.Expect(recorder.change.Digest).To(Equal("d"))
 		config.Options["args"] = recorder.change.Set["args"]
-		g.Expect(root.SetIgnitionFile(t.Context(), "pve1", 1, config, "")).To(Succeed())
+		g.Expect(root.Set(t.Context(), "pve1", 1, config, RootOptions{IgnitionFile: new("")})).To(Succeed())
 		g.Expect(recorder.change.Set["args"]).To(Equal(own))
 	}
 	for _, path := range []string{"relative", "/a b", "/a,b", "/a'b", "/a/../b", "/a;b", "/a\n-device evil", "/a -device evil"} {
 		recorder.change = ConfigChange{}
-		err := root.SetIgnitionFile(t.Context(), "pve1", 1, VMConfig{}, path)
+		err := root.Set(t.Context(), "pve1", 1, VMConfig{}, RootOptions{IgnitionFile: new(path)})
 		g.Expect(err).To(MatchError(ContainSubstring("cannot be named in QEMU's arguments")), path)
 		g.Expect(recorder.change.Set).To(BeEmpty())
 	}
 }
 
-func TestShare(t *testing.T) {
+func TestRootSetShares(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	const own = "-virtfs local,path=/tank/a,mount_tag=a,id=fs0 -no-hpet"
 	recorder := &lastWrite{}
 	root := rootClient{recorder}
 	config := VMConfig{Options: map[string]string{"args": own}, Digest: "d"}
-	g.Expect(root.Share(t.Context(), "pve1", 1, config, []Plan9Share{{"data", "/tank/data"}, {"sets", "/tank/sets-1"}})).To(Succeed())
+	g.Expect(root.Set(t.Context(), "pve1", 1, config, RootOptions{Shares: []Plan9Share{{"data", "/tank/data"}, {"sets", "/tank/sets-1"}}})).To(Succeed())
 	g.Expect(recorder.change.Set["args"]).To(Equal(own +
 		" -virtfs local,id=karpenter-data,path=/tank/data,mount_tag=data,security_model=mapped-xattr" +
 		" -virtfs local,id=karpenter-sets,path=/tank/sets-1,mount_tag=sets,security_model=mapped-xattr"))
@@ -52,14 +52,14 @@ func TestShare(t *testing.T) {
 	// Writing the same shares again is a no-op, and Ignition's file does not change them.
 	config.Options["args"] = recorder.change.Set["args"]
 	recorder.change = ConfigChange{}
-	g.Expect(root.Share(t.Context(), "pve1", 1, config, []Plan9Share{{"data", "/tank/data"}, {"sets", "/tank/sets-1"}})).To(Succeed())
+	g.Expect(root.Set(t.Context(), "pve1", 1, config, RootOptions{Shares: []Plan9Share{{"data", "/tank/data"}, {"sets", "/tank/sets-1"}}})).To(Succeed())
 	g.Expect(recorder.change.Set).To(BeEmpty())
-	g.Expect(root.SetIgnitionFile(t.Context(), "pve1", 1, config, "/iso/a.iso")).To(Succeed())
+	g.Expect(root.Set(t.Context(), "pve1", 1, config, RootOptions{IgnitionFile: new("/iso/a.iso")})).To(Succeed())
 	g.Expect(recorder.change.Set["args"]).To(HavePrefix(config.Options["args"] + " -fw_cfg "))
 
 	for _, path := range []string{"relative", "/a b", "/a,b", "/a/..", "/a/../b", "/a\n-device evil", ""} {
 		recorder.change = ConfigChange{}
-		err := root.Share(t.Context(), "pve1", 1, VMConfig{}, []Plan9Share{{"data", path}})
+		err := root.Set(t.Context(), "pve1", 1, VMConfig{}, RootOptions{Shares: []Plan9Share{{"data", path}}})
 		g.Expect(err).To(MatchError(ContainSubstring("of mapping data cannot be named in QEMU's arguments")), path)
 		g.Expect(recorder.change.Set).To(BeEmpty())
 	}

@@ -175,7 +175,7 @@ func TestLoginNotRepeated(t *testing.T) {
 		root, err := proxmox.NewRoot(cfg, proxmox.Options{DialContext: network.DialContext})
 		g.Expect(err).NotTo(HaveOccurred())
 		bind := func() error {
-			return root.Bind(t.Context(), "pve1", 200, proxmox.RootOptions{Hugepages: "2"})
+			return root.Set(t.Context(), "pve1", 200, proxmox.VMConfig{}, proxmox.RootOptions{Hugepages: "2"})
 		}
 		sent := func() int { return len(host.requests()) }
 

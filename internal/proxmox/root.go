@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"k8s.io/utils/cpuset"
 )
@@ -27,27 +29,57 @@ type RootLogin struct {
 
 // Root sets the options that are reserved for root@pam, and nothing else.
 type Root interface {
-	// Bind sets a VM's affinity and hugepages. The VM must be stopped: the change to a
-	// running one takes effect with the next start.
-	Bind(ctx context.Context, host string, vmid int, options RootOptions) error
-	// SetIgnitionFile passes a file of the Host to a VM with the given config as
-	// Ignition's config, through QEMU's fw_cfg. An empty path removes it. It takes
-	// effect with the next start and keeps other arguments of QEMU.
-	SetIgnitionFile(ctx context.Context, host string, vmid int, config VMConfig, path string) error
-	// Share exports directories of the Host to a VM with the given config by plan9. It
-	// takes effect with the next start and keeps other arguments of QEMU.
-	Share(ctx context.Context, host string, vmid int, config VMConfig, shares []Plan9Share) error
-	// SetEncryption sets the options amd-sev and intel-tdx of a VM with the given config.
-	SetEncryption(ctx context.Context, host string, vmid int, config VMConfig, options map[string]string) error
+	// Set sets options of a VM with the given config, in one write, unless it has them. It fails with ErrConflict
+	// if the config has changed since. On a running VM they take effect with the next start.
+	Set(ctx context.Context, host string, vmid int, config VMConfig, options RootOptions) error
 }
 
 // RootOptions are options of a VM that only root@pam may set. Empty ones are not changed.
 type RootOptions struct {
 	Affinity  cpuset.CPUSet
 	Hugepages string
-	// Digest, if set, makes the write fail with ErrConflict if the configuration has
-	// changed since.
-	Digest string
+	// Encryption are the options amd-sev and intel-tdx.
+	Encryption map[string]string
+	// IgnitionFile is a file of the Host that the VM gets as Ignition's config, through QEMU's fw_cfg. An empty
+	// path removes it. Other arguments of QEMU are kept.
+	IgnitionFile *string
+	// Shares are directories of the Host that are exported to the VM by plan9, with arguments of QEMU.
+	Shares []Plan9Share
+}
+
+// change returns what the config lacks.
+func (o RootOptions) change(config VMConfig) (ConfigChange, error) {
+	change := ConfigChange{Set: map[string]string{}, Digest: config.Digest}
+	if !o.Affinity.IsEmpty() && !config.Compute().Affinity().Equals(o.Affinity) {
+		change.Set["affinity"] = o.Affinity.String()
+	}
+	if o.Hugepages != "" && config.Compute().Hugepages() != o.Hugepages {
+		change.Set["hugepages"] = o.Hugepages
+	}
+	for option, value := range o.Encryption {
+		if config.Options[option] != value {
+			change.Set[option] = value
+		}
+	}
+	args, err := config.Options["args"], error(nil)
+	if o.IgnitionFile != nil {
+		args, err = argsWithIgnitionFile(args, *o.IgnitionFile)
+	}
+	if err == nil && len(o.Shares) > 0 {
+		args, err = argsWithShares(args, o.Shares)
+	}
+	if args == "" && config.Options["args"] != "" {
+		change.Delete = []string{"args"}
+	} else if err != nil || args != config.Options["args"] {
+		change.Set["args"] = args
+	}
+	return change, err
+}
+
+// Missing returns the names of the options that Set would change.
+func (o RootOptions) Missing(config VMConfig) []string {
+	change, _ := o.change(config) // Set returns the error
+	return append(slices.Sorted(maps.Keys(change.Set)), change.Delete...)
 }
 
 type rootClient struct{ vms VMClient }
@@ -76,48 +108,10 @@ func NewRoot(cfg ClusterConfig, opts Options) (Root, error) {
 	return rootClient{c}, nil
 }
 
-func (r rootClient) Bind(ctx context.Context, host string, vmid int, options RootOptions) error {
-	set := map[string]string{}
-	if !options.Affinity.IsEmpty() {
-		set["affinity"] = options.Affinity.String()
-	}
-	if options.Hugepages != "" {
-		set["hugepages"] = options.Hugepages
-	}
-	if len(set) == 0 {
-		return nil
-	}
-	return r.vms.UpdateVM(ctx, host, vmid, ConfigChange{Set: set, Digest: options.Digest})
-}
-
-func (r rootClient) SetIgnitionFile(ctx context.Context, host string, vmid int, config VMConfig, path string) error {
-	args, err := argsWithIgnitionFile(config, path)
-	if err != nil {
+func (r rootClient) Set(ctx context.Context, host string, vmid int, config VMConfig, options RootOptions) error {
+	change, err := options.change(config)
+	if err != nil || len(change.Set)+len(change.Delete) == 0 {
 		return err
-	}
-	return r.setArgs(ctx, host, vmid, config, args)
-}
-
-func (r rootClient) Share(ctx context.Context, host string, vmid int, config VMConfig, shares []Plan9Share) error {
-	args, err := argsWithShares(config, shares)
-	if err != nil {
-		return err
-	}
-	return r.setArgs(ctx, host, vmid, config, args)
-}
-
-func (r rootClient) SetEncryption(ctx context.Context, host string, vmid int, config VMConfig, options map[string]string) error {
-	return r.vms.UpdateVM(ctx, host, vmid, ConfigChange{Set: options, Digest: config.Digest})
-}
-
-// setArgs sets QEMU's arguments unless they are already set.
-func (r rootClient) setArgs(ctx context.Context, host string, vmid int, config VMConfig, args string) error {
-	if args == config.Options["args"] {
-		return nil
-	}
-	change := ConfigChange{Set: map[string]string{"args": args}, Digest: config.Digest}
-	if args == "" {
-		change.Set, change.Delete = nil, []string{"args"}
 	}
 	return r.vms.UpdateVM(ctx, host, vmid, change)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-func TestRootBind(t *testing.T) {
+func TestRootSet(t *testing.T) {
 	t.Parallel()
 	for _, release := range []string{"8.4", "9.2"} {
 		runSimulated(t, release, func(t *testing.T, g *WithT) {
@@ -36,21 +36,21 @@ func TestRootBind(t *testing.T) {
 			root, err := proxmox.NewRoot(cfg, proxmox.Options{DialContext: sim.DialContext})
 			g.Expect(err).NotTo(HaveOccurred())
 			options := proxmox.RootOptions{Affinity: cpuset.New(2, 3), Hugepages: "2"}
-			g.Expect(root.Bind(ctx, "pve1", nodeID, options)).To(MatchError(proxmox.ErrUnauthorized))
+			g.Expect(root.Set(ctx, "pve1", nodeID, proxmox.VMConfig{}, options)).To(MatchError(proxmox.ErrUnauthorized))
 			g.Expect(os.WriteFile(file, []byte(pvesim.RootPassword+"\n"), 0o600)).To(Succeed())
-			g.Expect(root.Bind(ctx, "pve1", nodeID, options)).To(Succeed(), "the changed password is read")
+			g.Expect(root.Set(ctx, "pve1", nodeID, proxmox.VMConfig{}, options)).To(Succeed(), "the changed password is read")
 
 			found, err := token.VMConfig(ctx, "pve1", nodeID)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(found.Compute().Affinity()).To(Equal(cpuset.New(2, 3)))
 			g.Expect(found.Compute().Hugepages()).To(Equal("2"))
-			g.Expect(root.Bind(ctx, "pve1", nodeID, proxmox.RootOptions{})).To(Succeed(), "no options, no call")
+			g.Expect(root.Set(ctx, "pve1", nodeID, proxmox.VMConfig{}, proxmox.RootOptions{})).To(Succeed(), "no options, no call")
 
 			cfg = simConfig(sim)
 			cfg.TokenID, cfg.TokenSecret, cfg.Username, cfg.Password = "", "", proxmox.RootUser, pvesim.RootPassword
 			root, err = proxmox.NewRoot(cfg, proxmox.Options{DialContext: sim.DialContext})
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(root.Bind(ctx, "pve1", nodeID, options)).To(Succeed(), "a Cluster whose own login is root@pam needs no other")
+			g.Expect(root.Set(ctx, "pve1", nodeID, proxmox.VMConfig{}, options)).To(Succeed(), "a Cluster whose own login is root@pam needs no other")
 		})
 	}
 }
@@ -74,7 +74,7 @@ func TestRootSetIgnitionFile(t *testing.T) {
 			setFile := func(path string) proxmox.VMConfig {
 				before, err := token.VMConfig(ctx, "pve1", nodeID)
 				g.Expect(err).NotTo(HaveOccurred())
-				g.Expect(root.SetIgnitionFile(ctx, "pve1", nodeID, before, path)).To(Succeed())
+				g.Expect(root.Set(ctx, "pve1", nodeID, before, proxmox.RootOptions{IgnitionFile: new(path)})).To(Succeed())
 				after, err := token.VMConfig(ctx, "pve1", nodeID)
 				g.Expect(err).NotTo(HaveOccurred())
 				return after
@@ -82,7 +82,6 @@ func TestRootSetIgnitionFile(t *testing.T) {
 			err = token.UpdateVM(ctx, "pve1", nodeID, proxmox.ConfigChange{Set: map[string]string{"args": "-foo"}})
 			g.Expect(err).To(MatchError(ContainSubstring("only root can set 'args' config")))
 			set := setFile(path)
-			g.Expect(proxmox.HasIgnitionFile(set, path)).To(BeTrue())
 			g.Expect(set.Options["args"]).To(Equal("-fw_cfg name=opt/com.coreos/config,file=" + path + " -fw_cfg name=opt/org.flatcar-linux/config,file=" + path))
 			g.Expect(setFile(path).Digest).To(Equal(set.Digest), "the same file is not written again")
 			g.Expect(setFile("").Options).NotTo(HaveKey("args"))

@@ -146,7 +146,7 @@ func (d *Deleter) removeIgnitionFile(ctx context.Context, id instance.Identity, 
 	}
 	root, err := d.deps.RootClients.Get(in.Region)
 	if err == nil {
-		err = root.SetIgnitionFile(ctx, host, in.VMID, cfg, "")
+		err = root.Set(ctx, host, in.VMID, cfg, proxmox.RootOptions{IgnitionFile: new("")})
 	}
 	if err != nil {
 		return fmt.Errorf("removing the Ignition file of VM %d on host %s as root: %w", in.VMID, host, err)

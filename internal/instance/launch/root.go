@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
@@ -19,124 +20,53 @@ import (
 // configuration, which the token writes, and precede the start: on a running VM they
 // would apply only after the next one.
 func (a *attempt) ensureRootOptions(ctx context.Context) error {
-	if err := a.ensureAffinity(ctx); err != nil {
+	options, err := a.rootOptions(ctx)
+	if err != nil || len(options.Missing(proxmox.VMConfig{})) == 0 {
 		return err
-	}
-	if err := a.ensureIgnitionFile(ctx); err != nil {
-		return err
-	}
-	if err := a.ensurePlan9(ctx); err != nil {
-		return err
-	}
-	return a.ensureEncryption(ctx)
-}
-
-func (a *attempt) ensureAffinity(ctx context.Context) error {
-	b := a.intent.Binding
-	if b == nil || (b.Method != placement.PinByRoot && b.Hugepages == "") {
-		return nil
-	}
-	options := proxmox.RootOptions{Hugepages: b.Hugepages}
-	if b.Method == placement.PinByRoot {
-		options.Affinity = b.CPUSet()
-	}
-	root, ok := a.deps.RootClients[a.intent.Region]
-	if !ok {
-		return failf(v1alpha1.EventPermissionMissing, "binding VM %d on host %s to CPUs %s: region %s has no root login in the cloud config any more",
-			a.intent.VMID, a.intent.Host, b.CPUs, a.intent.Region)
 	}
 	cfg, err := a.client.VMConfig(ctx, a.intent.Host, a.intent.VMID)
 	if err != nil {
 		return err
 	}
-	if cfg.Compute().Affinity().Equals(options.Affinity) && cfg.Compute().Hugepages() == options.Hugepages {
-		return nil
-	}
-	if err := a.verifyOwner(cfg); err != nil {
-		return err
-	}
-	options.Digest = cfg.Digest
-	if err := root.Bind(ctx, a.intent.Host, a.intent.VMID, options); err != nil {
-		return fmt.Errorf("binding VM %d on host %s as root: %w", a.intent.VMID, a.intent.Host, err)
-	}
-	return nil
-}
-
-// ensureIgnitionFile sets the path of the uploaded Ignition in the VM's arguments.
-func (a *attempt) ensureIgnitionFile(ctx context.Context) error {
-	if !a.intent.Firmware {
+	names := strings.Join(options.Missing(cfg), ", ")
+	if names == "" {
 		return nil
 	}
 	root, err := a.deps.RootClients.Get(a.intent.Region)
 	if err != nil {
-		return failf(v1alpha1.EventPermissionMissing, "setting the Ignition file of VM %d on host %s: %w", a.intent.VMID, a.intent.Host, err)
-	}
-	path, err := a.client.VolumePath(ctx, a.intent.Host, a.id.BootDriveVolume(a.intent.ISOStorage))
-	if err != nil {
-		return err
-	}
-	cfg, err := a.client.VMConfig(ctx, a.intent.Host, a.intent.VMID)
-	if err != nil || proxmox.HasIgnitionFile(cfg, path) {
-		return err
+		return failf(v1alpha1.EventPermissionMissing, "setting %s of VM %d on host %s, which only root may do: %w", names, a.intent.VMID, a.intent.Host, err)
 	}
 	if err := a.verifyOwner(cfg); err != nil {
 		return err
 	}
-	if err := root.SetIgnitionFile(ctx, a.intent.Host, a.intent.VMID, cfg, path); err != nil {
-		return fmt.Errorf("setting the Ignition file of VM %d on host %s as root: %w", a.intent.VMID, a.intent.Host, err)
+	if err := root.Set(ctx, a.intent.Host, a.intent.VMID, cfg, options); err != nil {
+		return fmt.Errorf("setting %s of VM %d on host %s as root: %w", names, a.intent.VMID, a.intent.Host, err)
 	}
 	return nil
 }
 
-// ensurePlan9 adds shares by plan9 to the VM's arguments: Proxmox has no option for
-// them. They refer to directory mappings as well, since the authors of NodeClasses must
-// not be able to read the whole Host.
-func (a *attempt) ensurePlan9(ctx context.Context) error {
-	if !slices.ContainsFunc(a.class.Spec.Shares, v1alpha1.Share.IsPlan9) {
-		return nil
+// rootOptions returns the options of the VM that only root may set.
+func (a *attempt) rootOptions(ctx context.Context) (o proxmox.RootOptions, err error) {
+	if b := a.intent.Binding; b != nil {
+		o.Hugepages = b.Hugepages
+		if b.Method == placement.PinByRoot {
+			o.Affinity = b.CPUSet()
+		}
 	}
-	root, err := a.deps.RootClients.Get(a.intent.Region)
-	if err != nil {
-		return failf(v1alpha1.EventPermissionMissing, "sharing directories with VM %d on host %s by plan9: %w", a.intent.VMID, a.intent.Host, err)
+	o.Encryption = vmconfig.RootOptions(a.class.Spec.Hardware.Get())
+	if a.intent.Firmware {
+		path, err := a.client.VolumePath(ctx, a.intent.Host, a.id.BootDriveVolume(a.intent.ISOStorage))
+		if err != nil {
+			return o, err
+		}
+		o.IgnitionFile = &path
 	}
-	shares, err := a.plan9Shares(ctx)
-	if err != nil {
-		return err
+	// Proxmox has no option for shares by plan9. They refer to directory mappings as well, since the authors of
+	// NodeClasses must not be able to read the whole Host.
+	if slices.ContainsFunc(a.class.Spec.Shares, v1alpha1.Share.IsPlan9) {
+		o.Shares, err = a.plan9Shares(ctx)
 	}
-	cfg, err := a.client.VMConfig(ctx, a.intent.Host, a.intent.VMID)
-	if err != nil {
-		return err
-	}
-	if err := a.verifyOwner(cfg); err != nil {
-		return err
-	}
-	if err := root.Share(ctx, a.intent.Host, a.intent.VMID, cfg, shares); err != nil {
-		return fmt.Errorf("sharing directories with VM %d on host %s as root: %w", a.intent.VMID, a.intent.Host, err)
-	}
-	return nil
-}
-
-// ensureEncryption sets the options of confidential computing, unless the Template has them.
-func (a *attempt) ensureEncryption(ctx context.Context) error {
-	options := vmconfig.RootOptions(a.class.Spec.Hardware.Get())
-	if len(options) == 0 {
-		return nil
-	}
-	cfg, err := a.client.VMConfig(ctx, a.intent.Host, a.intent.VMID)
-	if err != nil || vmconfig.HasOptions(cfg, options) {
-		return err
-	}
-	root, err := a.deps.RootClients.Get(a.intent.Region)
-	if err != nil {
-		return failf(v1alpha1.EventPermissionMissing, "encrypting the memory of VM %d on host %s: %w", a.intent.VMID, a.intent.Host, err)
-	}
-	if err := a.verifyOwner(cfg); err != nil {
-		return err
-	}
-	if err := root.SetEncryption(ctx, a.intent.Host, a.intent.VMID, cfg, options); err != nil {
-		return fmt.Errorf("encrypting the memory of VM %d on host %s as root: %w", a.intent.VMID, a.intent.Host, err)
-	}
-	return nil
+	return o, err
 }
 
 // plan9Shares returns the directories on the VM's Host.
