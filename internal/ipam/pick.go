@@ -5,8 +5,8 @@ package ipam
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"iter"
+	"math/big"
 	"net/netip"
 )
 
@@ -30,13 +30,12 @@ type StateFunc func(netip.Addr) State
 // Pick returns the address that the key determines, or the next one that is free. It
 // returns false if all are taken.
 func (p Pool) Pick(key string, state StateFunc) (netip.Addr, bool) {
-	if p.size.isZero() {
+	if len(p.spans) == 0 {
 		return netip.Addr{}, false
 	}
-	is4 := p.subnet.Addr().Is4()
+	sum, start := sha256.Sum256([]byte(key)), new(big.Int)
 	var released netip.Addr
-	for n := range p.startingAt(hash(key).modulo(p.size)) {
-		addr := n.address(is4)
+	for addr := range p.startingAt(start.Mod(start.SetBytes(sum[:]), p.size)) {
 		switch state(addr) {
 		case Free:
 			return addr, true
@@ -51,14 +50,14 @@ func (p Pool) Pick(key string, state StateFunc) (netip.Addr, bool) {
 }
 
 // startingAt yields every address once, starting with that position.
-func (p Pool) startingAt(position number) iter.Seq[number] {
-	return func(yield func(number) bool) {
+func (p Pool) startingAt(position *big.Int) iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
 		at := 0
-		for !position.less(p.spans[at].size()) {
-			position = position.minus(p.spans[at].size())
+		for position.Cmp(p.spans[at].size()) >= 0 {
+			position.Sub(position, p.spans[at].size())
 			at++
 		}
-		begin := p.spans[at].first.plus(position)
+		begin := plus(p.spans[at].first, position)
 		if !yieldSpan(span{begin, p.spans[at].last}, yield) {
 			return
 		}
@@ -67,18 +66,18 @@ func (p Pool) startingAt(position number) iter.Seq[number] {
 				return
 			}
 		}
-		if p.spans[at].first.less(begin) {
-			yieldSpan(span{p.spans[at].first, begin.previous()}, yield)
+		if p.spans[at].first.Less(begin) {
+			yieldSpan(span{p.spans[at].first, begin.Prev()}, yield)
 		}
 	}
 }
 
-func yieldSpan(s span, yield func(number) bool) bool {
-	for n := s.first; ; n = n.next() {
-		if !yield(n) {
+func yieldSpan(s span, yield func(netip.Addr) bool) bool {
+	for a := s.first; ; a = a.Next() {
+		if !yield(a) {
 			return false
 		}
-		if n == s.last {
+		if a == s.last {
 			return true
 		}
 	}
@@ -93,9 +92,4 @@ func (p Pool) Used(addresses iter.Seq[netip.Addr]) int {
 		}
 	}
 	return len(seen)
-}
-
-func hash(key string) number {
-	sum := sha256.Sum256([]byte(key))
-	return number{hi: binary.BigEndian.Uint64(sum[:8]), lo: binary.BigEndian.Uint64(sum[8:16])}
 }

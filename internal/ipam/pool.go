@@ -5,6 +5,7 @@ package ipam
 
 import (
 	"fmt"
+	"math/big"
 	"net/netip"
 	"slices"
 )
@@ -28,7 +29,7 @@ type Pool struct {
 	subnet  netip.Prefix
 	gateway netip.Addr
 	spans   []span
-	size    number
+	size    *big.Int
 }
 
 // Minimum prefix lengths. A larger subnet is probably a typo.
@@ -58,7 +59,7 @@ func NewPool(spec Spec) (Pool, error) {
 		p.exclude(gap)
 	}
 	p.excludeReserved()
-	if p.size.isZero() {
+	if p.size.Sign() == 0 {
 		return Pool{}, fmt.Errorf("cidr %s has no address left for a VM: the network, broadcast and gateway addresses and the exclusions cover all of it", p.subnet)
 	}
 	return p, nil
@@ -90,7 +91,7 @@ func parseGateway(text string, prefix netip.Prefix) (netip.Addr, error) {
 	}
 	gateway, err := netip.ParseAddr(text)
 	if err != nil || gateway.Zone() != "" || gateway.Is4In6() {
-		return netip.Addr{}, fmt.Errorf("gateway %q is not an address: want one without a prefix, such as %s", text, spanOf(prefix).first.next().address(prefix.Addr().Is4()))
+		return netip.Addr{}, fmt.Errorf("gateway %q is not an address: want one without a prefix, such as %s", text, prefix.Masked().Addr().Next())
 	}
 	subnet := prefix.Masked()
 	if gateway.Is4() != prefix.Addr().Is4() {
@@ -101,11 +102,10 @@ func parseGateway(text string, prefix netip.Prefix) (netip.Addr, error) {
 		// announce themselves with link-local addresses.
 		return gateway, nil
 	}
-	whole, n := spanOf(subnet), numberOf(gateway)
 	switch {
-	case !whole.contains(n):
+	case !subnet.Contains(gateway):
 		return netip.Addr{}, fmt.Errorf("gateway %s is not inside %s: VMs could not reach it", gateway, subnet)
-	case subnet.Addr().Is4() && subnet.Bits() < 31 && (n == whole.first || n == whole.last):
+	case subnet.Addr().Is4() && subnet.Bits() < 31 && (gateway == subnet.Addr() || gateway == last(subnet)):
 		return netip.Addr{}, fmt.Errorf("gateway %s is the network or the broadcast address of %s", gateway, subnet)
 	}
 	return gateway, nil
@@ -116,8 +116,7 @@ func (p *Pool) setRanges(spec Spec, prefix netip.Prefix) error {
 		if len(spec.Ranges) > 0 {
 			return fmt.Errorf("cidr %s is the address of one host and cannot have ranges: use the subnet %s", prefix, p.subnet)
 		}
-		host := numberOf(prefix.Addr())
-		p.setSpans([]span{{host, host}})
+		p.setSpans([]span{{prefix.Addr(), prefix.Addr()}})
 		return nil
 	}
 	if len(spec.Ranges) == 0 {
@@ -138,28 +137,26 @@ func (p *Pool) setRanges(spec Spec, prefix netip.Prefix) error {
 
 // reserved returns the addresses of the subnet that no host may have: the network and broadcast
 // addresses, or the all-zero address of an IPv6 subnet.
-func (p *Pool) reserved() []number {
-	whole := spanOf(p.subnet)
+func (p *Pool) reserved() []netip.Addr {
 	switch hosts := p.subnet.Addr().BitLen() - p.subnet.Bits(); {
 	case hosts <= 1:
 		return nil
 	case p.subnet.Addr().Is4():
-		return []number{whole.first, whole.last}
+		return []netip.Addr{p.subnet.Addr(), last(p.subnet)}
 	}
-	return []number{whole.first}
+	return []netip.Addr{p.subnet.Addr()}
 }
 
 // IsReserved reports whether no host of the subnet may have the address.
-func (p *Pool) IsReserved(a netip.Addr) bool { return slices.Contains(p.reserved(), numberOf(a)) }
+func (p *Pool) IsReserved(a netip.Addr) bool { return slices.Contains(p.reserved(), a) }
 
 // excludeReserved excludes the addresses that no VM may have.
 func (p *Pool) excludeReserved() {
 	for _, n := range p.reserved() {
 		p.exclude(span{n, n})
 	}
-	if p.gateway.IsValid() && p.gateway.Is4() == p.subnet.Addr().Is4() {
-		n := numberOf(p.gateway)
-		p.exclude(span{n, n})
+	if p.gateway.IsValid() {
+		p.exclude(span{p.gateway, p.gateway})
 	}
 }
 
@@ -171,12 +168,11 @@ func (p *Pool) exclude(gap span) {
 	p.setSpans(left)
 }
 
-// setSpans replaces the addresses of the pool. Their number fits into a number, because no
-// subnet is larger than minBits6.
+// setSpans replaces the addresses of the pool.
 func (p *Pool) setSpans(spans []span) {
-	p.spans, p.size = spans, number{}
+	p.spans, p.size = spans, new(big.Int)
 	for _, s := range spans {
-		p.size = p.size.plus(s.size())
+		p.size.Add(p.size, s.size())
 	}
 }
 
@@ -187,18 +183,15 @@ func (p Pool) Subnet() netip.Prefix { return p.subnet }
 func (p Pool) Gateway() netip.Addr { return p.gateway }
 
 // Size returns the approximate number of addresses; exact up to 2^53.
-func (p Pool) Size() float64 { return p.size.float() }
+func (p Pool) Size() float64 {
+	if p.size == nil {
+		return 0
+	}
+	size, _ := new(big.Float).SetInt(p.size).Float64()
+	return size
+}
 
 // Contains reports whether the pool contains the address.
 func (p Pool) Contains(a netip.Addr) bool {
-	if !a.IsValid() || a.Is4() != p.subnet.Addr().Is4() {
-		return false
-	}
-	n := numberOf(a)
-	for _, s := range p.spans {
-		if s.contains(n) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.spans, func(s span) bool { return s.contains(a) })
 }

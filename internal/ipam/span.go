@@ -4,60 +4,49 @@
 package ipam
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
+	"math/big"
 	"net/netip"
 	"slices"
 	"strings"
 )
 
 // span is an inclusive range of addresses.
-type span struct{ first, last number }
+type span struct{ first, last netip.Addr }
 
-func spanOf(p netip.Prefix) span {
-	first := numberOf(p.Masked().Addr())
-	hosts := uint(p.Addr().BitLen() - p.Bits())
-	mask := number{hi: ^uint64(0), lo: ^uint64(0)}
-	switch {
-	case hosts >= 128:
-	case hosts >= 64:
-		mask = number{hi: 1<<(hosts-64) - 1, lo: ^uint64(0)}
-	default:
-		mask = number{lo: 1<<hosts - 1}
-	}
-	return span{first, first.plus(mask)}
+func spanOf(p netip.Prefix) span { return span{p.Masked().Addr(), last(p)} }
+
+func (s span) contains(a netip.Addr) bool { return !a.Less(s.first) && !s.last.Less(a) }
+
+// size returns the number of addresses.
+func (s span) size() *big.Int {
+	n := numberOf(s.last)
+	return n.Sub(n, numberOf(s.first)).Add(n, big.NewInt(1))
 }
-
-func (s span) contains(n number) bool { return !n.less(s.first) && !s.last.less(n) }
-
-// size returns the number of addresses. It overflows for the whole IPv6 space.
-func (s span) size() number { return s.last.minus(s.first).next() }
 
 // without returns the up to two spans that remain after removing gap.
 func (s span) without(gap span) []span {
-	if gap.last.less(s.first) || s.last.less(gap.first) {
+	if gap.last.Less(s.first) || s.last.Less(gap.first) {
 		return []span{s}
 	}
 	var left []span
-	if s.first.less(gap.first) {
-		left = append(left, span{s.first, gap.first.previous()})
+	if s.first.Less(gap.first) {
+		left = append(left, span{s.first, gap.first.Prev()})
 	}
-	if gap.last.less(s.last) {
-		left = append(left, span{gap.last.next(), s.last})
+	if gap.last.Less(s.last) {
+		left = append(left, span{gap.last.Next(), s.last})
 	}
 	return left
 }
 
 // mergeSpans sorts spans and joins those that overlap.
 func mergeSpans(spans []span) []span {
-	slices.SortFunc(spans, func(a, b span) int {
-		return cmp.Or(cmp.Compare(a.first.hi, b.first.hi), cmp.Compare(a.first.lo, b.first.lo))
-	})
+	slices.SortFunc(spans, func(a, b span) int { return a.first.Compare(b.first) })
 	var out []span
 	for _, s := range spans {
-		if n := len(out); n > 0 && !out[n-1].last.less(s.first) {
-			if out[n-1].last.less(s.last) {
+		if n := len(out); n > 0 && !out[n-1].last.Less(s.first) {
+			if out[n-1].last.Less(s.last) {
 				out[n-1].last = s.last
 			}
 			continue
@@ -92,8 +81,8 @@ func parseSpan(text string, subnet netip.Prefix) (span, error) {
 		if err != nil {
 			return span{}, err
 		}
-		s = span{numberOf(first), numberOf(last)}
-		if s.last.less(s.first) {
+		s = span{first, last}
+		if s.last.Less(s.first) {
 			return span{}, fmt.Errorf("ends before it begins: write %s-%s", last, first)
 		}
 	}
@@ -117,7 +106,6 @@ func parseAddress(text string, subnet netip.Prefix) (netip.Addr, error) {
 
 // example returns valid list entries for the subnet.
 func example(subnet netip.Prefix) string {
-	whole, is4 := spanOf(subnet), subnet.Addr().Is4()
-	first, last := whole.first.address(is4), whole.last.address(is4)
-	return fmt.Sprintf("%s, %s-%s or %s", first, first, last, subnet.Masked())
+	first := subnet.Masked().Addr()
+	return fmt.Sprintf("%s, %s-%s or %s", first, first, last(subnet), subnet.Masked())
 }
