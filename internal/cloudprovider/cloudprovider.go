@@ -26,6 +26,7 @@ import (
 	nodepoolutils "sigs.k8s.io/karpenter/pkg/utils/nodepool"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/deletion"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
@@ -107,7 +108,7 @@ func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (*k
 	var insufficient *instance.InsufficientCapacityError
 	if errors.As(err, &insufficient) && pool != nil && pool.Spec.Replicas != nil {
 		// Core recreates a refused Claim of a static NodePool without delay.
-		c.deps.Recorder.Publish(waitingForCapacityEvent(claim, insufficient))
+		c.deps.Recorder.Publish(event.Warning(claim, v1alpha1.EventWaitingForCapacity, insufficient.Error()))
 		intent, err = c.deps.Planner.Park(ctx, requested, class, overlay)
 	}
 	if errors.As(err, &insufficient) {
@@ -184,11 +185,11 @@ func (c *CloudProvider) nodeClass(ctx context.Context, name string) (*v1alpha1.P
 func (c *CloudProvider) Delete(ctx context.Context, claim *karpv1.NodeClaim) error {
 	deleted, err := c.deps.Deleter.Delete(ctx, claim)
 	if blocked, ok := errors.AsType[*instance.BlockedError](err); ok {
-		c.deps.Recorder.Publish(deletionBlockedEvent(claim, blocked))
+		c.deps.Recorder.Publish(event.Warning(claim, blocked.Reason, blocked.Message))
 		return nil
 	}
 	if abandoned, ok := errors.AsType[*instance.AbandonedError](err); ok {
-		c.deps.Recorder.Publish(abandonedEvent(claim, abandoned))
+		c.deps.Recorder.Publish(event.Warning(claim, v1alpha1.EventVMAbandoned, abandoned.Message))
 		err = nil
 	}
 	if err != nil {

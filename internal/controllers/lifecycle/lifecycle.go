@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,6 +21,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/result"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 )
 
 const (
@@ -107,8 +107,8 @@ func (r Reconciler[T]) reconcileMetadata(ctx context.Context, object T) (time.Du
 		return 0, err
 	}
 	if len(users) > 0 {
-		r.publish(object, corev1.EventTypeNormal, v1alpha1.EventWaitingOnNodeClaimTermination,
-			fmt.Sprintf("%s is in use by NodeClaims (%d), for example %s; it is deleted when they are gone", r.Kind, len(users), users[0]))
+		message := fmt.Sprintf("%s is in use by NodeClaims (%d), for example %s; it is deleted when they are gone", r.Kind, len(users), users[0])
+		r.Recorder.Publish(event.Every(eventInterval, event.Normal(object, v1alpha1.EventWaitingOnNodeClaimTermination, message, message)))
 		return eventInterval, nil
 	}
 	var remaining []string
@@ -116,23 +116,17 @@ func (r Reconciler[T]) reconcileMetadata(ctx context.Context, object T) (time.Du
 		remaining, err = r.Cleanup(ctx, object)
 	}
 	if err != nil && ctx.Err() == nil {
-		r.publish(object, corev1.EventTypeWarning, v1alpha1.EventWaitingOnTemplateDeletion,
-			"deleting templates and images failed and is retried: "+strings.ReplaceAll(err.Error(), "\n", "; "))
+		message := "deleting templates and images failed and is retried: " + strings.ReplaceAll(err.Error(), "\n", "; ")
+		r.Recorder.Publish(event.Every(eventInterval, event.Warning(object, v1alpha1.EventWaitingOnTemplateDeletion, message, message)))
 	}
 	if err != nil {
 		return 0, err
 	}
 	if len(remaining) > 0 {
-		r.publish(object, corev1.EventTypeNormal, v1alpha1.EventWaitingOnTemplateDeletion, "waiting for templates to be deleted: "+strings.Join(remaining, "; "))
+		message := "waiting for templates to be deleted: " + strings.Join(remaining, "; ")
+		r.Recorder.Publish(event.Every(eventInterval, event.Normal(object, v1alpha1.EventWaitingOnTemplateDeletion, message, message)))
 		return cleanupInterval, nil
 	}
 	controllerutil.RemoveFinalizer(object, v1alpha1.TerminationFinalizer)
 	return 0, nil
-}
-
-func (r Reconciler[T]) publish(object T, kind, reason, message string) {
-	r.Recorder.Publish(events.Event{
-		InvolvedObject: object, Type: kind, Reason: reason, Message: message,
-		DedupeValues: []string{string(object.GetUID()), message}, DedupeTimeout: eventInterval,
-	})
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/lifecycle"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
@@ -65,7 +66,7 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 
 func (c *Controller) setStatus(_ context.Context, template *v1alpha1.ProxmoxUnmanagedTemplate) (time.Duration, error) {
 	for _, ambiguity := range Resolve(c.inventory, template) {
-		c.Recorder.Publish(ambiguousEvent(template, ambiguity))
+		c.Recorder.Publish(event.Warning(template, v1alpha1.EventMultipleTemplatesMatch, ambiguity.message(), ambiguity.zone, strconv.Itoa(ambiguity.selected)))
 	}
 	return 0, nil
 }
@@ -251,14 +252,4 @@ func joinMessages(ambiguities []Ambiguity) string {
 		texts = append(texts, a.message())
 	}
 	return strings.Join(texts, "; ")
-}
-
-func ambiguousEvent(template *v1alpha1.ProxmoxUnmanagedTemplate, a Ambiguity) events.Event {
-	return events.Event{
-		InvolvedObject: template,
-		Type:           corev1.EventTypeWarning,
-		Reason:         v1alpha1.EventMultipleTemplatesMatch,
-		Message:        a.message(),
-		DedupeValues:   []string{string(template.UID), a.zone, strconv.Itoa(a.selected)},
-	}
 }

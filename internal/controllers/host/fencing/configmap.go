@@ -22,6 +22,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
@@ -55,7 +56,7 @@ func (c *ConfigMap) Apply(ctx context.Context, found *corev1.ConfigMap) {
 	}
 	fences, errs := inventory.ParseFences(found.Data, c.Clock.Now())
 	for _, err := range errs {
-		c.publish(found, corev1.EventTypeWarning, v1alpha1.EventInvalidHostFencing, "Ignoring invalid entry: "+err.Error())
+		c.Recorder.Publish(event.Warning(found, v1alpha1.EventInvalidHostFencing, "Ignoring invalid entry: "+err.Error(), err.Error()))
 	}
 	c.Inventory.SetFences(fences)
 	for name := range fences {
@@ -79,10 +80,6 @@ func (c *ConfigMap) end(ctx context.Context, found *corev1.ConfigMap, name inven
 		log.FromContext(ctx).Error(err, "deleting the entry of a fenced host failed, retrying", "region", name.Region, "host", name.Host)
 	default:
 		log.FromContext(ctx).Info("fenced host is online, deleted its entry", "region", name.Region, "host", name.Host, "ConfigMap", client.ObjectKeyFromObject(found))
-		c.publish(found, corev1.EventTypeNormal, v1alpha1.EventHostFencingEnded, "Host "+name.String()+" is online, so it is not fenced any more, and its entry was deleted")
+		c.Recorder.Publish(event.Normal(found, v1alpha1.EventHostFencingEnded, "Host "+name.String()+" is online, so it is not fenced any more, and its entry was deleted", name.String()))
 	}
-}
-
-func (c *ConfigMap) publish(found *corev1.ConfigMap, kind, reason, message string) {
-	c.Recorder.Publish(events.Event{InvolvedObject: found, Type: kind, Reason: reason, Message: message, DedupeValues: []string{string(found.UID), message}})
 }

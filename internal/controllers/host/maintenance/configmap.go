@@ -18,6 +18,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
@@ -77,10 +78,7 @@ func (c *ConfigMap) apply(ctx context.Context, found *corev1.ConfigMap) {
 	errs = append(errs, c.checkHosts(hosts)...)
 	for _, err := range errs {
 		log.FromContext(ctx).Error(err, "ignoring invalid entry of the host maintenance", "ConfigMap", client.ObjectKeyFromObject(found))
-		c.Recorder.Publish(events.Event{
-			InvolvedObject: found, Type: corev1.EventTypeWarning, Reason: v1alpha1.EventInvalidHostMaintenance,
-			Message: "Ignoring invalid entry: " + err.Error(), DedupeValues: []string{string(found.UID), err.Error()},
-		})
+		c.Recorder.Publish(event.Warning(found, v1alpha1.EventInvalidHostMaintenance, "Ignoring invalid entry: "+err.Error(), err.Error()))
 	}
 	c.Inventory.SetMaintenance(hosts)
 }

@@ -18,9 +18,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
@@ -68,11 +68,8 @@ func (c *Controller) reportIgnored(ctx context.Context, claim *karpv1.NodeClaim,
 		return
 	}
 	reason := strings.ReplaceAll(err.Error(), "\n", "; ")
-	c.deps.Recorder.Publish(events.Event{
-		InvolvedObject: claim, Type: corev1.EventTypeWarning, Reason: v1alpha1.EventNodeCapacityIgnored,
-		Message:      fmt.Sprintf("the capacity of Node %s is not used to estimate that of new Nodes: %s", node.Name, reason),
-		DedupeValues: []string{string(claim.UID), reason},
-	})
+	c.deps.Recorder.Publish(event.Warning(claim, v1alpha1.EventNodeCapacityIgnored,
+		fmt.Sprintf("the capacity of Node %s is not used to estimate that of new Nodes: %s", node.Name, reason), reason))
 }
 
 // store writes what was learned to the status of the NodeClass.

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
+	ctrlevent "sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 )
@@ -81,9 +82,9 @@ func isInitialized(o client.Object) bool {
 // capacity: kubelets update the status all the time.
 func relevantNodes() predicate.Predicate {
 	return predicate.Funcs{
-		DeleteFunc:  func(event.DeleteEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
-		UpdateFunc: func(e event.UpdateEvent) bool {
+		DeleteFunc:  func(ctrlevent.DeleteEvent) bool { return false },
+		GenericFunc: func(ctrlevent.GenericEvent) bool { return false },
+		UpdateFunc: func(e ctrlevent.UpdateEvent) bool {
 			before, ok1 := e.ObjectOld.(*corev1.Node)
 			after, ok2 := e.ObjectNew.(*corev1.Node)
 			if ok1 && ok2 && isInitialized(before) {
@@ -153,17 +154,11 @@ func (c *Controller) findClaim(ctx context.Context, node *corev1.Node) (*karpv1.
 // report emits the event on the NodeClaim, and once for all of its NodeClaims on the
 // NodeClass, which refers to the boot data.
 func (c *Controller) report(ctx context.Context, claim *karpv1.NodeClaim, reason, message string) {
-	c.deps.Recorder.Publish(events.Event{
-		InvolvedObject: claim, Type: corev1.EventTypeWarning, Reason: reason, Message: message,
-		DedupeValues: []string{string(claim.UID), message},
-	})
+	c.deps.Recorder.Publish(event.Warning(claim, reason, message, message))
 	class := &v1alpha1.ProxmoxNodeClass{}
 	if err := c.deps.Kube.Get(ctx, client.ObjectKey{Name: claim.Spec.NodeClassRef.Name}, class); err != nil {
 		log.FromContext(ctx).V(1).Info("skipping event on NodeClass", "NodeClaim", klog.KObj(claim), "NodeClass", claim.Spec.NodeClassRef.Name, "reason", err.Error())
 		return
 	}
-	c.deps.Recorder.Publish(events.Event{
-		InvolvedObject: class, Type: corev1.EventTypeWarning, Reason: reason, Message: message,
-		DedupeValues: []string{string(class.UID), reason},
-	})
+	c.deps.Recorder.Publish(event.Warning(class, reason, message))
 }

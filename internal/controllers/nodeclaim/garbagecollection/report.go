@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/deletion"
 )
@@ -74,27 +74,18 @@ func why(vm deletion.Orphan) string {
 }
 
 func orphanFoundEvent(vm deletion.Orphan) events.Event {
-	return events.Event{
-		InvolvedObject: missingClaim(vm.VM), Type: corev1.EventTypeWarning, Reason: v1alpha1.EventOrphanedVM,
-		Message:      fmt.Sprintf("VM %d on host %s of region %s is an orphan: %s; to delete it, run: %s", vm.VMID, vm.Host, vm.Region, why(vm), vm.DestroyCommand()),
-		DedupeValues: []string{vm.ClaimUID}, DedupeTimeout: eventInterval,
-	}
+	return event.Every(eventInterval, event.Warning(missingClaim(vm.VM), v1alpha1.EventOrphanedVM,
+		fmt.Sprintf("VM %d on host %s of region %s is an orphan: %s; to delete it, run: %s", vm.VMID, vm.Host, vm.Region, why(vm), vm.DestroyCommand())))
 }
 
 func orphanBlockedEvent(vm deletion.Orphan, blocked *instance.BlockedError) events.Event {
-	return events.Event{
-		InvolvedObject: missingClaim(vm.VM), Type: corev1.EventTypeWarning, Reason: blocked.Reason,
-		Message:      fmt.Sprintf("VM is an orphan (%s), but cannot be deleted: %s", why(vm), blocked.Message),
-		DedupeValues: []string{vm.ProviderID(), vm.ClaimUID, blocked.Reason}, DedupeTimeout: eventInterval,
-	}
+	return event.Every(eventInterval, event.Warning(missingClaim(vm.VM), blocked.Reason,
+		fmt.Sprintf("VM is an orphan (%s), but cannot be deleted: %s", why(vm), blocked.Message), vm.ProviderID()))
 }
 
 func orphanDeletedEvent(vm deletion.Orphan) events.Event {
-	return events.Event{
-		InvolvedObject: missingClaim(vm.VM), Type: corev1.EventTypeNormal, Reason: v1alpha1.EventOrphanedVMDeleted,
-		Message:      fmt.Sprintf("VM %d on host %s of region %s was an orphan and was deleted: %s", vm.VMID, vm.Host, vm.Region, why(vm)),
-		DedupeValues: []string{vm.ClaimUID},
-	}
+	return event.Normal(missingClaim(vm.VM), v1alpha1.EventOrphanedVMDeleted,
+		fmt.Sprintf("VM %d on host %s of region %s was an orphan and was deleted: %s", vm.VMID, vm.Host, vm.Region, why(vm)))
 }
 
 func duplicateEvent(vms []instance.VM) events.Event {
@@ -103,10 +94,7 @@ func duplicateEvent(vms []instance.VM) events.Event {
 		places = append(places, fmt.Sprintf("%d on host %s of region %s", vm.VMID, vm.Host, vm.Region))
 		commands = append(commands, vm.DestroyCommand())
 	}
-	return events.Event{
-		InvolvedObject: missingClaim(vms[0]), Type: corev1.EventTypeWarning, Reason: v1alpha1.EventDuplicateVM,
-		Message: fmt.Sprintf("VMs %s have the ownership mark and the SMBIOS UUID of one NodeClaim, and none is deleted as an orphan; delete the one that is not the node, on its host: %s",
-			strings.Join(places, " and "), strings.Join(commands, ", or: ")),
-		DedupeValues: []string{vms[0].ClaimUID}, DedupeTimeout: eventInterval,
-	}
+	return event.Every(eventInterval, event.Warning(missingClaim(vms[0]), v1alpha1.EventDuplicateVM,
+		fmt.Sprintf("VMs %s have the ownership mark and the SMBIOS UUID of one NodeClaim, and none is deleted as an orphan; delete the one that is not the node, on its host: %s",
+			strings.Join(places, " and "), strings.Join(commands, ", or: "))))
 }

@@ -32,6 +32,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
@@ -131,19 +132,19 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{RequeueAfter: parkedInterval}, nil
 	}
 	if errors.Is(err, instance.ErrHostPowerUnknown) {
-		c.deps.Recorder.Publish(launchFailedEvent(claim, v1alpha1.EventHostPowerUnknown, err))
+		c.deps.Recorder.Publish(event.Warning(claim, v1alpha1.EventHostPowerUnknown, err.Error()))
 		return reconcile.Result{RequeueAfter: wakeInterval}, nil
 	}
 	if errors.Is(err, instance.ErrHostAsleep) {
 		if progress := c.deps.Launcher.Progress(claim); progress.HasReached(instance.PhaseHostWaking) {
-			c.deps.Recorder.Publish(waitingForHostEvent(claim, err))
+			c.deps.Recorder.Publish(event.Normal(claim, v1alpha1.EventVMWaitsForHost, err.Error()))
 		}
 		return reconcile.Result{RequeueAfter: wakeInterval}, nil
 	}
 	if errors.Is(err, instance.ErrNewerVersion) {
 		// Only the newer release can resume it, and a failure would delete its VM.
 		log.FromContext(ctx).Error(err, "skipping launch planned by a newer controller release")
-		c.deps.Recorder.Publish(launchFailedEvent(claim, v1alpha1.EventCreatedByNewerController, err))
+		c.deps.Recorder.Publish(event.Warning(claim, v1alpha1.EventCreatedByNewerController, err.Error()))
 		return reconcile.Result{RequeueAfter: newerVersionInterval}, nil
 	}
 	if final, ok := errors.AsType[*instance.LaunchError](err); ok {
@@ -177,7 +178,7 @@ func (c *Controller) fail(ctx context.Context, claim *karpv1.NodeClaim, reason s
 		}
 	}
 	c.deps.Health.RecordFailure(claim.Spec.NodeClassRef.Name, region, reason, cause)
-	c.deps.Recorder.Publish(launchFailedEvent(claim, reason, cause), lifecycle.InsufficientCapacityErrorEvent(claim, cause))
+	c.deps.Recorder.Publish(event.Warning(claim, reason, cause.Error()), lifecycle.InsufficientCapacityErrorEvent(claim, cause))
 	for _, key := range c.deps.Pods(claim.Name) {
 		pod := &corev1.Pod{}
 		if err := c.deps.Kube.Get(ctx, key, pod); err == nil && pod.Spec.NodeName == "" && pod.DeletionTimestamp.IsZero() {
@@ -234,32 +235,6 @@ func launchedEvent(claim *karpv1.NodeClaim, in instance.Intent, progress instanc
 	for _, step := range progress.Steps() {
 		steps += fmt.Sprintf(", %s %.1fs", step.Phase, step.At.Seconds())
 	}
-	return events.Event{
-		InvolvedObject: claim,
-		Type:           corev1.EventTypeNormal,
-		Reason:         v1alpha1.EventVMLaunched,
-		Message:        fmt.Sprintf("Launched VM %d on host %s of region %s in %s", in.VMID, in.Host, in.Region, took.Round(100*time.Millisecond)) + steps,
-		DedupeValues:   []string{string(claim.UID)},
-	}
-}
-
-// waitingForHostEvent reports that a launch waits for a Host that was shut down to save energy.
-func waitingForHostEvent(claim *karpv1.NodeClaim, cause error) events.Event {
-	return events.Event{
-		InvolvedObject: claim,
-		Type:           corev1.EventTypeNormal,
-		Reason:         v1alpha1.EventVMWaitsForHost,
-		Message:        cause.Error(),
-		DedupeValues:   []string{string(claim.UID)},
-	}
-}
-
-func launchFailedEvent(claim *karpv1.NodeClaim, reason string, cause error) events.Event {
-	return events.Event{
-		InvolvedObject: claim,
-		Type:           corev1.EventTypeWarning,
-		Reason:         reason,
-		Message:        cause.Error(),
-		DedupeValues:   []string{string(claim.UID), reason},
-	}
+	return event.Normal(claim, v1alpha1.EventVMLaunched,
+		fmt.Sprintf("Launched VM %d on host %s of region %s in %s", in.VMID, in.Host, in.Region, took.Round(100*time.Millisecond))+steps)
 }

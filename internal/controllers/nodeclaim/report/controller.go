@@ -30,6 +30,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -115,10 +116,7 @@ func (c *Controller) reportRegion(ctx context.Context, claim *karpv1.NodeClaim) 
 	if before, _ := c.deps.Launches.Report(string(claim.UID), subjectRegion, blocked.Reason); before == "" {
 		log.FromContext(ctx).Error(nil, "region of NodeClaim is not in the cloud config", "NodeClaim", claim.Name, "providerID", claim.Status.ProviderID)
 	}
-	c.deps.Recorder.Publish(events.Event{
-		InvolvedObject: claim, Type: corev1.EventTypeWarning, Reason: blocked.Reason, Message: blocked.Message,
-		DedupeValues: []string{string(claim.UID), blocked.Reason}, DedupeTimeout: regionEventInterval,
-	})
+	c.deps.Recorder.Publish(event.Every(regionEventInterval, event.Warning(claim, blocked.Reason, blocked.Message)))
 	return reconcile.Result{RequeueAfter: regionEventInterval}
 }
 

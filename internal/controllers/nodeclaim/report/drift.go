@@ -18,11 +18,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
-	"sigs.k8s.io/karpenter/pkg/events"
 	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
@@ -60,7 +60,12 @@ func (c *Controller) reportDrift(ctx context.Context, claim *karpv1.NodeClaim) (
 		err = c.deps.Planner.CheckCapacity(replacement, class)
 	}
 	if insufficient, ok := errors.AsType[*instance.InsufficientCapacityError](err); ok {
-		c.deps.Recorder.Publish(waitingForCapacityEvents(claim, pool, insufficient)...)
+		const reason = v1alpha1.EventDriftWaitingForCapacity
+		c.deps.Recorder.Publish(
+			event.Every(eventInterval, event.Warning(claim, reason, "Node is drifted; its replacement waits for capacity: "+insufficient.Error())),
+			// One event for all Claims of the NodePool.
+			event.Every(eventInterval, event.Warning(pool, reason, fmt.Sprintf("Nodes are drifted; their replacements wait for capacity; NodeClaim %s: %s", claim.Name, insufficient))),
+		)
 	} else if err != nil {
 		return reconcile.Result{}, fmt.Errorf("checking the capacity for the replacement of NodeClaim %s: %w", claim.Name, err)
 	}
@@ -98,22 +103,4 @@ func (c *Controller) replacement(ctx context.Context, claim *karpv1.NodeClaim, p
 		corev1.ResourceCPU: requests[corev1.ResourceCPU], corev1.ResourceMemory: requests[corev1.ResourceMemory], corev1.ResourcePods: requests[corev1.ResourcePods],
 	}
 	return out, true, nil
-}
-
-// waitingForCapacityEvents returns an event on the Claim, and one on the NodePool for all its
-// Claims.
-func waitingForCapacityEvents(claim *karpv1.NodeClaim, pool *karpv1.NodePool, cause error) []events.Event {
-	const reason = v1alpha1.EventDriftWaitingForCapacity
-	return []events.Event{
-		{
-			InvolvedObject: claim, Type: corev1.EventTypeWarning, Reason: reason,
-			Message:      "Node is drifted; its replacement waits for capacity: " + cause.Error(),
-			DedupeValues: []string{string(claim.UID)}, DedupeTimeout: eventInterval,
-		},
-		{
-			InvolvedObject: pool, Type: corev1.EventTypeWarning, Reason: reason,
-			Message:      fmt.Sprintf("Nodes are drifted; their replacements wait for capacity; NodeClaim %s: %s", claim.Name, cause),
-			DedupeValues: []string{string(pool.UID)}, DedupeTimeout: eventInterval,
-		},
-	}
 }

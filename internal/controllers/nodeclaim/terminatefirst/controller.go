@@ -37,6 +37,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/node"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
@@ -147,10 +148,8 @@ func (c *Controller) isEnabled(pool *karpv1.NodePool) bool {
 		return false
 	}
 	if value != "true" && value != "false" {
-		c.deps.Recorder.Publish(events.Event{
-			InvolvedObject: pool, Type: corev1.EventTypeWarning, Reason: v1alpha1.EventInvalidDriftTerminateFirst, DedupeValues: []string{string(pool.UID), value},
-			Message: fmt.Sprintf("Annotation %s of NodePool %s is %q, want true or false; it is ignored", v1alpha1.AnnotationDriftTerminateFirst, pool.Name, value),
-		})
+		c.deps.Recorder.Publish(event.Warning(pool, v1alpha1.EventInvalidDriftTerminateFirst, fmt.Sprintf(
+			"Annotation %s of NodePool %s is %q, want true or false; it is ignored", v1alpha1.AnnotationDriftTerminateFirst, pool.Name, value), value))
 	}
 	return value == "true" && pool.Spec.Replicas == nil
 }
@@ -270,11 +269,9 @@ func (c *Controller) execute(ctx context.Context, s *simulator, command *disrupt
 		return err
 	}
 	for _, object := range []client.Object{candidate.NodeClaim, candidate.Node} {
-		c.deps.Recorder.Publish(events.Event{
-			InvolvedObject: object, Type: corev1.EventTypeNormal, Reason: v1alpha1.EventDriftTerminatingFirst, DedupeValues: []string{string(object.GetUID())},
-			Message: fmt.Sprintf("Node is drifted and no host has capacity for its replacement; it is deleted before its replacement is launched, as annotation %s of NodePool %s requests",
-				v1alpha1.AnnotationDriftTerminateFirst, candidate.NodePool.Name),
-		})
+		c.deps.Recorder.Publish(event.Normal(object, v1alpha1.EventDriftTerminatingFirst,
+			fmt.Sprintf("Node is drifted and no host has capacity for its replacement; it is deleted before its replacement is launched, as annotation %s of NodePool %s requests",
+				v1alpha1.AnnotationDriftTerminateFirst, candidate.NodePool.Name)))
 	}
 	return err
 }

@@ -9,12 +9,12 @@ import (
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
@@ -38,7 +38,7 @@ func (c *Controller) adopt(ctx context.Context, claim *karpv1.NodeClaim) (reconc
 		return reconcile.Result{RequeueAfter: busyRetryInterval}, nil
 	case isBlocked:
 		log.FromContext(ctx).V(1).Info("VM is not adopted", "reason", blocked.Reason, "message", blocked.Message)
-		c.publish(claim, corev1.EventTypeWarning, blocked.Reason, blocked.Message)
+		c.recorder.Publish(event.Every(eventInterval, event.Warning(claim, blocked.Reason, blocked.Message, blocked.Message)))
 		return reconcile.Result{RequeueAfter: adoptionRetryInterval}, nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("adopting the VM of NodeClaim %s: %w", claim.Name, err)
@@ -46,7 +46,6 @@ func (c *Controller) adopt(ctx context.Context, claim *karpv1.NodeClaim) (reconc
 		return reconcile.Result{RequeueAfter: adoptionRetryInterval}, nil
 	}
 	logVM(ctx, claim, "adopted VM of another controller")
-	c.publish(claim, corev1.EventTypeNormal, v1alpha1.EventVMAdopted,
-		claim.Status.ProviderID+" has the ownership mark and is deleted with its NodeClaim")
+	c.recorder.Publish(event.Normal(claim, v1alpha1.EventVMAdopted, claim.Status.ProviderID+" has the ownership mark and is deleted with its NodeClaim"))
 	return reconcile.Result{}, nil
 }

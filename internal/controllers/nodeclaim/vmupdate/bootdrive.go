@@ -10,12 +10,11 @@ import (
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/deletion"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -59,9 +58,6 @@ func (c *Controller) reportCleanup(claim *karpv1.NodeClaim, err error) {
 	if !ok || proxmox.IsTransient(failure) || errors.Is(failure, proxmox.ErrNotFound) {
 		return
 	}
-	c.recorder.Publish(events.Event{
-		InvolvedObject: claim, Type: corev1.EventTypeWarning, Reason: v1alpha1.EventBootDriveNotDeleted, Message: failure.Error(),
-		// The message may contain the ID of a task, which is another one after each retry.
-		DedupeValues: []string{string(claim.UID)}, DedupeTimeout: eventInterval,
-	})
+	// The message may contain the ID of a task, which is another one after each retry.
+	c.recorder.Publish(event.Every(eventInterval, event.Warning(claim, v1alpha1.EventBootDriveNotDeleted, failure.Error())))
 }

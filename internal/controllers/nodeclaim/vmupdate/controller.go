@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -30,6 +29,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/result"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/deletion"
 )
@@ -122,7 +122,7 @@ func (c *Controller) update(ctx context.Context, claim *karpv1.NodeClaim) (recon
 		return reconcile.Result{RequeueAfter: busyRetryInterval}, nil
 	}
 	if err != nil {
-		c.publish(claim, corev1.EventTypeWarning, v1alpha1.EventInPlaceUpdateFailed, err.Error())
+		c.recorder.Publish(event.Warning(claim, v1alpha1.EventInPlaceUpdateFailed, err.Error(), err.Error()))
 		return reconcile.Result{}, fmt.Errorf("updating the VM of NodeClaim %s in place: %w", claim.Name, err)
 	}
 	logVM(ctx, claim, "updated VM in place")
@@ -134,11 +134,4 @@ func logVM(ctx context.Context, claim *karpv1.NodeClaim, message string) {
 	if id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID); err == nil {
 		log.FromContext(ctx).Info(message, "vmid", id.VMID, "region", id.Region)
 	}
-}
-
-func (c *Controller) publish(claim *karpv1.NodeClaim, kind, reason, message string) {
-	c.recorder.Publish(events.Event{
-		InvolvedObject: claim, Type: kind, Reason: reason, Message: message,
-		DedupeValues: []string{string(claim.UID), reason, message}, DedupeTimeout: eventInterval,
-	})
 }

@@ -27,6 +27,7 @@ import (
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 )
@@ -93,7 +94,7 @@ func (c *Controller) Reconcile(ctx context.Context, pod *corev1.Pod) (reconcile.
 	}
 	// Without all reasons, the event would hide those that are found soon: it is not repeated for a while.
 	if len(reasons) > 0 && complete {
-		c.recorder.Publish(noHostFitsEvent(pod, reasons))
+		c.recorder.Publish(event.Every(eventInterval, event.Warning(pod, v1alpha1.EventNoHostFits, "No node can be created for this pod: "+strings.Join(reasons, "; "))))
 	}
 	return reconcile.Result{RequeueAfter: recheckInterval}, nil
 }
@@ -147,15 +148,4 @@ func (c *Controller) unavailableReason(ctx context.Context, pod *corev1.Pod, poo
 		return "", fmt.Errorf("checking capacity for pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return "", nil
-}
-
-func noHostFitsEvent(pod *corev1.Pod, reasons []string) events.Event {
-	return events.Event{
-		InvolvedObject: pod,
-		Type:           corev1.EventTypeWarning,
-		Reason:         v1alpha1.EventNoHostFits,
-		Message:        "No node can be created for this pod: " + strings.Join(reasons, "; "),
-		DedupeValues:   []string{string(pod.UID)},
-		DedupeTimeout:  eventInterval,
-	}
 }

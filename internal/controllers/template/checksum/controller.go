@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,6 +24,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 )
 
 const (
@@ -136,12 +136,7 @@ func (c *Controller) publishChange(before, after *v1alpha1.ProxmoxTemplate) {
 	if from.Checksum == "" || from.ChecksumURL != to.ChecksumURL || from.Checksum == to.Checksum {
 		return
 	}
-	c.recorder.Publish(events.Event{
-		InvolvedObject: after,
-		Type:           corev1.EventTypeNormal,
-		Reason:         v1alpha1.EventImageChecksumChanged,
-		Message: fmt.Sprintf("%s lists another %s for %s, %s: a new template is built and Nodes drift",
-			redact(to.ChecksumURL), to.ChecksumType, to.FileName(), to.Checksum),
-		DedupeValues: []string{string(after.UID), to.Checksum},
-	})
+	c.recorder.Publish(event.Normal(after, v1alpha1.EventImageChecksumChanged,
+		fmt.Sprintf("%s lists another %s for %s, %s: a new template is built and Nodes drift",
+			redact(to.ChecksumURL), to.ChecksumType, to.FileName(), to.Checksum), to.Checksum))
 }
