@@ -53,7 +53,7 @@ func (r *hostReconciler) tryAcquireBuilder(vmid int) bool {
 
 // waitForOthers reports that the Host waits for builder VMs on others, and returns for how long.
 func (r *hostReconciler) waitForOthers() time.Duration {
-	r.tracker.setWaiting(r.HostKey, fmt.Sprintf("waiting for builder VMs on other hosts: spec.prepare.maxConcurrent is %d", r.desired.Spec.Prepare.HostLimit()))
+	r.tracker.setStep(r.HostKey, fmt.Sprintf("waiting for builder VMs on other hosts: spec.prepare.maxConcurrent is %d", r.desired.Spec.Prepare.HostLimit()))
 	return builderInterval
 }
 
@@ -92,17 +92,12 @@ func (t *tracker) releaseBuilder(key HostKey) (vmid int) {
 	return vmid
 }
 
-// setWaiting records what a Host waits for until its next run.
-func (t *tracker) setWaiting(key HostKey, text string) {
-	t.update(key, func(s *hostState) { s.step, s.waiting = "", text })
-}
-
 // recordBuilderFailure records why a preparation failed and when it is retried: earlier if the
 // builder VM, which exists, is deleted by another user.
 func (t *tracker) recordBuilderFailure(key HostKey, vmid int, text string, attempt int, retryAt time.Time) {
 	t.releaseBuilder(key)
 	t.update(key, func(s *hostState) {
-		s.failure, s.failures, s.attempts, s.retryAt, s.waiting, s.builder = text, 1, attempt, retryAt, "", vmid
+		s.failure, s.failures, s.attempts, s.retryAt, s.step, s.builder = text, 1, attempt, retryAt, "", vmid
 	})
 }
 

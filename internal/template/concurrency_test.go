@@ -68,9 +68,10 @@ func TestHostJoinsAndLeaves(t *testing.T) {
 		snapshot, found := *p.Inventory().View().Snapshots[region], p.owned()
 		snapshot.Hosts = map[string]inventory.Host{"pve1": snapshot.Hosts["pve1"]}
 		view := inventory.NewView(map[string]*inventory.Snapshot{region: &snapshot}, nil, nil, inventory.Settings{})
-		zones := template.SelectPerHost(view, e.desired(), found, []string{"region-1/pve1/1000", "region-1/pve2/1001"}, true)
+		locations := template.Locations(view, e.desired(), found)
+		zones := template.SelectPerHost(view, e.desired(), found, locations, []string{"region-1/pve1/1000", "region-1/pve2/1001"}, true)
 		e.Expect(zones).To(ConsistOf(HaveField("Host", "pve1")))
-		e.Expect(template.Locations(view, e.desired(), found)).To(ConsistOf(HaveField("Host", "pve1")))
+		e.Expect(locations).To(ConsistOf(HaveField("Host", "pve1")))
 	})
 }
 

@@ -30,7 +30,7 @@ func (r *hostReconciler) ensureImage(ctx context.Context, location Location) (st
 	release, ok := r.images.TryAcquire(fmt.Sprintf("%s/%s/%s/%s", r.Region, hosts[0], location.Images, image.Key))
 	if !ok {
 		// Without waiting: a download may take an hour, and the run holds a build slot.
-		r.tracker.setWaiting(r.HostKey, "waiting for the image, which is already being downloaded")
+		r.tracker.setStep(r.HostKey, "waiting for the image, which is already being downloaded")
 		return "", errImageBusy
 	}
 	defer release()
@@ -148,8 +148,6 @@ func (r *hostReconciler) watchDownload(ctx context.Context, task proxmox.UPID, f
 	return false
 }
 
-const cancelTimeout = 10 * time.Second
-
 // cancelDownload cancels a download unless another ProxmoxTemplate uses the image. If
 // that fails, the download completes and the image is deleted by the next sweep.
 func (r *hostReconciler) cancelDownload(ctx context.Context, task proxmox.UPID) {
@@ -158,8 +156,7 @@ func (r *hostReconciler) cancelDownload(ctx context.Context, task proxmox.UPID) 
 	if err != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
-	defer cancel()
+	ctx = context.WithoutCancel(ctx)
 	if shared, err := r.isImageShared(ctx, image); shared || err != nil {
 		return
 	}

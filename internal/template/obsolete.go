@@ -189,7 +189,6 @@ func (r *hostReconciler) destroyVM(ctx context.Context, existing Existing) error
 // the generation is superseded meanwhile: the warnings of the task name the disks that remain.
 func (r *hostReconciler) destroyVerified(ctx context.Context, verified *vm.Verified) (proxmox.TaskStatus, error) {
 	vmid := verified.VMID
-	r.tracker.setStep(r.HostKey, fmt.Sprintf("deleting template %d", vmid))
 	if mark, _ := ownership.Read(verified.Config.Description()); mark.Builder != nil {
 		if err := r.releaseBuilderVM(ctx, verified, *mark.Builder); err != nil {
 			return proxmox.TaskStatus{}, err

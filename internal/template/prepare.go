@@ -32,7 +32,7 @@ const builderInterval = 10 * time.Second
 // mark and the VM's state.
 func (r *hostReconciler) prepare(ctx context.Context, location Location, existing Existing) (time.Duration, error) {
 	if lock := existing.Config.Lock(); lock != "" {
-		r.tracker.setWaiting(r.HostKey, fmt.Sprintf("builder VM %d is locked (%s)", existing.VMID, lock))
+		r.tracker.setStep(r.HostKey, fmt.Sprintf("builder VM %d is locked (%s)", existing.VMID, lock))
 		return recheckInterval, nil
 	}
 	switch b := existing.Mark.Builder; {
@@ -180,7 +180,7 @@ func (r *hostReconciler) waitForBuilder(vmid int, started time.Time, progress st
 	if progress != "" {
 		text += ": " + progress
 	}
-	r.tracker.setWaiting(r.HostKey, text)
+	r.tracker.setStep(r.HostKey, text)
 }
 
 // truncate returns a time as the ownership mark stores it.

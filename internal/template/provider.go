@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/due"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/keyed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
@@ -68,8 +69,8 @@ type Provider struct {
 
 	tracker *tracker
 	tasks   *vm.Tasks
-	// sweeps hold until when a Host is not swept, guests until when the guest of a builder VM is not read.
-	sweeps   *backoff.Holds[inventory.HostName]
+	sweeps  *due.Cache[inventory.HostName, time.Duration]
+	// guests hold until when the guest of a builder VM is not read again.
 	guests   *backoff.Holds[HostKey]
 	absences inventory.Absences
 	images   *keyed.Semaphore[string]
@@ -80,7 +81,7 @@ func NewProvider(deps Deps) *Provider {
 	return &Provider{
 		clients: deps.Clients, inventory: deps.Inventory, clock: deps.Clock, kubeCluster: deps.KubeCluster, recorder: deps.Recorder, settings: deps.Settings,
 		renderBootData: deps.RenderBootData, tasks: vm.NewTasks(deps.Inventory, deps.Settings.TaskTimeout, parallelDestroys, deps.Clock),
-		tracker: newTracker(deps.Clock), sweeps: backoff.NewHolds[inventory.HostName](deps.Clock, failureBackoff), guests: backoff.NewHolds[HostKey](deps.Clock, failureBackoff), images: keyed.NewSemaphore[string](1),
+		tracker: newTracker(deps.Clock), sweeps: newSweeps(deps.Clock), guests: backoff.NewHolds[HostKey](deps.Clock, failureBackoff), images: keyed.NewSemaphore[string](1),
 	}
 }
 

@@ -26,6 +26,9 @@ type Usage struct {
 // takes minutes, in which other ProxmoxTemplates and Claims are created.
 type ListUsage func(ctx context.Context) (Usage, error)
 
+// deletionRetry is how soon a deletion that failed is tried again.
+const deletionRetry = 30 * time.Second
+
 // recheckInterval is how soon a Host with an operation in progress is reconciled again.
 const recheckInterval = 2 * time.Second
 
@@ -79,7 +82,7 @@ func (r *hostReconciler) reconcile(ctx context.Context) (time.Duration, error) {
 		if ctx.Err() != nil {
 			return 0, context.Cause(ctx)
 		}
-		after = r.tracker.recordFailure(r.HostKey, r.clock.Now(), err.Error(), proxmox.IsTransient(err))
+		after = r.tracker.recordFailure(r.HostKey, r.clock.Now(), err.Error())
 	}
 	deleteAfter, err := r.deleteUnneeded(ctx)
 	if err != nil {
@@ -87,7 +90,7 @@ func (r *hostReconciler) reconcile(ctx context.Context) (time.Duration, error) {
 			return 0, context.Cause(ctx)
 		}
 		r.setWarning(err.Error())
-		deleteAfter = transientBackoff.Max
+		deleteAfter = deletionRetry
 	}
 	return soonest(after, deleteAfter), nil
 }
@@ -196,7 +199,7 @@ func (r *hostReconciler) ensureTemplate(ctx context.Context) (time.Duration, err
 // buildMissing builds the Template of the Host, unless it must wait.
 func (r *hostReconciler) buildMissing(ctx context.Context, obs observation) (time.Duration, error) {
 	if r.desired.isUnread() {
-		r.tracker.setWaiting(r.HostKey, "waiting until the Secrets of spec.prepare are read")
+		r.tracker.setStep(r.HostKey, "waiting until the Secrets of spec.prepare are read")
 		return recheckInterval, nil
 	}
 	if builder, ok := obs.findBuilder(r.desired); ok && !builder.Mark.Builder.Failed.IsZero() {

@@ -70,7 +70,7 @@ func (p *Provider) Report(desired Desired, previous []string) Report {
 		parts = append(parts, p.withHost(location, text, s.warning)...)
 	}
 	r.Message = strings.Join(parts, "; ")
-	r.Zones = SelectPerHost(view, desired, owned, previous, settled)
+	r.Zones = SelectPerHost(view, desired, owned, locations, previous, settled)
 	r.Usable = slices.ContainsFunc(r.Zones, func(zone v1alpha1.TemplateZone) bool {
 		snapshot := view.Snapshots[zone.Region]
 		return snapshot == nil || networkProblem(snapshot, zone.Host, desired) == ""

@@ -53,7 +53,7 @@ func CreationTime(config proxmox.VMConfig) int {
 // are the zones in the status. A new generation replaces the old one when it is settled,
 // that is, in progress on no Host: otherwise drifted Nodes could be replaced on Hosts that
 // still have the old generation, and drift again.
-func SelectPerHost(view inventory.View, desired Desired, existing []Existing, previous []string, settled bool) []v1alpha1.TemplateZone {
+func SelectPerHost(view inventory.View, desired Desired, existing []Existing, locations []Location, previous []string, settled bool) []v1alpha1.TemplateZone {
 	listed := map[string]int{}
 	var zones []v1alpha1.TemplateZone
 	for _, entry := range previous {
@@ -67,7 +67,6 @@ func SelectPerHost(view inventory.View, desired Desired, existing []Existing, pr
 			zones = append(zones, zone)
 		}
 	}
-	locations := Locations(view, desired, existing)
 	isAtLocation := func(e Existing) bool {
 		return slices.ContainsFunc(locations, func(l Location) bool { return l.Region == e.Region && l.Host == e.Host })
 	}

@@ -11,8 +11,10 @@ import (
 	"strconv"
 	"time"
 
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/due"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -20,43 +22,33 @@ import (
 // sweepInterval is how often a Host is swept without a request.
 const sweepInterval = 10 * time.Minute
 
-// isSweepDue reports whether a Host is to be swept: a sweep was requested, or the last one is
-// sweepInterval ago and the call budget allows another one. It then stays due until it succeeds or fails.
-func (p *Provider) isSweepDue(host inventory.HostName) bool {
-	_, _, held := p.sweeps.Get(host)
-	p.tracker.mu.Lock()
-	defer p.tracker.mu.Unlock()
-	if p.tracker.swept[host] && !held && p.inventory.TryAcquire(host.Region, inventory.ReadImages) {
-		delete(p.tracker.swept, host)
-	}
-	return !p.tracker.swept[host]
+// newSweeps returns when the Hosts were swept. The value is after which time a grace period ends, 0 if none
+// has begun.
+func newSweeps(c clock.PassiveClock) *due.Cache[inventory.HostName, time.Duration] {
+	policy := due.Policy{Every: sweepInterval, Retry: failureBackoff}
+	return due.New[inventory.HostName, time.Duration](c, func(inventory.HostName) due.Policy { return policy })
 }
 
-// recordSweep records the end of a sweep. The next one is due after the given time, at most
-// sweepInterval, or after the backoff if this one failed.
-func (p *Provider) recordSweep(host inventory.HostName, after time.Duration, err error) {
-	failure := err
-	if errors.Is(err, errStillRunning) {
-		failure = nil
+// isSweepDue reports whether a Host is to be swept: a sweep was requested, a grace period has ended, or the
+// last sweep is sweepInterval ago and the call budget allows another one.
+func (p *Provider) isSweepDue(host inventory.HostName) bool {
+	entry, age, isDue := p.sweeps.Peek(host)
+	switch {
+	case entry.Failures == 0 && entry.Value > 0 && age >= entry.Value:
+		return true
+	case isDue && entry.Known && !entry.Changed:
+		if isDue = p.inventory.TryAcquire(host.Region, inventory.ReadImages); isDue {
+			p.sweeps.Invalidate(host)
+		}
 	}
-	p.tracker.mu.Lock()
-	p.tracker.swept[host] = true
-	p.tracker.sweepFailures[host] = failure
-	p.tracker.mu.Unlock()
-	if err != nil {
-		p.sweeps.Fail(host)
-		return
-	}
-	p.sweeps.Clear(func(h inventory.HostName) bool { return h == host })
-	p.sweeps.Add(host, "", soonest(after, sweepInterval))
+	return isDue
 }
 
 // requestSweep makes a sweep due on every Host.
 func (p *Provider) requestSweep() {
-	p.sweeps.Clear(func(inventory.HostName) bool { return true })
-	p.tracker.mu.Lock()
-	defer p.tracker.mu.Unlock()
-	clear(p.tracker.swept)
+	for _, host := range p.inventory.View().Hosts() {
+		p.sweeps.Invalidate(inventory.HostName{Region: host.Region, Host: host.Name})
+	}
 }
 
 // sweepIfDue sweeps the Host if a sweep is due. Otherwise it returns the error of the last one.
@@ -65,9 +57,27 @@ func (r *hostReconciler) sweepIfDue(ctx context.Context, obs observation) (time.
 	if r.isSweepDue(host) {
 		return r.sweep(ctx, obs)
 	}
-	r.tracker.mu.Lock()
-	defer r.tracker.mu.Unlock()
-	return 0, r.tracker.sweepFailures[host]
+	if entry, _, _ := r.sweeps.Peek(host); !errors.Is(entry.Err, errStillRunning) {
+		return 0, entry.Err
+	}
+	return 0, nil
+}
+
+// sweep deletes what nothing needs on the Host, and returns the remaining time of the grace period.
+func (r *hostReconciler) sweep(ctx context.Context, obs observation) (after time.Duration, err error) {
+	host := inventory.HostName{Region: r.Region, Host: r.Host}
+	_, err = r.sweeps.Read(ctx, host, func(ctx context.Context) (time.Duration, error) {
+		var err error
+		if after, err = r.deleteLeftovers(ctx, obs); ctx.Err() != nil {
+			r.sweeps.Invalidate(host)
+			return 0, nil //nolint:nilerr // it is not the sweep that failed
+		}
+		return after, err
+	})
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return after, err
 }
 
 // leftover is a volume that we created besides the disks of VMs: a downloaded image or the boot drive of a
@@ -79,10 +89,10 @@ type leftover struct {
 	vmid  int
 }
 
-// sweep deletes images that we downloaded and boot drives of builder VMs that nothing needs for the grace
+// deleteLeftovers deletes images that we downloaded and boot drives of builder VMs that nothing needs for the grace
 // period. One that cannot be deleted does not affect the others. It returns the remaining time of the grace
 // period.
-func (r *hostReconciler) sweep(ctx context.Context, obs observation) (after time.Duration, err error) {
+func (r *hostReconciler) deleteLeftovers(ctx context.Context, obs observation) (after time.Duration, err error) {
 	usage, err := r.usage(ctx)
 	if err != nil {
 		return 0, err
@@ -97,20 +107,13 @@ func (r *hostReconciler) sweep(ctx context.Context, obs observation) (after time
 	}
 	for _, l := range found {
 		if ctx.Err() != nil {
-			return 0, context.Cause(ctx) // it stays due
+			return 0, context.Cause(ctx)
 		}
 		left, err := r.deleteLeftover(ctx, l)
 		errs = append(errs, explain(err, obs.location, fmt.Sprintf("deleting %s %s", l.kind, l.volume), l.storage))
 		after = soonest(after, left)
 	}
-	if err = joinErrors(errs...); ctx.Err() == nil {
-		// A volume in its grace period makes the next sweep due when the period ends.
-		r.recordSweep(inventory.HostName{Region: r.Region, Host: r.Host}, after, err)
-	}
-	if err != nil {
-		return 0, err
-	}
-	return after, nil
+	return after, joinErrors(errs...)
 }
 
 // listLeftovers lists our images and boot drives on the active storages of the Host. The error is that of

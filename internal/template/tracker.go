@@ -16,7 +16,6 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/since"
 )
 
@@ -27,7 +26,7 @@ type HostKey struct{ UID, Region, Host string }
 // conditions and decides only when to retry, so it may be lost at any time.
 type hostState struct {
 	generation
-	// step is the step in progress, for example "downloading 43 %".
+	// step is the step in progress, or what the next run waits for, for example "downloading 43 %".
 	step string
 	// failure is the error of the last failed run. It is kept until a run succeeds.
 	failure  string
@@ -40,9 +39,7 @@ type hostState struct {
 	// checksumMismatch is whether a download did not have the expected checksum.
 	checksumMismatch bool
 
-	// waiting is what the Host waits for between two runs, and attempts counts the failed
-	// preparations.
-	waiting  string
+	// attempts counts the failed preparations.
 	attempts int
 	// builder is the VMID of the builder VM that this process started, or whose failure it reported.
 	builder int
@@ -70,10 +67,6 @@ type tracker struct {
 	hosts map[HostKey]*hostState
 	// unneeded is since when a Template (TemplateZone) or a volume (volumeAt) is unneeded.
 	unneeded since.Times[any]
-	// swept are the Hosts that need no sweep until the next one is due, sweepFailures the errors of the
-	// last sweeps.
-	swept         map[inventory.HostName]bool
-	sweepFailures map[inventory.HostName]error
 	// builders are the VMIDs of the builder VMs that this process starts, until the inventory shows
 	// that they were started; 0 while the VM is created.
 	builders    map[HostKey]int
@@ -86,7 +79,7 @@ type Event = event.TypedGenericEvent[uint64]
 func newTracker(c clock.PassiveClock) *tracker {
 	return &tracker{
 		hosts: map[HostKey]*hostState{}, unneeded: since.New[any](c),
-		swept: map[inventory.HostName]bool{}, sweepFailures: map[inventory.HostName]error{}, builders: map[HostKey]int{},
+		builders: map[HostKey]int{},
 	}
 }
 
@@ -128,7 +121,7 @@ func (t *tracker) get(key HostKey) hostState {
 }
 
 func (t *tracker) setStep(key HostKey, step string) {
-	t.update(key, func(s *hostState) { s.step, s.waiting = step, "" })
+	t.update(key, func(s *hostState) { s.step = step })
 }
 
 // failuresFor returns how often the build, the preparation or the deletion of a generation failed.
@@ -146,13 +139,13 @@ func (t *tracker) begin(ctx context.Context, key HostKey, desired Desired) (cont
 	ctx, cancel := context.WithCancelCause(ctx)
 	t.update(key, func(s *hostState) {
 		if s.generation != desired.generation() {
-			s.failure, s.failures, s.attempts, s.retryAt, s.waiting, s.checksumMismatch = "", 0, 0, time.Time{}, "", false
+			s.failure, s.failures, s.attempts, s.retryAt, s.step, s.checksumMismatch = "", 0, 0, time.Time{}, "", false
 		}
 		s.generation, s.cancel = desired.generation(), cancel
 	})
 	return ctx, func() {
 		cancel(nil)
-		t.update(key, func(s *hostState) { s.cancel, s.step = nil, "" })
+		t.update(key, func(s *hostState) { s.cancel = nil })
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if t.builders[key] == 0 {
@@ -161,23 +154,16 @@ func (t *tracker) begin(ctx context.Context, key HostKey, desired Desired) (cont
 	}
 }
 
-// Backoff after a failure.
-var (
-	transientBackoff = backoff.Exponential{Initial: 2 * time.Second, Max: 30 * time.Second}
-	failureBackoff   = backoff.Exponential{Initial: 10 * time.Second, Max: 5 * time.Minute}
-)
+// failureBackoff is the backoff after a failure.
+var failureBackoff = backoff.Exponential{Initial: 2 * time.Second, Max: 5 * time.Minute}
 
 // recordFailure records why a run failed and returns the backoff before the next one.
-func (t *tracker) recordFailure(key HostKey, now time.Time, text string, transient bool) time.Duration {
-	retry := failureBackoff
-	if transient {
-		retry = transientBackoff
-	}
+func (t *tracker) recordFailure(key HostKey, now time.Time, text string) time.Duration {
 	var delay time.Duration
 	t.update(key, func(s *hostState) {
-		delay = retry.Delay(s.failures)
+		delay = failureBackoff.Delay(s.failures)
 		s.failures++
-		s.failure, s.retryAt, s.waiting = text, now.Add(delay), ""
+		s.failure, s.retryAt, s.step = text, now.Add(delay), ""
 	})
 	return delay
 }
@@ -195,7 +181,7 @@ func (t *tracker) recordDeletionFailure(key HostKey, now time.Time) {
 
 func (t *tracker) recordSuccess(key HostKey) {
 	t.update(key, func(s *hostState) {
-		s.failure, s.failures, s.attempts, s.warning, s.waiting, s.missing, s.checksumMismatch = "", 0, 0, "", "", 0, false
+		s.failure, s.failures, s.attempts, s.warning, s.step, s.missing, s.checksumMismatch = "", 0, 0, "", "", 0, false
 	})
 }
 
@@ -258,16 +244,9 @@ func (p *Provider) graceLeft(object any, needed bool) (left time.Duration, unnee
 
 // message describes the state in the condition.
 func (s hostState) message() string {
-	text, step := "", cmp.Or(s.step, s.waiting)
-	switch {
-	case step != "" && s.failure != "":
-		text = fmt.Sprintf("%s, after: %s", step, s.failure)
-	case step != "":
-		text = step
-	case s.failure != "":
-		text = s.failure
-	default:
-		text = "waiting for a build slot"
+	text := cmp.Or(s.step, s.failure, "waiting for a build slot")
+	if s.step != "" && s.failure != "" {
+		text = fmt.Sprintf("%s, after: %s", s.step, s.failure)
 	}
 	if s.missing != 0 {
 		text = fmt.Sprintf("template %d no longer exists and is recreated: %s", s.missing, text)

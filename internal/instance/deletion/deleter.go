@@ -18,7 +18,9 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/due"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -28,7 +30,8 @@ import (
 type Deleter struct {
 	deps   instance.Deps
 	tokens *bootdata.Tokens
-	sweeps storageSweeps
+	// drives is when the boot drives on a storage were listed.
+	drives *due.Cache[storageOf, struct{}]
 	// abandoned are the UIDs of Claims that were finished without their VM.
 	abandoned sync.Map
 	absences  inventory.Absences
@@ -46,7 +49,8 @@ const deletedRetention = 10 * time.Minute
 
 // New returns a Deleter.
 func New(deps instance.Deps, tokens *bootdata.Tokens) *Deleter {
-	return &Deleter{deps: deps, tokens: tokens, clones: lru.New(cachedClones), deleted: cache.NewExpiringWithClock(deps.Clock)}
+	listing := due.Policy{Retry: backoff.Exponential{Initial: time.Minute, Max: time.Hour}}
+	return &Deleter{deps: deps, drives: due.New[storageOf, struct{}](deps.Clock, func(storageOf) due.Policy { return listing }), tokens: tokens, clones: lru.New(cachedClones), deleted: cache.NewExpiringWithClock(deps.Clock)}
 }
 
 // Delete deletes a Claim's VM and all that was created for it. It is idempotent and

@@ -4,13 +4,11 @@
 package deletion
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"regexp"
 	"slices"
-	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -200,9 +198,13 @@ func (d *Deleter) ListBootDrives(ctx context.Context) ([]BootDrive, error) {
 			continue
 		}
 		budget := d.deps.Inventory.TryAcquire(region, inventory.ReadBootDrives)
-		for _, key := range d.sweeps.next(region, isoStorages(snapshot), budget) {
-			drives, err := d.readBootDrives(ctx, client, key)
-			out, errs = append(out, drives...), append(errs, err)
+		for _, key := range d.nextStorages(region, isoStorages(snapshot), budget) {
+			_, err := d.drives.Read(ctx, storageOf{region, key}, func(ctx context.Context) (struct{}, error) {
+				drives, err := d.readBootDrives(ctx, client, key)
+				out = append(out, drives...)
+				return struct{}{}, err
+			})
+			errs = append(errs, err)
 		}
 	}
 	return out, errors.Join(errs...)
@@ -260,37 +262,29 @@ func (d *Deleter) DeleteBootDrive(ctx context.Context, drive BootDrive) error {
 	return d.deps.Tasks.DeleteVolume(ctx, client, drive.Host, drive.Volume)
 }
 
-// storageSweeps chooses which storages to list next.
-type storageSweeps struct {
-	mu    sync.Mutex
-	count int
-	// last is the count at which a storage was listed.
-	last map[string]map[inventory.StorageKey]int
+// nextStorages returns the storages to list: those of a region that were never listed, or if there is budget
+// for a request, the one that was not listed for the longest time.
+func (d *Deleter) nextStorages(region string, keys []inventory.StorageKey, budget bool) (next []inventory.StorageKey) {
+	var oldest []inventory.StorageKey
+	var oldestAge time.Duration
+	for _, key := range keys {
+		entry, age, isDue := d.drives.Peek(storageOf{region, key})
+		if !entry.Known && isDue {
+			next = append(next, key)
+		} else if age >= oldestAge {
+			oldest, oldestAge = []inventory.StorageKey{key}, age
+		}
+	}
+	if len(next) == 0 && budget {
+		return oldest
+	}
+	return next
 }
 
-// next returns the storages to list: all of a region the first time, then the one that
-// was not listed for the longest time, if there is budget for a request.
-func (s *storageSweeps) next(region string, keys []inventory.StorageKey, budget bool) []inventory.StorageKey {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	last, listed := s.last[region]
-	if !listed {
-		last = map[inventory.StorageKey]int{}
-		if s.last == nil {
-			s.last = map[string]map[inventory.StorageKey]int{}
-		}
-		s.last[region] = last
-	} else {
-		if !budget || len(keys) == 0 {
-			return nil
-		}
-		keys = []inventory.StorageKey{slices.MinFunc(keys, func(a, b inventory.StorageKey) int { return cmp.Compare(last[a], last[b]) })}
-	}
-	for _, key := range keys {
-		s.count++
-		last[key] = s.count
-	}
-	return keys
+// storageOf is a storage of a Host of a region.
+type storageOf struct {
+	region string
+	inventory.StorageKey
 }
 
 // isoStorages returns the storages for boot drives: local ones of each online Host,
