@@ -267,21 +267,21 @@ func (e *explain) describeClass(class *v1alpha1.ProxmoxNodeClass) {
 
 // unusableHosts returns one line for each reason, in the order of the zones.
 func unusableHosts(zones []v1alpha1.UnusableZone) []string {
-	hosts := map[string][]string{}
-	var reasons []string
-	for _, zone := range zones {
-		if hosts[zone.Reason] == nil {
-			reasons = append(reasons, zone.Reason)
-		}
-		hosts[zone.Reason] = append(hosts[zone.Reason], zone.Zone)
-	}
 	var lines []string
-	for _, reason := range reasons {
+	for _, same := range group(zones, func(zone v1alpha1.UnusableZone) string { return zone.Reason }) {
 		verb := "is"
-		if len(hosts[reason]) > 1 {
+		if len(same) > 1 {
 			verb = "are"
 		}
-		lines = append(lines, fmt.Sprintf("%s %s not usable: %s", strings.Join(hosts[reason], ", "), verb, reason))
+		lines = append(lines, fmt.Sprintf("%s %s not usable: %s", zoneNames(same), verb, same[0].Reason))
 	}
 	return lines
+}
+
+func zoneNames(zones []v1alpha1.UnusableZone) string {
+	var names []string
+	for _, zone := range zones {
+		names = append(names, zone.Zone)
+	}
+	return strings.Join(names, ", ")
 }

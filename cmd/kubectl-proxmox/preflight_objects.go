@@ -177,7 +177,7 @@ func (p *preflight) template(t *v1alpha1.ProxmoxTemplate, locations []template.L
 	if known := p.view.inventory.Regions(); t.Spec.Region != "" && !slices.Contains(known, t.Spec.Region) {
 		p.fail("%s", template.UnknownRegion(t.Spec.Region, known))
 	}
-	problems := &hostProblems{}
+	var problems []v1alpha1.UnusableZone
 	for _, location := range locations {
 		zone := location.Region + "/" + location.Host
 		p.required[location.Region] = append(p.required[location.Region], location.Required...)
@@ -185,7 +185,7 @@ func (p *preflight) template(t *v1alpha1.ProxmoxTemplate, locations []template.L
 		for _, problem := range []string{location.Problem, location.SpecProblem, location.NetworkProblem} {
 			if problem != "" && p.isOnline(location) {
 				found = true
-				problems.add(zone, problem)
+				problems = append(problems, v1alpha1.UnusableZone{Zone: zone, Reason: problem})
 			}
 		}
 		switch {
@@ -198,8 +198,8 @@ func (p *preflight) template(t *v1alpha1.ProxmoxTemplate, locations []template.L
 			p.ok("host %s: storage %s for the image, storage %s for the template", zone, location.Images, location.Storage)
 		}
 	}
-	for _, problem := range problems.list() {
-		p.fail("%s", problem)
+	for _, same := range group(problems, func(zone v1alpha1.UnusableZone) string { return zone.Reason }) {
+		p.fail("%s: %s", zoneNames(same), same[0].Reason)
 	}
 }
 
@@ -311,28 +311,4 @@ func (p *preflight) requiredIn(snapshot *inventory.Snapshot, pool string) []priv
 		required = append(required, privileges.ForAnyNodeClass(vm)...)
 	}
 	return required
-}
-
-// hostProblems groups the problems of hosts by message, in the order of insertion.
-type hostProblems struct {
-	messages []string
-	hosts    map[string][]string
-}
-
-func (h *hostProblems) add(host, message string) {
-	if h.hosts == nil {
-		h.hosts = map[string][]string{}
-	}
-	if h.hosts[message] == nil {
-		h.messages = append(h.messages, message)
-	}
-	h.hosts[message] = append(h.hosts[message], host)
-}
-
-func (h *hostProblems) list() []string {
-	var out []string
-	for _, message := range h.messages {
-		out = append(out, strings.Join(h.hosts[message], ", ")+": "+message)
-	}
-	return out
 }
