@@ -4,6 +4,7 @@
 package bootdata
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -50,7 +51,6 @@ const (
 	tokenKeyUsage     = "usage-bootstrap-authentication"
 	tokenKeyGroups    = "auth-extra-groups"
 	tokenKeyNote      = "description"
-	tokenAlphabet     = "abcdefghijklmnopqrstuvwxyz0123456789"
 	tokenIDLength     = 6
 	tokenSecretLength = 16
 	// tokenCandidates is how many IDs are tried. One in two billion collides.
@@ -100,11 +100,8 @@ func (t *Tokens) Issue(ctx context.Context, claim Claim) (Token, error) {
 		return Token{}, fmt.Errorf("issuing a join token: NodeClaim %q has no UID", claim.Name)
 	}
 	for attempt := range tokenCandidates {
-		secret, err := t.newSecret(claim, attempt)
-		if err != nil {
-			return Token{}, err
-		}
-		err = t.Client.Create(ctx, secret)
+		secret := t.newSecret(claim, attempt)
+		err := t.Client.Create(ctx, secret)
 		if apierrors.IsAlreadyExists(err) {
 			secret, err = t.patch(ctx, claim.UID, attempt, patchOperation{"add", "/data/" + tokenKeyExpires, t.expiration()})
 		}
@@ -170,16 +167,20 @@ func (t *Tokens) patch(ctx context.Context, claimUID types.UID, attempt int, cha
 // ListOwned returns the tokens of all Claims, without their secrets. The controller must
 // not list Secrets; this is for administrators.
 func (t *Tokens) ListOwned(ctx context.Context) ([]Token, error) {
-	owned, err := t.listSecrets(ctx)
-	if err != nil {
+	list := &corev1.SecretList{}
+	if err := t.Client.List(ctx, list, client.InNamespace(TokenNamespace), client.MatchingLabels{TokenLabel: "true"}); err != nil {
 		return nil, fmt.Errorf("listing join tokens: %w", err)
 	}
-	tokens := make([]Token, 0, len(owned))
-	for i := range owned {
-		token, err := parseToken(&owned[i])
+	tokens := make([]Token, 0, len(list.Items))
+	for i := range list.Items {
+		secret := &list.Items[i]
+		if !isOwned(secret) { // users may copy a Secret with its labels
+			continue
+		}
+		token, err := parseToken(secret)
 		if err != nil {
 			// A user made it invalid. It is still ours and must be garbage collected.
-			token = Token{ID: strings.TrimPrefix(owned[i].Name, tokenNamePrefix), Claim: claimOf(&owned[i])}
+			token = Token{ID: strings.TrimPrefix(secret.Name, tokenNamePrefix), Claim: claimOf(secret)}
 		}
 		token.Secret = ""
 		tokens = append(tokens, token)
@@ -187,11 +188,7 @@ func (t *Tokens) ListOwned(ctx context.Context) ([]Token, error) {
 	return tokens, nil
 }
 
-func (t *Tokens) newSecret(claim Claim, attempt int) (*corev1.Secret, error) {
-	random, err := randomSecret()
-	if err != nil {
-		return nil, fmt.Errorf("generating a join token: %w", err)
-	}
+func (t *Tokens) newSecret(claim Claim, attempt int) *corev1.Secret {
 	id := tokenID(claim.UID, attempt)
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
@@ -204,29 +201,13 @@ func (t *Tokens) newSecret(claim Claim, attempt int) (*corev1.Secret, error) {
 		Type: corev1.SecretTypeBootstrapToken,
 		Data: map[string][]byte{
 			tokenKeyID:      []byte(id),
-			tokenKeySecret:  []byte(random),
+			tokenKeySecret:  []byte(strings.ToLower(rand.Text())[:tokenSecretLength]),
 			tokenKeyExpires: t.expiration(),
 			tokenKeyUsage:   []byte("true"),
 			tokenKeyGroups:  []byte(TokenGroup),
 			tokenKeyNote:    []byte("Join token of NodeClaim " + claim.Name + ", issued by karpenter-provider-proxmox"),
 		},
-	}, nil
-}
-
-// listSecrets returns the Secrets that are ours. Labels alone are not
-// sufficient, because users may copy a Secret with its labels.
-func (t *Tokens) listSecrets(ctx context.Context) ([]corev1.Secret, error) {
-	list := &corev1.SecretList{}
-	if err := t.Client.List(ctx, list, client.InNamespace(TokenNamespace), client.MatchingLabels{TokenLabel: "true"}); err != nil {
-		return nil, err
 	}
-	owned := list.Items[:0]
-	for _, secret := range list.Items {
-		if isOwned(&secret) {
-			owned = append(owned, secret)
-		}
-	}
-	return owned, nil
 }
 
 func isOwned(s *corev1.Secret) bool {
@@ -259,42 +240,14 @@ func parseToken(s *corev1.Secret) (Token, error) {
 // per Claim.
 func tokenID(claimUID types.UID, attempt int) string {
 	sum := sha256.Sum256([]byte("karpenter-provider-proxmox/" + string(claimUID) + "/" + strconv.Itoa(attempt)))
-	n, base := new(big.Int).SetBytes(sum[:]), big.NewInt(int64(len(tokenAlphabet)))
-	id := make([]byte, tokenIDLength)
-	for i := range id {
-		digit := new(big.Int)
-		n.DivMod(n, base, digit)
-		id[i] = tokenAlphabet[digit.Int64()]
-	}
-	return string(id)
-}
-
-func randomSecret() (string, error) {
-	out := make([]byte, tokenSecretLength)
-	for i := range out {
-		n, err := rand.Int(rand.Reader, big.NewInt(int64(len(tokenAlphabet))))
-		if err != nil {
-			return "", err
-		}
-		out[i] = tokenAlphabet[n.Int64()]
-	}
-	return string(out), nil
+	digits := new(big.Int).SetBytes(sum[:]).Text(36)
+	return digits[len(digits)-tokenIDLength:]
 }
 
 func (t *Tokens) expiration() []byte {
-	return []byte(t.now().Add(t.ttl()).UTC().Format(time.RFC3339))
-}
-
-func (t *Tokens) ttl() time.Duration {
-	if t.TTL > 0 {
-		return t.TTL
-	}
-	return DefaultTokenTTL
-}
-
-func (t *Tokens) now() time.Time {
+	var clk clock.PassiveClock = clock.RealClock{}
 	if t.Clock != nil {
-		return t.Clock.Now()
+		clk = t.Clock
 	}
-	return time.Now()
+	return []byte(clk.Now().Add(cmp.Or(t.TTL, DefaultTokenTTL)).UTC().Format(time.RFC3339))
 }
