@@ -84,9 +84,6 @@ func (m *metrics) observePoll(region string, took time.Duration, err error) {
 	}
 }
 
-// settingsReloadFailed counts a rejected host settings file.
-func (m *metrics) settingsReloadFailed() { m.settingsErrors.Inc() }
-
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.age, m.quorum, m.usable, m.online, m.cpus, m.memory, m.watts, m.cost} {

@@ -38,8 +38,12 @@ func TestStopOnChange(t *testing.T) {
 			}
 			replace("cloud.yaml", oneCluster)
 			replace("types.json", oneType)
-			settings, err := operator.Load([]string{"--cloud-config", filepath.Join(dir, "cloud.yaml"), "--instance-types-file", filepath.Join(dir, "types.json")})
-			g.Expect(err).NotTo(HaveOccurred())
+			load := func() operator.Settings {
+				settings, err := operator.Load([]string{"--cloud-config", filepath.Join(dir, "cloud.yaml"), "--instance-types-file", filepath.Join(dir, "types.json")})
+				g.Expect(err).NotTo(HaveOccurred())
+				return settings
+			}
+			settings, other := load(), load()
 			stopped := func(ctx context.Context) bool {
 				time.Sleep(time.Minute)
 				synctest.Wait()
@@ -53,7 +57,7 @@ func TestStopOnChange(t *testing.T) {
 			g.Expect(stopped(ctx)).To(BeFalse(), "a deleted file must not stop the controller")
 			replace(c.file, c.good)
 			g.Expect(stopped(ctx)).To(BeTrue())
-			g.Expect(stopped(operator.StopOnChange(t.Context(), settings, time.Minute))).To(BeTrue(), "the file changed since it was loaded")
+			g.Expect(stopped(operator.StopOnChange(t.Context(), other, time.Minute))).To(BeTrue(), "the file changed since it was loaded")
 		})
 	}
 }

@@ -9,8 +9,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync"
-	"time"
+	"sync/atomic"
 
 	"github.com/go-logr/logr"
 )
@@ -47,11 +46,7 @@ func (Secret) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 type source struct {
 	inline string
 	path   string
-
-	mu    sync.Mutex
-	value string
-	mtime time.Time
-	size  int64
+	last   atomic.Pointer[string]
 }
 
 // read returns the inline text or the current content of the file.
@@ -59,37 +54,21 @@ func (s *source) read() (string, error) {
 	if s.path == "" {
 		return s.inline, nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	info, err := os.Stat(s.path)
-	if err == nil && s.value != "" && info.ModTime().Equal(s.mtime) && info.Size() == s.size {
-		return s.value, nil
-	}
-	var content []byte
-	if err == nil {
-		content, err = os.ReadFile(s.path)
-	}
+	content, err := os.ReadFile(s.path)
 	value := strings.TrimSpace(string(content))
 	if err == nil && value == "" {
 		err = fmt.Errorf("%s is empty", s.path)
 	}
-	if err != nil {
-		// The file may be missing during a rotation: use the old text until Proxmox
-		// refuses it.
-		if s.value != "" {
-			return s.value, nil
-		}
-		return "", err
+	if err == nil {
+		s.last.Store(&value)
+		return value, nil
 	}
-	s.value, s.mtime, s.size = value, info.ModTime(), info.Size()
-	return s.value, nil
-}
-
-// invalidate makes the next read ignore the file's modification time.
-func (s *source) invalidate() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mtime = time.Time{}
+	// The file may be missing during a rotation: use the old text until Proxmox
+	// refuses it.
+	if last := s.last.Load(); last != nil {
+		return *last, nil
+	}
+	return "", err
 }
 
 // token authorizes with an API token.
@@ -128,8 +107,6 @@ func (t *token) read() (string, error) {
 }
 
 func (t *token) renew(_ context.Context, refused credential) bool {
-	t.id.invalidate()
-	t.secret.invalidate()
 	value, err := t.read()
 	if err != nil || value == refused.value {
 		return false

@@ -22,18 +22,14 @@ func TestTokenFileChanged(t *testing.T) {
 	simulated(t, func(t *testing.T, g *WithT) {
 		host := newFakeHost(t, always(data(version)))
 		secret := filepath.Join(t.TempDir(), "secret")
-		write := func(text string, age time.Duration) {
-			g.Expect(os.WriteFile(secret, []byte(text+"\n"), 0o600)).To(Succeed())
-			then := time.Now().Add(-age)
-			g.Expect(os.Chtimes(secret, then, then)).To(Succeed())
-		}
-		write("old", time.Hour)
+		write := func(text string) { g.Expect(os.WriteFile(secret, []byte(text+"\n"), 0o600)).To(Succeed()) }
+		write("old")
 		cfg := config(host)
 		cfg.TokenSecret, cfg.TokenSecretFile = "", secret
 		c := newClient(t, cfg, proxmox.Options{})
 
 		g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred())
-		write("new", time.Minute)
+		write("new")
 		g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred())
 		// The file is missing while the kubelet replaces a mounted Secret.
 		g.Expect(os.Remove(secret)).To(Succeed())
@@ -49,27 +45,27 @@ func TestTokenFileChanged(t *testing.T) {
 	})
 }
 
-// A refused token is reloaded even if the file's modification time did not change.
+// A request whose token was replaced meanwhile is sent again.
 func TestTokenRefused(t *testing.T) {
 	simulated(t, func(t *testing.T, g *WithT) {
-		host := newFakeHost(t, func(r request) reply {
-			if !strings.HasSuffix(r.header.Get("Authorization"), "=new") {
-				return reply{status: 401, reason: "Authentication failed!"}
-			}
-			return data(`"` + testUPID + `"`)
-		})
 		secret := filepath.Join(t.TempDir(), "secret")
-		then := time.Now().Add(-time.Hour)
-		write := func(text string) {
-			g.Expect(os.WriteFile(secret, []byte(text), 0o600)).To(Succeed())
-			g.Expect(os.Chtimes(secret, then, then)).To(Succeed())
-		}
+		write := func(text string) { g.Expect(os.WriteFile(secret, []byte(text), 0o600)).To(Succeed()) }
+		rotate := false
+		host := newFakeHost(t, func(r request) reply {
+			if strings.HasSuffix(r.header.Get("Authorization"), "=new") {
+				return data(`"` + testUPID + `"`)
+			}
+			if rotate {
+				write("new")
+			}
+			return reply{status: 401, reason: "Authentication failed!"}
+		})
 		write("old")
 		cfg := config(host)
 		cfg.TokenSecret, cfg.TokenSecretFile = "", secret
 		c := newClient(t, cfg, proxmox.Options{})
 		g.Expect(c.UploadISO(t.Context(), "pve1", "local", "a.iso", []byte("iso"))).Error().To(MatchError(proxmox.ErrUnauthorized))
-		write("new")
+		rotate = true
 		g.Expect(c.UploadISO(t.Context(), "pve1", "local", "a.iso", []byte("iso"))).Error().NotTo(HaveOccurred())
 		seen := host.requests()
 		g.Expect(seen).To(HaveLen(3))

@@ -6,7 +6,7 @@ package proxmox
 import (
 	"net/http"
 	"strings"
-	"sync"
+	"sync/atomic"
 )
 
 // newConnections returns the connections to a Cluster. They use the current content
@@ -16,7 +16,15 @@ func newConnections(cfg ClusterConfig, opts Options) (http.RoundTripper, error) 
 	if err != nil || cfg.CAFile == "" {
 		return connections, err
 	}
-	return &reloadingCA{cfg: cfg, opts: opts, file: source{path: cfg.CAFile}, pem: strings.TrimSpace(cfg.CA), current: connections}, nil
+	r := &reloadingCA{cfg: cfg, opts: opts, file: source{path: cfg.CAFile}}
+	r.current.Store(&trustedConnections{strings.TrimSpace(cfg.CA), connections})
+	return r, nil
+}
+
+// trustedConnections are connections that trust a CA.
+type trustedConnections struct {
+	pem string
+	*http.Transport
 }
 
 // reloadingCA replaces the connections when the CA file changes: crypto/tls reads its
@@ -26,9 +34,7 @@ type reloadingCA struct {
 	opts Options
 	file source
 
-	mu      sync.Mutex
-	pem     string
-	current *http.Transport
+	current atomic.Pointer[trustedConnections]
 }
 
 // RoundTrip sends the request over a connection that trusts the current CA.
@@ -38,20 +44,21 @@ func (r *reloadingCA) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func (r *reloadingCA) connections() *http.Transport {
 	pem, err := r.file.read()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err != nil || pem == r.pem {
-		return r.current
+	current := r.current.Load()
+	if err != nil || pem == current.pem {
+		return current.Transport
 	}
 	cfg := r.cfg
 	cfg.CA = pem
 	renewed, err := newHTTPTransport(cfg, r.opts)
 	if err != nil {
 		// The file may be incomplete: use the old CA until it is valid.
-		return r.current
+		return current.Transport
 	}
-	r.current.CloseIdleConnections()
-	r.pem, r.current = pem, renewed
+	if !r.current.CompareAndSwap(current, &trustedConnections{pem, renewed}) {
+		return r.current.Load().Transport // of another request
+	}
+	current.CloseIdleConnections()
 	r.opts.Log.Info("CA file changed", "region", r.cfg.Region, "file", r.cfg.CAFile)
-	return r.current
+	return renewed
 }

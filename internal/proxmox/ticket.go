@@ -143,7 +143,6 @@ func (t *ticket) store(s session, obtained time.Time) {
 }
 
 func (t *ticket) logIn(ctx context.Context) (session, error) {
-	t.password.invalidate()
 	password, err := t.password.read()
 	if err != nil {
 		return session{}, &failure{kind: ErrUnauthorized, cause: fmt.Errorf("reading the password: %w", err)}

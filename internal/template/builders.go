@@ -193,6 +193,3 @@ func (p *Provider) isBuilding(view inventory.View, desired Desired, owned []Exis
 		return !ready && l.Blocker() == "" && (s.failure == "" || s.hash != desired.Hash)
 	})
 }
-
-// Now returns the time of the Provider's clock.
-func (p *Provider) Now() time.Time { return p.clock.Now() }

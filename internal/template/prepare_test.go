@@ -151,7 +151,7 @@ func TestRefreshDue(t *testing.T) {
 		e.Expect(isDue()).To(BeTrue())
 
 		e.object = e.object.DeepCopy()
-		e.object.Status.Preparation.RefreshedAt = new(metav1.NewTime(p.Now()))
+		e.object.Status.Preparation.RefreshedAt = new(metav1.NewTime(p.Clock().Now()))
 		e.Expect(isDue()).To(BeFalse(), "it has started")
 		zone := p.build()
 		e.Expect(zone.VMID).NotTo(Equal(old.VMID))

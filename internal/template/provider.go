@@ -127,6 +127,9 @@ func waitError(ctx context.Context, err error) error {
 	return err
 }
 
+// Clock returns the clock of the Provider.
+func (p *Provider) Clock() clock.PassiveClock { return p.clock }
+
 // sleep waits for d on the Provider's clock. It fails when the context ends.
 func (p *Provider) sleep(ctx context.Context, d time.Duration) error {
 	select {

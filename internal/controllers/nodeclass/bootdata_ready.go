@@ -5,20 +5,16 @@ package nodeclass
 
 import (
 	"context"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
-// bootDataCheck is the last check of a NodeClass's boot data.
-type bootDataCheck struct {
+// classSpec identifies the spec of a NodeClass.
+type classSpec struct {
 	uid        types.UID
 	generation int64
-	at         time.Time
-	hash       string
-	err        error
 }
 
 // setBootDataReady sets InstanceMetadataOptionsReady. It renders the boot data templates
@@ -35,30 +31,17 @@ func (c *Checker) setBootDataReady(ctx context.Context, class *v1alpha1.ProxmoxN
 	if c.deps.Boot.Reader == nil {
 		return
 	}
-	hash, err := c.checkBootData(ctx, class)
+	// The inventory changes often, Secrets rarely.
+	hash, err := c.bootData.Get(ctx, class.Name, classSpec{class.UID, class.Generation}, func(ctx context.Context) (string, error) {
+		if err := c.deps.Boot.Check(ctx, c.inventory.View(), class); err != nil {
+			return "", err
+		}
+		return c.deps.Boot.Hash(ctx, class)
+	})
 	if err != nil {
 		conditions.SetFalse(v1alpha1.ConditionInstanceMetadataOptionsReady, v1alpha1.ReasonMetadataOptionsNotFound, err.Error())
 		return
 	}
 	conditions.SetTrue(v1alpha1.ConditionInstanceMetadataOptionsReady)
 	class.Status.BootDataHash = hash
-}
-
-// checkBootData checks the boot data and returns its hash, unless that succeeded recently for the same
-// generation: the inventory changes often, Secrets rarely.
-func (c *Checker) checkBootData(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (hash string, err error) {
-	c.mu.Lock()
-	last, ok := c.bootData[class.Name]
-	c.mu.Unlock()
-	now := c.deps.Clock.Now()
-	if ok && last.uid == class.UID && last.generation == class.Generation && last.err == nil && now.Sub(last.at) < recheckInterval/2 {
-		return last.hash, nil
-	}
-	if err = c.deps.Boot.Check(ctx, c.inventory.View(), class); err == nil {
-		hash, err = c.deps.Boot.Hash(ctx, class)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.bootData[class.Name] = bootDataCheck{uid: class.UID, generation: class.Generation, at: now, hash: hash, err: err}
-	return hash, err
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/lifecycle"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/due"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/launch"
@@ -26,8 +27,10 @@ type Checker struct {
 	inventory *inventory.Inventory
 	deps      Deps
 
-	mu       sync.Mutex
-	bootData map[string]bootDataCheck // by name of the class
+	// bootData are the hashes of valid boot data by name of the class.
+	bootData *due.Cache[string, string]
+
+	mu sync.Mutex
 	// lacking are the privileges that were missing at the last check, by name of the class.
 	lacking map[string][]lackedPrivilege
 }
@@ -45,7 +48,10 @@ type Deps struct {
 
 // NewChecker returns a Checker. The reader returns the template objects of NodeClasses.
 func NewChecker(reader client.Reader, deps Deps) *Checker {
-	return &Checker{reader: reader, inventory: deps.Inventory, deps: deps, bootData: map[string]bootDataCheck{}, lacking: map[string][]lackedPrivilege{}}
+	return &Checker{
+		reader: reader, inventory: deps.Inventory, deps: deps, lacking: map[string][]lackedPrivilege{},
+		bootData: due.New[string, string](deps.Clock, func(string) due.Policy { return due.Policy{Every: recheckInterval / 2} }),
+	}
 }
 
 // Check sets the status of a NodeClass. It returns an error if an object cannot be read.

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,6 +25,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/lifecycle"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/due"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
 
@@ -33,13 +35,18 @@ const recheckInterval = 20 * time.Second
 // Controller reconciles ProxmoxTemplates.
 type Controller struct {
 	lifecycle.Reconciler[*v1alpha1.ProxmoxTemplate]
-	templates    *template.Provider
-	preparations *preparations
+	templates *template.Provider
+	check     CheckPreparation
+	// preparations are the hashes of valid boot data.
+	preparations *due.Cache[types.UID, string]
 }
 
 // NewController returns a Controller.
 func NewController(kube client.Client, templates *template.Provider, recorder events.Recorder, check CheckPreparation) *Controller {
-	c := &Controller{templates: templates, preparations: newPreparations(check)}
+	c := &Controller{
+		templates: templates, check: check,
+		preparations: due.New[types.UID, string](templates.Clock(), func(types.UID) due.Policy { return due.Policy{Every: bootDataInterval} }),
+	}
 	c.Reconciler = lifecycle.Reconciler[*v1alpha1.ProxmoxTemplate]{
 		Kube: kube, Recorder: recorder, Kind: "template", Cleanup: c.cleanup, SetStatus: c.setStatus,
 		Users: func(ctx context.Context, t *v1alpha1.ProxmoxTemplate) ([]string, error) {

@@ -6,12 +6,14 @@ package boot
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"k8s.io/client-go/discovery"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/due"
 )
 
 // Version returns the version of the API server, for example v1.36.3.
@@ -28,34 +30,20 @@ const versionTTL = time.Minute
 // fail, and again when the cached one is older than a minute. If that fails, the last one
 // is returned.
 func NewServerVersion(server discovery.ServerVersionInterface, clock clock.PassiveClock) (Version, error) {
-	info, err := server.ServerVersion()
-	if err != nil {
-		return nil, fmt.Errorf("reading the API server's version: %w", err)
-	}
-	var mu sync.Mutex
-	version, read := info.GitVersion, clock.Now()
-	return func(ctx context.Context) string {
-		mu.Lock()
-		last, expired := version, clock.Since(read) >= versionTTL
-		if expired {
-			read = clock.Now()
-		}
-		mu.Unlock()
-		if !expired {
-			return last
-		}
-		// Without the lock: other launches use the last version meanwhile.
+	cache := due.New[string, string](clock, func(string) due.Policy {
+		return due.Policy{Every: versionTTL, Retry: backoff.Exponential{Initial: versionTTL, Max: versionTTL}}
+	})
+	read := func(ctx context.Context) (string, error) {
 		info, err := server.ServerVersion()
 		if err != nil {
-			log.FromContext(ctx).Error(err, "reading the API server's version failed, using the last one", "version", last)
-			return last
+			log.FromContext(ctx).Error(err, "reading the API server's version failed")
+			return "", fmt.Errorf("reading the API server's version: %w", err)
 		}
-		if info.GitVersion != last {
-			log.FromContext(ctx).Info("the API server's version changed", "version", info.GitVersion, "previous", last)
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		version = info.GitVersion
+		return info.GitVersion, nil
+	}
+	_, err := cache.Get(context.Background(), "", nil, read)
+	return func(ctx context.Context) string {
+		version, _ := cache.Get(ctx, "", nil, read)
 		return version
-	}, nil
+	}, err
 }

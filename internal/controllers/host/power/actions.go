@@ -247,9 +247,10 @@ func (c *Controller) wake(ctx context.Context, name inventory.HostName, reason s
 // shutDown shuts a Host down. The record comes first: from then on no VM is launched on the Host.
 // Then everything is read again, so nothing that began before the record is missed.
 func (c *Controller) shutDown(ctx context.Context, view inventory.View, name inventory.HostName) error {
+	facts, _, _ := c.facts.Peek(name.Region)
 	record := inventory.Sleep{
 		State: inventory.ShuttingDown, KubeCluster: c.deps.KubeCluster, Since: c.deps.Clock.Now(), Known: view.Snapshots[name.Region].KnownHost(name.Host),
-		Address: c.facts[name.Region].Addresses[name.Host],
+		Address: facts.Value.Addresses[name.Host],
 	}
 	if err := c.put(ctx, name, &record); err != nil {
 		return err
@@ -276,7 +277,7 @@ func (c *Controller) decideAgain(ctx context.Context, name inventory.HostName) (
 		return power.Decision{}, err
 	}
 	view := c.deps.Inventory.View()
-	delete(c.facts, name.Region)
+	c.facts.Invalidate(name.Region)
 	for _, decision := range power.Decide(c.newRegion(ctx, view, name.Region, name.Host)) {
 		if decision.Host == name.Host {
 			return decision, nil

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/karpenter/pkg/events"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/due"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -56,7 +57,7 @@ type Deps struct {
 type Controller struct {
 	deps    Deps
 	actions *prometheus.CounterVec
-	facts   map[string]regionFacts // by region
+	facts   *due.Cache[string, power.Facts] // by region
 	// loaded: the records were read.
 	loaded bool
 	// retryAt is until when a Host is not shut down after a failure.
@@ -72,13 +73,6 @@ type Controller struct {
 	records map[inventory.HostName]inventory.Sleep
 }
 
-// regionFacts are Facts, when they were read, and the Hosts that they were read for.
-type regionFacts struct {
-	power.Facts
-	read  time.Time
-	hosts []string
-}
-
 // report is the last decision about a Host.
 type report struct {
 	power.Decision
@@ -90,9 +84,10 @@ type report struct {
 // NewController returns a Controller. It panics if its metrics are already registered.
 func NewController(deps Deps) *Controller {
 	c := &Controller{
-		deps: deps, actions: newActionMetric(), facts: map[string]regionFacts{}, retryAt: map[inventory.HostName]time.Time{},
+		deps: deps, actions: newActionMetric(), retryAt: map[inventory.HostName]time.Time{},
 		idleSince: map[inventory.HostName]time.Time{}, reports: map[inventory.HostName]report{},
 	}
+	c.facts = due.New[string, power.Facts](deps.Clock, func(region string) due.Policy { return due.Policy{Every: c.factsInterval(region)} })
 	deps.Registerer.MustRegister(c, c.actions)
 	return c
 }
@@ -201,19 +196,18 @@ func (c *Controller) factsInterval(region string) time.Duration {
 // readFacts returns the Facts of a region. It reads them again when they are too old, and when
 // Hosts were enrolled or came online.
 func (c *Controller) readFacts(ctx context.Context, view inventory.View, region string) power.Facts {
-	facts, now, hosts := c.facts[region], c.deps.Clock.Now(), power.EnrolledHosts(view, region)
-	if facts.read.IsZero() || now.Sub(facts.read) >= c.factsInterval(region) || !slices.Equal(facts.hosts, hosts) {
+	hosts := power.EnrolledHosts(view, region)
+	facts, _ := c.facts.Get(ctx, region, strings.Join(hosts, ","), func(ctx context.Context) (power.Facts, error) {
 		ctx, cancel := context.WithTimeout(ctx, factsTimeout)
 		defer cancel()
-		facts = regionFacts{power.ReadFacts(ctx, c.deps.Clients[region], view.Snapshots[region].Version, hosts), now, hosts}
-		c.facts[region] = facts
-	}
+		return power.ReadFacts(ctx, c.deps.Clients[region], view.Snapshots[region].Version, hosts), nil
+	})
 	for name, record := range c.records {
 		if name.Region == region && facts.Addresses != nil && record.Address != "" {
 			facts.Addresses[name.Host] = record.Address
 		}
 	}
-	return facts.Facts
+	return facts
 }
 
 // logChanges logs the Hosts whose decision has another action, or other types of reasons.
