@@ -60,27 +60,21 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 			c.enqueueAllHosts(e.ObjectNew, q)
 		},
 	}
-	classes := handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) []Request {
-		if class.Spec.InstanceTemplateRef.Kind != v1alpha1.ProxmoxTemplateKind {
-			return nil
-		}
-		return c.pendingRequests(ctx, class.Spec.InstanceTemplateRef.Name)
-	})
+	classes := handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, _ *v1alpha1.ProxmoxNodeClass) []Request { return c.pendingRequests(ctx) })
 	claims := handler.TypedFuncs[*karpv1.NodeClaim, Request]{
 		// An old Template can be deleted after its last clone.
 		DeleteFunc: func(ctx context.Context, _ event.TypedDeleteEvent[*karpv1.NodeClaim], q queue) {
-			add(q, c.pendingRequests(ctx, ""))
+			add(q, c.pendingRequests(ctx))
 		},
 	}
 	views := handler.TypedFuncs[uint64, Request]{
 		GenericFunc: func(ctx context.Context, _ event.TypedGenericEvent[uint64], q queue) {
-			add(q, c.pendingRequests(ctx, ""))
+			add(q, c.pendingRequests(ctx))
 		},
 	}
 	return builder.TypedControllerManagedBy[Request](m).
 		Named("template.build.proxmox").
-		WatchesRawSource(source.TypedKind(m.GetCache(), &v1alpha1.ProxmoxTemplate{}, changed, predicate.Or(
-			predicate.TypedGenerationChangedPredicate[*v1alpha1.ProxmoxTemplate]{}, finalizersChanged{}, hashChanged{}))).
+		WatchesRawSource(source.TypedKind(m.GetCache(), &v1alpha1.ProxmoxTemplate{}, changed, predicate.TypedFuncs[*v1alpha1.ProxmoxTemplate]{UpdateFunc: isRelevant})).
 		WatchesRawSource(source.TypedKind(m.GetCache(), &v1alpha1.ProxmoxNodeClass{}, classes)).
 		WatchesRawSource(source.TypedKind(m.GetCache(), &karpv1.NodeClaim{}, claims)).
 		WatchesRawSource(source.TypedChannel(c.templates.Inventory().Subscribe(ctx), views)).
@@ -88,25 +82,11 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 		Complete(c)
 }
 
-// finalizersChanged matches the update that adds the finalizer: building starts then.
-type finalizersChanged struct {
-	predicate.TypedFuncs[*v1alpha1.ProxmoxTemplate]
-}
-
-// Update reports whether the finalizers changed.
-func (finalizersChanged) Update(e event.TypedUpdateEvent[*v1alpha1.ProxmoxTemplate]) bool {
-	return !slices.Equal(e.ObjectOld.Finalizers, e.ObjectNew.Finalizers)
-}
-
-// hashChanged matches the update of the status after which another Template is desired:
-// another checksum was read, the boot data of builder VMs changed, or a refresh is due.
-type hashChanged struct {
-	predicate.TypedFuncs[*v1alpha1.ProxmoxTemplate]
-}
-
-// Update reports whether the hash changed.
-func (hashChanged) Update(e event.TypedUpdateEvent[*v1alpha1.ProxmoxTemplate]) bool {
-	return e.ObjectOld.Hash() != e.ObjectNew.Hash()
+// isRelevant reports whether an update changes what is built: the spec; the finalizer, since building
+// starts when it was added; or in the status the checksum, the boot data of builder VMs, or that a refresh is due.
+func isRelevant(e event.TypedUpdateEvent[*v1alpha1.ProxmoxTemplate]) bool {
+	before, after := e.ObjectOld, e.ObjectNew
+	return before.Generation != after.Generation || !slices.Equal(before.Finalizers, after.Finalizers) || before.Hash() != after.Hash()
 }
 
 func add(q queue, requests []Request) {
@@ -122,9 +102,8 @@ func (c *Controller) enqueueAllHosts(t *v1alpha1.ProxmoxTemplate, q queue) {
 	}
 }
 
-// pendingRequests returns the Hosts that need reconciling, for one ProxmoxTemplate or,
-// without a name, for all.
-func (c *Controller) pendingRequests(ctx context.Context, name string) []Request {
+// pendingRequests returns the Hosts that need reconciling.
+func (c *Controller) pendingRequests(ctx context.Context) []Request {
 	observed, err := observeDesired(ctx, c.kube)
 	if err != nil {
 		log.FromContext(ctx).Error(err, "listing pending template builds failed")
@@ -132,9 +111,6 @@ func (c *Controller) pendingRequests(ctx context.Context, name string) []Request
 	}
 	var out []Request
 	for _, desired := range observed.Desired {
-		if name != "" && desired.Name != name {
-			continue
-		}
 		for _, key := range c.templates.PendingHosts(desired) {
 			out = append(out, Request{Template: desired.Name, Region: key.Region, Host: key.Host})
 		}
