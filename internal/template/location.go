@@ -213,10 +213,13 @@ func storageProblem(location Location, ids []string, storages []proxmox.StorageR
 		return fmt.Sprintf("none of spec.storageIDs (%s) is on this host, which has %s", strings.Join(ids, ", "), strings.Join(present, ", "))
 	}
 	if location.Images == "" {
-		return absentStorages(ids, present) + missingImportContent(storages)
+		return absentStorages(ids, present) + missingContent(storages, "import", "import content, which the image needs", proxmox.StorageRow.HasFiles,
+			"import content, which the image needs; add one that stores files, for example local, and run: pvesm set local --content import,iso,vztmpl,backup")
 	}
 	if location.Storage == "" {
-		return absentStorages(ids, present) + missingImagesContent(storages)
+		return absentStorages(ids, present) + missingContent(storages, "images", "disk images, which the template needs",
+			func(row proxmox.StorageRow) bool { return slices.Contains(baseStorages, row.Type) },
+			"template disks: thick LVM and iSCSI have no base volumes; add another one")
 	}
 	for _, row := range storages {
 		if !row.Available && (row.Name == location.Images || row.Name == location.Storage) {
@@ -240,29 +243,16 @@ func absentStorages(ids, present []string) string {
 	return fmt.Sprintf("%s of spec.storageIDs is not on this host, which has %s; the others are not sufficient: ", strings.Join(absent, ", "), strings.Join(present, ", "))
 }
 
-// missingImportContent describes how to enable import content on a storage. The command
-// names all content types because Proxmox replaces the list.
-func missingImportContent(storages []proxmox.StorageRow) string {
+// missingContent describes how to enable a content type on a storage that supports it. The command
+// names all content types because Proxmox replaces the list. Without such a storage, it ends with what to add.
+func missingContent(storages []proxmox.StorageRow, content, purpose string, supports func(proxmox.StorageRow) bool, add string) string {
 	for _, row := range storages {
-		if row.HasFiles() {
-			return fmt.Sprintf("no storage of spec.storageIDs takes import content, which the image needs; run: pvesm set %s --content %s",
-				row.Name, strings.Join(append([]string{"import"}, row.Content...), ","))
+		if supports(row) {
+			return fmt.Sprintf("no storage of spec.storageIDs takes %s; run: pvesm set %s --content %s",
+				purpose, row.Name, strings.Join(append([]string{content}, row.Content...), ","))
 		}
 	}
-	return fmt.Sprintf("no storage of spec.storageIDs (%s) supports import content, which the image needs; add one that stores files, for example local, and run: pvesm set local --content import,iso,vztmpl,backup",
-		strings.Join(storageNames(storages), ", "))
-}
-
-// missingImagesContent describes how to enable disk images on a storage.
-func missingImagesContent(storages []proxmox.StorageRow) string {
-	for _, row := range storages {
-		if slices.Contains(baseStorages, row.Type) {
-			return fmt.Sprintf("no storage of spec.storageIDs takes disk images, which the template needs; run: pvesm set %s --content %s",
-				row.Name, strings.Join(append([]string{"images"}, row.Content...), ","))
-		}
-	}
-	return fmt.Sprintf("no storage of spec.storageIDs (%s) supports template disks: thick LVM and iSCSI have no base volumes; add another one",
-		strings.Join(storageNames(storages), ", "))
+	return fmt.Sprintf("no storage of spec.storageIDs (%s) supports %s", strings.Join(storageNames(storages), ", "), add)
 }
 
 func storageNames(rows []proxmox.StorageRow) []string {

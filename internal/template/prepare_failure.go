@@ -22,30 +22,18 @@ import (
 // builder VM that is kept longer delays it further.
 var preparationBackoff = backoff.Exponential{Initial: time.Minute, Max: time.Hour}
 
-// failBuilder records that a preparation failed. The builder VM is kept for inspection, or
-// destroyed at once.
+// failBuilder records that a preparation failed, and destroys the builder VM after its retention.
 func (r *hostReconciler) failBuilder(ctx context.Context, location Location, existing Existing, cause string) (time.Duration, error) {
-	now, prepare := truncate(r.clock.Now()), r.desired.Spec.Prepare
 	b := *existing.Mark.Builder
-	b.Failed, b.Failure = now, cause
+	b.Failed, b.Failure = truncate(r.clock.Now()), cause
 	// Recorded also if it is destroyed, which may fail after it was stopped.
-	if err := r.recordFailed(ctx, existing.VMID, now, cause); err != nil {
+	if err := r.recordFailed(ctx, existing.VMID, b.Failed, cause); err != nil {
 		return 0, explain(err, location, fmt.Sprintf("recording the failure of builder VM %d", existing.VMID), "")
 	}
 	log.FromContext(ctx).Info("preparing template failed", "vmid", existing.VMID, "host", r.Host, "region", r.Region, "cause", cause)
-	message := r.failureMessage(existing.VMID, b)
-	r.publish(corev1.EventTypeWarning, v1alpha1.EventTemplatePreparationFailed, r.displayName(r.Region, r.Host)+": "+message)
-	if err := r.freeAddress(ctx, location, existing); err != nil {
-		return 0, err
-	}
-	delay := r.delayBuilder(existing.VMID, b, message)
-	if prepare.FailedRetention() > 0 {
-		return delay, nil
-	}
-	if err := r.destroyVM(ctx, existing); err != nil {
-		return 0, explain(err, location, fmt.Sprintf("deleting builder VM %d", existing.VMID), location.Storage)
-	}
-	return delay, nil
+	r.publish(corev1.EventTypeWarning, v1alpha1.EventTemplatePreparationFailed, r.displayName(r.Region, r.Host)+": "+r.failureMessage(existing.VMID, b))
+	existing.Mark.Builder = &b
+	return r.retryBuilder(ctx, location, existing)
 }
 
 // recordFailed writes to the ownership mark that a builder VM must not become a Template. The
@@ -68,14 +56,6 @@ func (r *hostReconciler) nextAttempt(b ownership.Builder) time.Time {
 	return b.Failed.Add(max(r.desired.Spec.Prepare.FailedRetention(), preparationBackoff.Delay(b.Attempt-1)))
 }
 
-// delayBuilder reports a failed preparation, releases its slot, and returns the time until
-// the next attempt.
-func (r *hostReconciler) delayBuilder(vmid int, b ownership.Builder, message string) time.Duration {
-	next := r.nextAttempt(b)
-	r.tracker.recordBuilderFailure(r.HostKey, vmid, message, b.Attempt, next)
-	return max(next.Sub(r.clock.Now()), time.Millisecond)
-}
-
 // retryBuilder destroys a failed builder VM after its retention, and at once one that was
 // obsolete and is required again, or has other settings than the spec. The next run creates
 // another one.
@@ -85,7 +65,9 @@ func (r *hostReconciler) retryBuilder(ctx context.Context, location Location, ex
 		if err := r.freeAddress(ctx, location, existing); err != nil {
 			return 0, err
 		}
-		delay = r.delayBuilder(existing.VMID, b, r.failureMessage(existing.VMID, b))
+		next := r.nextAttempt(b)
+		r.tracker.recordBuilderFailure(r.HostKey, existing.VMID, r.failureMessage(existing.VMID, b), b.Attempt, next)
+		delay = max(next.Sub(r.clock.Now()), time.Millisecond)
 		if left := b.Failed.Add(r.desired.Spec.Prepare.FailedRetention()).Sub(r.clock.Now()); left > 0 {
 			return left, nil
 		}
@@ -114,7 +96,6 @@ func (r *hostReconciler) freeAddress(ctx context.Context, location Location, exi
 
 // stopBuilder stops a builder VM after its identity was read.
 func (r *hostReconciler) stopBuilder(ctx context.Context, verified *vm.Verified) error {
-	r.tracker.setStep(r.HostKey, fmt.Sprintf("stopping builder VM %d", verified.VMID))
 	task, err := verified.PowerOff(ctx, 0)
 	if err != nil {
 		return err
