@@ -216,7 +216,7 @@ func (v *view) readFacts(ctx context.Context, kube client.Client, source boot.So
 		return err
 	}
 	checker := nodeclass.NewChecker(kube, nodeclass.Deps{
-		Inventory: v.inventory, Types: types, Boot: source, Health: vms.Health, CloneTimes: vms.CloneTimes, Clock: clock.RealClock{},
+		Inventory: v.inventory, Types: types, Boot: source, Health: vms.Health, Clock: clock.RealClock{},
 	})
 	for _, object := range objects {
 		class, ok := object.(*v1alpha1.ProxmoxNodeClass)

@@ -107,7 +107,7 @@ func (p *preflight) collect(ctx context.Context, objects *manifests) (*bytes.Buf
 		return nil, err
 	}
 	checker := nodeclass.NewChecker(objects, nodeclass.Deps{
-		Inventory: p.view.inventory, Types: types, RootClients: p.view.roots, Boot: source, Health: vms.Health, CloneTimes: vms.CloneTimes, Clock: clock.RealClock{},
+		Inventory: p.view.inventory, Types: types, RootClients: p.view.roots, Boot: source, Health: vms.Health, Clock: clock.RealClock{},
 	})
 	for _, class := range classes {
 		if err := p.class(ctx, checker, objects, class); err != nil {

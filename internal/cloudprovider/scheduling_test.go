@@ -237,7 +237,7 @@ func TestScheduleWithCloneQueue(t *testing.T) {
 	k.Expect(k.schedule()).To(Equal(1), "how long a clone takes is unknown")
 
 	k.Expect(k.Launch(queued[0], class)).To(Succeed())
-	k.Expect(k.Instances.CloneTimes.Get(testenv.Region, "pve1", "local-lvm")).To(BeNumerically(">", 0))
+	k.Expect(k.Instances.Health.CloneTime(testenv.Region, "pve1", "local-lvm")).To(BeNumerically(">", 0))
 	k.Eventually(func() int {
 		k.Refresh()
 		storage, _ := k.Inventory.View().Storage(testenv.Region, "pve1", "local-lvm")

@@ -37,7 +37,7 @@ func newBootDataEnv(t *testing.T, change func(*v1alpha1.MetadataOptions)) bootDa
 		c.Spec.MetadataOptions.OnChange = v1alpha1.BootDataChangeReplace
 		change(&c.Spec.MetadataOptions)
 	}), nodeclass.NewController(w.Kube, w.Events, nodeclass.Deps{
-		Inventory: w.Inventory, Types: w.Types, Boot: w.Boot, Health: w.Instances.Health, CloneTimes: w.Instances.CloneTimes, Clock: w.Clock,
+		Inventory: w.Inventory, Types: w.Types, Boot: w.Boot, Health: w.Instances.Health, Clock: w.Clock,
 	})}
 }
 

@@ -48,7 +48,7 @@ func nodeClassStatusSetUserData(w *testenv.Env, text string) {
 func statusDeps(w *testenv.Env) nodeclass.Deps {
 	return nodeclass.Deps{
 		Inventory: w.Inventory, Types: w.Types, RootClients: w.Roots, Boot: w.Boot,
-		Health: w.Instances.Health, CloneTimes: w.Instances.CloneTimes, Clock: w.Clock,
+		Health: w.Instances.Health, Clock: w.Clock,
 	}
 }
 

@@ -21,8 +21,8 @@ func TestReconcileSlowClones(t *testing.T) {
 		w, class := checkCase{hosts: 2}.newClass(t)
 		onFirst := testenv.OnHost("pve1")
 		w.Launched("a", nodeClassStatusReconcileClass(w, class), onFirst)
-		times := w.Instances.CloneTimes
-		took := times.Get(testenv.Region, "pve1", "local-lvm")
+		times := w.Instances.Health
+		took := times.CloneTime(testenv.Region, "pve1", "local-lvm")
 		w.Expect(took).To(BeNumerically(">", 0))
 		launches := func(class *v1alpha1.ProxmoxNodeClass) string {
 			return nodeClassStatusCondition(nodeClassStatusReconcileClass(w, class), v1alpha1.ConditionLaunchesHealthy)

@@ -22,7 +22,7 @@ func TestLaunchFromSharedTemplate(t *testing.T) {
 		class := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.InstanceTemplateRef.Name = template.Name })
 		check := func() {
 			w.Expect(nodeclass.NewController(w.Kube, w.Events, nodeclass.Deps{
-				Inventory: w.Inventory, Types: w.Types, Boot: w.Boot, Health: w.Instances.Health, CloneTimes: w.Instances.CloneTimes, Clock: w.Clock,
+				Inventory: w.Inventory, Types: w.Types, Boot: w.Boot, Health: w.Instances.Health, Clock: w.Clock,
 			}).Reconcile(t.Context(), testenv.Reload(w, class))).Error().NotTo(HaveOccurred())
 			testenv.Reload(w, class)
 		}

@@ -176,13 +176,13 @@ func TestLaunchSlowClone(t *testing.T) {
 		claim := p.Planned("pool-abc", w.NodeClass)
 		w.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})
 		w.Expect(p.Launch(claim, w.NodeClass)).To(testenv.HaveReason(v1alpha1.EventCloneTooSlow))
-		w.Expect(p.Instances.CloneTimes.Get(testenv.Region, "pve1", "local-lvm")).To(BeNumerically(">", 10*time.Second))
+		w.Expect(p.Instances.Health.CloneTime(testenv.Region, "pve1", "local-lvm")).To(BeNumerically(">", 10*time.Second))
 		p.DeleteAll(claim)
 
-		refusal, warning := p.Instances.CloneTimes.Evaluate(testenv.Region, "pve1", "local-lvm")
+		refusal, warning := p.Instances.Health.EvaluateClones(testenv.Region, "pve1", "local-lvm")
 		w.Expect(refusal).To(ContainSubstring("clones take about"))
 		w.Expect(warning).To(BeEmpty())
-		refusal, warning = p.Instances.CloneTimes.Evaluate(testenv.Region, "pve1", "another")
+		refusal, warning = p.Instances.Health.EvaluateClones(testenv.Region, "pve1", "another")
 		w.Expect(refusal+warning).To(BeEmpty(), "not measured")
 	})
 }
@@ -196,7 +196,7 @@ func TestLaunchCloneDuringOutage(t *testing.T) {
 			w.AddFault(pvesim.Fault{Path: path, Status: 595, Message: "No route to host"})
 		}
 		w.Expect(p.Launch(claim, w.NodeClass)).To(And(MatchError(proxmox.ErrHostUnreachable), Not(BeAssignableToTypeOf(&instance.LaunchError{}))))
-		refusal, warning := p.Instances.CloneTimes.Evaluate(testenv.Region, "pve1", "local-lvm")
+		refusal, warning := p.Instances.Health.EvaluateClones(testenv.Region, "pve1", "local-lvm")
 		w.Expect(refusal + warning).To(BeEmpty())
 	})
 }

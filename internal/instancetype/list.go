@@ -57,7 +57,7 @@ func (p *Provider) currentList(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool st
 
 // isCurrent reports whether the list was computed from the current state.
 func (p *Provider) isCurrent(l *list, view inventory.View, nodeClass *v1alpha1.ProxmoxNodeClass) bool {
-	return l != nil && l.inventory == view.Generation && l.unavailableGeneration == p.unavailable.expire() && l.nodesGeneration == p.nodes.generation.Load() &&
+	return l != nil && l.inventory == view.Generation && l.unavailableGeneration == p.unavailable.Generation() && l.nodesGeneration == p.nodes.generation.Load() &&
 		l.params.isFrom(nodeClass)
 }
 
@@ -66,7 +66,7 @@ func (p *Provider) isCurrent(l *list, view inventory.View, nodeClass *v1alpha1.P
 func (p *Provider) refreshList(key listKey, nodeClass *v1alpha1.ProxmoxNodeClass) *list {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	view, unavailableGeneration, nodesGeneration, now := p.deps.Inventory.View(), p.unavailable.expire(), p.nodes.generation.Load(), p.deps.Clock.Now()
+	view, unavailableGeneration, nodesGeneration, now := p.deps.Inventory.View(), p.unavailable.Generation(), p.nodes.generation.Load(), p.deps.Clock.Now()
 	before := p.lists[key]
 	if p.isCurrent(before, view, nodeClass) {
 		return before
@@ -155,8 +155,8 @@ func (p *Provider) availability(view inventory.View, l *list, v variant) []bool 
 			continue
 		}
 		need.Storage, need.Disks, need.Inherited, need.PinningSupport = z.storage, z.disks, z.inherited(), z.pinning
-		_, failed := p.unavailable.find(OfferingSelector{z.Zone, v.Name, params.nodeClass})
-		available[n] = z.excludedReason == "" && z.exhaustedReason == "" && z.template != 0 && z.ready && !failed && placement.Fits(view, z.Zone, need)
+		available[n] = z.excludedReason == "" && z.exhaustedReason == "" && z.template != 0 && z.ready &&
+			p.failureReason(OfferingSelector{z.Zone, v.Name, params.nodeClass}) == "" && placement.Fits(view, z.Zone, need)
 	}
 	return available
 }

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
@@ -57,7 +58,7 @@ type Deps struct {
 type Provider struct {
 	deps        Deps
 	prices      []float64 // in the order of the catalog
-	unavailable *unavailableOfferings
+	unavailable *backoff.Holds[OfferingSelector]
 	cloneQueue  *placement.CloneQueue
 	nodes       *existingNodes
 	estimate    memoryEstimate
@@ -81,7 +82,7 @@ func New(deps Deps) (*Provider, error) {
 		deps.Clock = clock.RealClock{}
 	}
 	p := &Provider{
-		deps: deps, unavailable: newUnavailableOfferings(deps.Clock), lists: map[listKey]*list{},
+		deps: deps, unavailable: backoff.NewHolds[OfferingSelector](deps.Clock, backoff.Exponential{}), lists: map[listKey]*list{},
 		nodes:    &existingNodes{sizes: map[string]time.Time{}},
 		estimate: memoryEstimate{percent: deps.VMMemoryOverheadPercent},
 	}
@@ -114,22 +115,13 @@ func (p *Provider) List(nodeClass *v1alpha1.ProxmoxNodeClass, nodePool string) [
 	return p.currentList(nodeClass, nodePool).types
 }
 
-// MarkUnavailable makes offerings unavailable for a time after a failed launch.
-func (p *Provider) MarkUnavailable(offerings OfferingSelector, reason string, ttl time.Duration) {
-	p.unavailable.add(offerings, reason, ttl)
-}
-
-// ResetFailures makes offerings available again that failed for one NodeClass only,
-// after the NodeClass was changed.
-func (p *Provider) ResetFailures(nodeClass string) { p.unavailable.removeClass(nodeClass) }
-
 // UnavailableReason returns why the NodeClass cannot have a VM of the type in a zone,
 // apart from the capacity of the Host: the NodeClass cannot use the zone, or a recent
 // launch failed. It returns "" if neither is the case.
 func (p *Provider) UnavailableReason(nodeClass *v1alpha1.ProxmoxNodeClass, instanceType string, where placement.Zone) string {
 	for _, z := range p.currentList(nodeClass, "").params.zones {
 		if z.Zone == where {
-			return cmp.Or(z.blockedReason(), p.unavailable.reason(OfferingSelector{where, instanceType, nodeClass.Name}))
+			return cmp.Or(z.blockedReason(), p.failureReason(OfferingSelector{where, instanceType, nodeClass.Name}))
 		}
 	}
 	return "host is unknown"
@@ -158,7 +150,7 @@ func (p *Provider) unavailableReason(l *list, v variant, z zone) string {
 	if reason := l.params.sizing.excludedReason(v.Type); reason != "" {
 		return fmt.Sprintf("instance type %s %s", v.Name, reason)
 	}
-	if reason := cmp.Or(p.unavailable.reason(OfferingSelector{z.Zone, v.Name, l.params.nodeClass}), z.blockedReason(), z.exhaustedReason); reason != "" {
+	if reason := cmp.Or(p.failureReason(OfferingSelector{z.Zone, v.Name, l.params.nodeClass}), z.blockedReason(), z.exhaustedReason); reason != "" {
 		return reason
 	}
 	if err := p.checkKubeletSize(l.params, v.Type); err != nil {

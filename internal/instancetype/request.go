@@ -258,7 +258,7 @@ func (p *Provider) allowedZones(
 			reason = z.blockedReason()
 		}
 		if reason == "" && !opts.IgnoreUnavailable {
-			reason = cmp.Or(z.exhaustedReason, p.unavailable.reason(OfferingSelector{z.Zone, it.Name, l.params.nodeClass}))
+			reason = cmp.Or(z.exhaustedReason, p.failureReason(OfferingSelector{z.Zone, it.Name, l.params.nodeClass}))
 		}
 		if reason != "" {
 			excluded[z.Zone] = reason

@@ -10,8 +10,8 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -104,14 +104,14 @@ func guestOwner(guest Guest) AddressOwner {
 // AddressView answers questions about the addresses in a View. An address counts in all
 // Clusters, because networks can span them.
 type AddressView struct {
-	snapshots        map[string]*Snapshot
-	reserved         map[netip.Addr]string // claim UID by address
-	recentlyReleased map[netip.Addr]time.Time
+	snapshots map[string]*Snapshot
+	reserved  map[netip.Addr]string // claim UID by address
+	released  *backoff.Holds[netip.Addr]
 }
 
 // Addresses returns the addresses that are in use or reserved.
 func (v View) Addresses() AddressView {
-	a := AddressView{snapshots: v.Snapshots, recentlyReleased: v.recentlyReleased}
+	a := AddressView{snapshots: v.Snapshots, released: v.released}
 	if v.index != nil {
 		a.reserved = v.index.reservedAddresses
 	}
@@ -161,8 +161,11 @@ func (a AddressView) Conflict(addr netip.Addr, region string, vmid int) (string,
 // IsRecentlyReleased reports whether a Reservation of the address was released within
 // the last ten minutes.
 func (a AddressView) IsRecentlyReleased(addr netip.Addr) bool {
-	_, ok := a.recentlyReleased[addr]
-	return ok
+	if a.released == nil {
+		return false
+	}
+	_, _, released := a.released.Get(addr)
+	return released
 }
 
 // All iterates over the addresses that are in use or reserved. It may yield an address

@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -102,7 +103,7 @@ func New(clients []proxmox.Client, options Options) (*Inventory, error) {
 		inventory:    i,
 		reservations: map[string]Reservation{},
 		deleted:      map[vmidKey]time.Time{},
-		released:     map[netip.Addr]time.Time{},
+		released:     backoff.NewHolds[netip.Addr](options.Clock, backoff.Exponential{}),
 	}
 	for _, client := range clients {
 		region := client.Region()
@@ -275,7 +276,7 @@ func (i *Inventory) publish(changed bool) {
 	settings := i.options.Settings.withMaintenance(i.maintenance, i.maintenanceUnknown).WithSleeping(i.sleeping)
 	settings.sleepingOutdated, settings.sleepingFailure = i.sleepingOutdated, i.sleepingFailure
 	view := NewView(maps.Clone(i.snapshots), maps.Clone(i.failures), maps.Clone(i.ledger.reservations), settings)
-	view.Generation, view.recentlyReleased, view.fences = i.generation, i.ledger.released, i.fences
+	view.Generation, view.released, view.fences = i.generation, i.ledger.released, i.fences
 	i.view.Store(&view)
 	if !changed {
 		return

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -26,7 +27,7 @@ type Ledger struct {
 	// The lock of the Inventory guards the rest.
 	reservations map[string]Reservation // by Reservation.ClaimUID
 	deleted      map[vmidKey]time.Time
-	released     map[netip.Addr]time.Time
+	released     *backoff.Holds[netip.Addr]
 }
 
 // DecideFunc decides what to reserve in the current View. It runs under the ledger's
@@ -114,7 +115,9 @@ func (l *Ledger) Release(claimUID string) {
 		return
 	}
 	delete(l.reservations, claimUID)
-	l.markReleased(r.Addresses)
+	for _, addr := range r.Addresses {
+		l.released.Add(addr, "", reuseDelay)
+	}
 	l.inventory.publish(true)
 }
 
@@ -130,21 +133,6 @@ func (l *Ledger) ObserveDeleted(region string, vmid int) {
 	}
 	l.inventory.snapshots[region] = before.without(vmid)
 	l.inventory.publish(true)
-}
-
-// markReleased records that addresses were released. It replaces the map, because Views
-// use the old one. The caller holds the lock.
-func (l *Ledger) markReleased(addresses []netip.Addr) {
-	if len(addresses) == 0 {
-		return
-	}
-	now := l.inventory.options.Clock.Now()
-	released := maps.Clone(l.released)
-	maps.DeleteFunc(released, func(_ netip.Addr, since time.Time) bool { return now.Sub(since) >= reuseDelay })
-	for _, addr := range addresses {
-		released[addr] = now
-	}
-	l.released = released
 }
 
 // withoutDeleted drops the rows of guests that were deleted since the poll began, and

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -26,10 +27,10 @@ type View struct {
 	// Generation increases with every relevant change.
 	Generation uint64
 
-	settings         Settings
-	index            *index
-	recentlyReleased map[netip.Addr]time.Time
-	fences           map[HostName]Fence
+	settings Settings
+	index    *index
+	released *backoff.Holds[netip.Addr]
+	fences   map[HostName]Fence
 }
 
 // OutOfServiceReason is why a Host is out of service; empty if it is in service.

@@ -32,6 +32,6 @@ func (v View) WithReservations(reservations ...Reservation) View {
 // with returns the View with other Snapshots and Reservations.
 func (v View) with(snapshots map[string]*Snapshot, reservations map[string]Reservation) View {
 	out := NewView(snapshots, v.Failures, reservations, v.settings)
-	out.Generation, out.recentlyReleased = v.Generation, v.recentlyReleased
+	out.Generation, out.released = v.Generation, v.released
 	return out
 }

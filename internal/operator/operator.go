@@ -246,7 +246,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 	return []controller.Controller{
 		nodeclass.NewController(kube, o.EventRecorder, nodeclass.Deps{
 			Inventory: o.Inventory, Types: o.Types, RootClients: o.roots, Boot: o.boot,
-			Health: o.Instances.Health, CloneTimes: o.Instances.CloneTimes, Clock: clock.RealClock{},
+			Health: o.Instances.Health, Clock: clock.RealClock{},
 		}),
 		evaluation.NewController(kube, o.CloudProvider, nodeoverlay.NewController(o.Clock, kube, o.CloudProvider, o.InstanceTypeStore, cluster)),
 		unmanagedtemplate.NewController(kube, o.Inventory, o.EventRecorder),

@@ -74,7 +74,7 @@ func (p *planner) checkClass(class *v1alpha1.ProxmoxNodeClass, isChanged bool) e
 		secrets.Reader = nil
 	}
 	checker := nodeclass.NewChecker(p.kube, nodeclass.Deps{
-		Inventory: p.inventory, Types: p.types, Boot: secrets, RootClients: p.roots, Health: p.vms.Health, CloneTimes: p.vms.CloneTimes, Clock: clock.RealClock{},
+		Inventory: p.inventory, Types: p.types, Boot: secrets, RootClients: p.roots, Health: p.vms.Health, Clock: clock.RealClock{},
 	})
 	if err := checker.Check(p.ctx, class); err != nil {
 		return err

@@ -42,7 +42,6 @@ type Deps struct {
 	RootClients instance.RootClients
 	Boot        boot.Source
 	Health      *launch.Health
-	CloneTimes  *launch.CloneTimes
 	Clock       clock.PassiveClock
 }
 

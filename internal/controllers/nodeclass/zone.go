@@ -136,7 +136,7 @@ func (c *Checker) evaluateCloneTime(z zone) (tooSlow, warning string) {
 			storage = disk.Storage
 		}
 	}
-	return c.deps.CloneTimes.Evaluate(z.region, z.host, storage)
+	return c.deps.Health.EvaluateClones(z.region, z.host, storage)
 }
 
 // storageRow returns a storage of this Host.

@@ -213,7 +213,7 @@ func (a *attempt) waitCloned(ctx context.Context, task proxmox.UPID) error {
 	if errors.Is(err, context.DeadlineExceeded) && status.Running {
 		// The task continues; the deletion of the Claim cancels it.
 		took := a.deps.Settings.TaskTimeout
-		a.stats.CloneTimes.observe(a.intent, took*3/2)
+		a.stats.Health.observeClone(a.intent, took*3/2)
 		return failf(v1alpha1.EventCloneTooSlow, "cloning template %d on host %s takes longer than %s", a.intent.TemplateID, a.intent.TemplateHost, took)
 	}
 	if !status.Ended() && !errors.Is(err, proxmox.ErrNotFound) {
@@ -221,7 +221,7 @@ func (a *attempt) waitCloned(ctx context.Context, task proxmox.UPID) error {
 	}
 	a.deps.Launches.RecordCloneEnded(string(a.claim.UID))
 	if err == nil {
-		a.stats.CloneTimes.observe(a.intent, a.deps.Clock.Since(began))
+		a.stats.Health.observeClone(a.intent, a.deps.Clock.Since(began))
 		return nil
 	}
 	return cloneError(fmt.Errorf("cloning template %d on host %s to VM %d: %w", a.intent.TemplateID, a.intent.TemplateHost, a.intent.VMID, err))

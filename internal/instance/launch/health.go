@@ -20,10 +20,16 @@ import (
 // consecutiveFailures is how many failures in a row make launches of a class unhealthy.
 const consecutiveFailures = 3
 
-// Health tracks the results of the recent launches of each NodeClass.
+// Health tracks the results of the recent launches of each NodeClass, and how long clones take on
+// each storage.
 type Health struct {
+	// Clones that take as long as Slow cause a warning, as TooSlow make their storage unavailable.
+	Slow, TooSlow time.Duration
+
+	clock   clock.PassiveClock
 	mu      sync.Mutex
 	byClass map[string]failures
+	clones  map[storage]clones
 }
 
 type failures struct {
@@ -35,7 +41,12 @@ type failures struct {
 }
 
 // NewHealth returns a Health.
-func NewHealth() *Health { return &Health{byClass: map[string]failures{}} }
+func NewHealth(deps instance.Deps) *Health {
+	return &Health{
+		Slow: deps.Settings.CloneSlowAfter, TooSlow: deps.Settings.CloneRefuseAfter,
+		clock: deps.Clock, byClass: map[string]failures{}, clones: map[storage]clones{},
+	}
+}
 
 // RecordFailure records that a launch of a class in a region failed permanently.
 func (h *Health) RecordFailure(class, region, reason string, cause error) {
@@ -87,95 +98,57 @@ func (h *Health) Get(class string) (known, failing bool, reason, message string)
 	return true, true, f.reason, fmt.Sprintf("%d launches in a row failed, the last with: %s", f.count, f.message)
 }
 
-// slowCloneBackoff is how long slow clones make a storage unavailable.
-const slowCloneBackoff = time.Hour
-
-// CloneTimes evaluates how long clones take.
-type CloneTimes struct {
-	// Slow causes a warning, TooSlow makes a storage unavailable.
-	Slow, TooSlow time.Duration
-
-	clock clock.PassiveClock
-	mu    sync.Mutex
-	// measured by storage.
-	measured map[storage]cloneTime
-}
-
-type storage struct{ region, host, name string }
-
-// cloneTime is what was measured on a storage.
-type cloneTime struct {
-	// recent are the durations of the last clones, at most recentClones.
-	recent []time.Duration
-	// tooSlowSince is when the storage became unavailable; zero if it is available.
-	tooSlowSince time.Time
-}
-
 // recentClones is how many clones in a row must be slow to count: one may have waited for another.
 const recentClones = 3
 
-// NewCloneTimes returns a CloneTimes.
-func NewCloneTimes(deps instance.Deps) *CloneTimes {
-	return &CloneTimes{
-		Slow: deps.Settings.CloneSlowAfter, TooSlow: deps.Settings.CloneRefuseAfter,
-		clock: deps.Clock, measured: map[storage]cloneTime{},
-	}
+// slowCloneBackoff is how long slow clones make a storage unavailable.
+const slowCloneBackoff = time.Hour
+
+type storage struct{ region, host, name string }
+
+// clones are the durations of the last clones on a storage, at most recentClones, and when the last
+// one ended.
+type clones struct {
+	took []time.Duration
+	last time.Time
 }
 
-// observe records how long the clone of a VM took.
-func (c *CloneTimes) observe(in instance.Intent, took time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// observeClone records how long the clone of a VM took.
+func (h *Health) observeClone(in instance.Intent, took time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	key := storage{in.Region, in.Host, in.Storage}
-	measured := c.measured[key]
-	measured.recent = append(slices.Clone(measured.recent), took)
-	measured.recent = measured.recent[max(0, len(measured.recent)-recentClones):]
-	c.measured[key] = measured
+	recent := append(slices.Clone(h.clones[key].took), took)
+	h.clones[key] = clones{recent[max(0, len(recent)-recentClones):], h.clock.Now()}
 }
 
-// Get returns how long a clone on a storage takes, as measured; zero if none was.
-func (c *CloneTimes) Get(region, host, name string) time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if recent := c.measured[storage{region, host, name}].recent; len(recent) > 0 {
-		return slices.Min(recent)
+// CloneTime returns how long a clone on a storage takes, as measured; zero if none was. A storage
+// whose clones are too slow is tried again an hour after the last one.
+func (h *Health) CloneTime(region, host, name string) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	measured, ok := h.clones[storage{region, host, name}]
+	if !ok {
+		return 0
 	}
-	return 0
+	took := slices.Min(measured.took)
+	if took >= h.TooSlow && h.clock.Since(measured.last) >= slowCloneBackoff {
+		return 0
+	}
+	return took
 }
 
-// Evaluate compares the time of clones on a storage with core's timeouts: a refusal
+// EvaluateClones compares the time of clones on a storage with core's timeouts: a refusal
 // explains why no VM can be launched there, a warning that clones are almost too slow.
-// After an hour the storage is tried again.
-func (c *CloneTimes) Evaluate(region, host, name string) (refusal, warning string) {
-	took := c.Get(region, host, name)
-	if took >= c.TooSlow && c.resetIfBackoffExpired(storage{region, host, name}) {
-		took = 0
-	}
+func (h *Health) EvaluateClones(region, host, name string) (refusal, warning string) {
+	took := h.CloneTime(region, host, name)
 	text := fmt.Sprintf("clones take about %s on this storage; Karpenter's timeout is 10m for a replacement and 15m for the registration of a node; "+
 		"put the template on a storage that can link clones (LVM-thin, ZFS, Ceph RBD, or a directory with qcow2)", took.Round(time.Second))
 	switch {
-	case took >= c.TooSlow:
+	case took >= h.TooSlow:
 		return text, ""
-	case took >= c.Slow:
+	case took >= h.Slow:
 		return "", text
 	}
 	return "", ""
-}
-
-// resetIfBackoffExpired starts the backoff of a storage, or forgets its clones and returns true if
-// it has expired.
-func (c *CloneTimes) resetIfBackoffExpired(key storage) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	measured := c.measured[key]
-	switch {
-	case measured.tooSlowSince.IsZero():
-		measured.tooSlowSince = c.clock.Now()
-		c.measured[key] = measured
-		return false
-	case c.clock.Since(measured.tooSlowSince) < slowCloneBackoff:
-		return false
-	}
-	delete(c.measured, key)
-	return true
 }

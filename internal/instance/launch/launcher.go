@@ -44,9 +44,8 @@ type Planner interface {
 
 // Stats are what the Launcher records about launches.
 type Stats struct {
-	Health     *Health
-	CloneTimes *CloneTimes
-	Metrics    instance.Metrics
+	Health  *Health
+	Metrics instance.Metrics
 }
 
 // New returns a Launcher.

@@ -19,17 +19,16 @@ import (
 
 // Operations are the operations on VMs. Users take the one that they need.
 type Operations struct {
-	Overlays   *nodeoverlay.InstanceTypeStore
-	VMs        *instance.Provider
-	Planner    *plan.Planner
-	Launcher   *launch.Launcher
-	Health     *launch.Health
-	CloneTimes *launch.CloneTimes
-	Deleter    *deletion.Deleter
-	Power      *instance.Power
-	Updater    *instance.Updater
-	Adopter    *instance.Adopter
-	Launches   *instance.LaunchTracker
+	Overlays *nodeoverlay.InstanceTypeStore
+	VMs      *instance.Provider
+	Planner  *plan.Planner
+	Launcher *launch.Launcher
+	Health   *launch.Health
+	Deleter  *deletion.Deleter
+	Power    *instance.Power
+	Updater  *instance.Updater
+	Adopter  *instance.Adopter
+	Launches *instance.LaunchTracker
 }
 
 // New returns the operations. It adds a new state of Claims to the dependencies.
@@ -41,17 +40,16 @@ func New(deps instance.Deps, types *instancetype.Provider, source boot.Source, m
 		deps.Overlays = nodeoverlay.NewInstanceTypeStore()
 	}
 	o := &Operations{
-		Overlays:   deps.Overlays,
-		VMs:        instance.NewProvider(deps),
-		Planner:    plan.New(deps, types, source.Reader, metrics),
-		Health:     launch.NewHealth(),
-		CloneTimes: launch.NewCloneTimes(deps),
-		Deleter:    deletion.New(deps, source.Tokens),
-		Adopter:    instance.NewAdopter(deps),
-		Launches:   deps.Launches,
+		Overlays: deps.Overlays,
+		VMs:      instance.NewProvider(deps),
+		Planner:  plan.New(deps, types, source.Reader, metrics),
+		Health:   launch.NewHealth(deps),
+		Deleter:  deletion.New(deps, source.Tokens),
+		Adopter:  instance.NewAdopter(deps),
+		Launches: deps.Launches,
 	}
-	types.LimitCloneQueue(placement.CloneQueue{Slots: deps.Settings.CloneSlots, Limit: deps.Settings.CloneRefuseAfter, Duration: o.CloneTimes.Get})
-	o.Launcher = launch.New(deps, o.Planner, types, source, launch.Stats{Health: o.Health, CloneTimes: o.CloneTimes, Metrics: metrics})
+	types.LimitCloneQueue(placement.CloneQueue{Slots: deps.Settings.CloneSlots, Limit: deps.Settings.CloneRefuseAfter, Duration: o.Health.CloneTime})
+	o.Launcher = launch.New(deps, o.Planner, types, source, launch.Stats{Health: o.Health, Metrics: metrics})
 	o.Power, o.Updater = instance.NewPower(deps, o.VMs), instance.NewUpdater(deps, o.VMs)
 	return o
 }

@@ -111,7 +111,7 @@ func (c *Controller) observeHost(ctx context.Context, name inventory.HostName, h
 		logger.Info("host is asleep", "took", now.Sub(record.Since).Round(time.Second).String())
 		record.State = inventory.Asleep
 	case shuttingDown && now.Sub(record.Since) > shutdownTimeout:
-		c.retryAt[name] = now.Add(retryDelay)
+		c.failed.Add(name, "", retryDelay)
 		c.fail(ctx, name, actionShutdown, v1alpha1.EventHostShutdownFailed, fmt.Sprintf("Host %s is still online %s after its shutdown was requested", name, shutdownTimeout))
 		return c.put(ctx, name, nil)
 	case shuttingDown:
@@ -192,7 +192,7 @@ func (c *Controller) act(ctx context.Context, view inventory.View, region string
 	for _, decision := range decisions {
 		name := inventory.HostName{Region: region, Host: decision.Host}
 		host, _ := view.Host(region, decision.Host)
-		if decision.Action != power.Sleep || host.Power.Mode != inventory.PowerEnabled || c.deps.Clock.Now().Before(c.retryAt[name]) {
+		if _, _, failed := c.failed.Get(name); failed || decision.Action != power.Sleep || host.Power.Mode != inventory.PowerEnabled {
 			continue
 		}
 		logError(ctx, name, "shutting a host down failed", c.shutDown(ctx, view, name))
@@ -297,7 +297,7 @@ func (c *Controller) requestShutdown(ctx context.Context, name inventory.HostNam
 		return errors.Join(err, c.put(ctx, name, nil)) // the request had no effect
 	}
 	if err != nil {
-		c.retryAt[name] = c.deps.Clock.Now().Add(retryDelay)
+		c.failed.Add(name, "", retryDelay)
 		c.fail(ctx, name, actionShutdown, v1alpha1.EventHostShutdownFailed, fmt.Sprintf("Host %s cannot be shut down: %v", name, err))
 		return c.put(ctx, name, nil)
 	}

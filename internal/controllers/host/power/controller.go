@@ -21,10 +21,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/karpenter/pkg/events"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/due"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/since"
 )
 
 const (
@@ -60,11 +62,10 @@ type Controller struct {
 	facts   *due.Cache[string, power.Facts] // by region
 	// loaded: the records were read.
 	loaded bool
-	// retryAt is until when a Host is not shut down after a failure.
-	retryAt map[inventory.HostName]time.Time
-	// idleSince is when a Host was first seen idle. It is lost with a restart, so a Host must
-	// be idle again for its whole idle time.
-	idleSince map[inventory.HostName]time.Time
+	// failed are the Hosts that could not be shut down.
+	failed *backoff.Holds[inventory.HostName]
+	// idleSince is when a Host was first seen idle.
+	idleSince since.Times[inventory.HostName]
 
 	// mu guards the rest, which the collector of metrics reads.
 	mu      sync.Mutex
@@ -84,8 +85,8 @@ type report struct {
 // NewController returns a Controller. It panics if its metrics are already registered.
 func NewController(deps Deps) *Controller {
 	c := &Controller{
-		deps: deps, actions: newActionMetric(), retryAt: map[inventory.HostName]time.Time{},
-		idleSince: map[inventory.HostName]time.Time{}, reports: map[inventory.HostName]report{},
+		deps: deps, actions: newActionMetric(), failed: backoff.NewHolds[inventory.HostName](deps.Clock, backoff.Exponential{}),
+		idleSince: since.New[inventory.HostName](deps.Clock), reports: map[inventory.HostName]report{},
 	}
 	c.facts = due.New[string, power.Facts](deps.Clock, func(region string) due.Policy { return due.Policy{Every: c.factsInterval(region)} })
 	deps.Registerer.MustRegister(c, c.actions)
@@ -150,10 +151,10 @@ func (c *Controller) evaluateRegion(ctx context.Context, view inventory.View, re
 	hosts := map[string]power.Host{}
 	for _, host := range found.Hosts {
 		hosts[host.Name] = host
-		if host.IdleSince.IsZero() {
-			delete(c.idleSince, inventory.HostName{Region: region, Host: host.Name})
-		}
 	}
+	c.idleSince.End(func(name inventory.HostName) bool {
+		return name.Region == region && hosts[name.Host].IdleSince.IsZero()
+	})
 	decisions := power.Decide(found)
 	for _, decision := range decisions {
 		host := hosts[decision.Host]
@@ -174,11 +175,7 @@ func (c *Controller) newRegion(ctx context.Context, view inventory.View, region,
 	return power.NewRegion(power.Source{
 		View: view, Region: region, Facts: facts, KubeCluster: c.deps.KubeCluster, Now: now, Deciding: deciding, PendingTemplates: pending,
 		IdleSince: func(host string) time.Time {
-			name := inventory.HostName{Region: region, Host: host}
-			if c.idleSince[name].IsZero() {
-				c.idleSince[name] = now
-			}
-			return c.idleSince[name]
+			return c.idleSince.Observe(inventory.HostName{Region: region, Host: host})
 		},
 	})
 }

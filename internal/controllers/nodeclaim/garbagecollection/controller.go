@@ -34,6 +34,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/deletion"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/since"
 )
 
 // Policy defines what happens to orphans.
@@ -88,7 +89,7 @@ type Controller struct {
 	deps    Deps
 	metrics *metrics
 	// orphanSince is since when VMs are orphans.
-	orphanSince map[vmKey]time.Time
+	orphanSince since.Times[vmKey]
 }
 
 // vmKey identifies a VM by its place and by the UID of the Claim in its ownership mark.
@@ -96,7 +97,7 @@ type vmKey struct{ providerID, claimUID string }
 
 // NewController returns a Controller.
 func NewController(deps Deps) *Controller {
-	return &Controller{deps: deps, metrics: newMetrics(deps.Registerer), orphanSince: map[vmKey]time.Time{}}
+	return &Controller{deps: deps, metrics: newMetrics(deps.Registerer), orphanSince: since.New[vmKey](deps.Clock)}
 }
 
 // Name returns the name of the controller in logs and metrics.
@@ -339,23 +340,18 @@ func (c *Controller) reportDuplicates(ctx context.Context, vms []instance.VM) {
 // dueOrphans returns and counts the VMs that were orphans for the whole grace period, except those
 // on Hosts that are offline or were removed: they cannot be deleted now.
 func (c *Controller) dueOrphans(orphans []deletion.Orphan) (due []deletion.Orphan) {
-	now := c.deps.Clock.Now()
-	orphanSince := map[vmKey]time.Time{}
+	known := map[vmKey]bool{}
 	for _, vm := range orphans {
-		since, ok := c.orphanSince[keyOf(vm)]
-		if !ok {
-			since = now
-		}
-		orphanSince[keyOf(vm)] = since
+		known[keyOf(vm)] = true
 		grace := c.deps.Rules.GracePeriod
 		if c.deps.Deleter.HasAbandoned(vm.ClaimUID) {
 			grace = c.deps.Rules.shortGracePeriod()
 		}
-		if c.deps.VMs.OutOfService(vm.VM) != inventory.Offline && now.Sub(since) >= grace {
+		if since := c.orphanSince.Observe(keyOf(vm)); c.deps.VMs.OutOfService(vm.VM) != inventory.Offline && c.deps.Clock.Since(since) >= grace {
 			due = append(due, vm)
 		}
 	}
-	c.orphanSince = orphanSince
+	c.orphanSince.End(func(key vmKey) bool { return !known[key] })
 	c.metrics.orphans.WithLabelValues(kindVM).Set(float64(len(due)))
 	return due
 }

@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -58,11 +57,15 @@ type PodsOf func(claim string) []types.NamespacedName
 
 // Controller launches VMs.
 type Controller struct {
-	deps    Deps
-	backoff *failureBackoff
+	deps Deps
+	// backoff increases the delay while launches of a NodePool keep failing for one reason: a VM that
+	// cannot start must not be cloned repeatedly.
+	backoff *backoff.Holds[backoffKey]
 	// failed are Claims whose deletion the cache may not show yet: a failure counts once.
-	failed sync.Map
+	failed *backoff.Holds[types.UID]
 }
+
+type backoffKey struct{ pool, reason string }
 
 // Deps are the dependencies of the Controller.
 type Deps struct {
@@ -91,7 +94,10 @@ type Health interface {
 
 // NewController returns a Controller.
 func NewController(deps Deps) *Controller {
-	return &Controller{deps: deps, backoff: newFailureBackoff(deps.Clock, deps.FailureBackoff)}
+	return &Controller{
+		deps: deps, backoff: backoff.NewHolds[backoffKey](deps.Clock, deps.FailureBackoff),
+		failed: backoff.NewHolds[types.UID](deps.Clock, backoff.Exponential{}),
+	}
 }
 
 // isPending reports whether core stored the plan of a Claim's VM, and its launch is not finished.
@@ -115,7 +121,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 
 // Reconcile launches the VM of a Claim, or resumes its launch.
 func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
-	if _, failed := c.failed.Load(claim.UID); failed || !c.isPending(claim) {
+	if _, _, failed := c.failed.Get(claim.UID); failed || !c.isPending(claim) {
 		return reconcile.Result{}, nil
 	}
 	class := &v1alpha1.ProxmoxNodeClass{}
@@ -153,7 +159,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("launching the VM of NodeClaim %s: %w", claim.Name, err)
 	}
-	c.backoff.recordSuccess(claim.Labels[karpv1.NodePoolLabelKey])
+	c.backoff.Clear(func(key backoffKey) bool { return key.pool == claim.Labels[karpv1.NodePoolLabelKey] })
 	if in, ok := c.deps.Launcher.Intent(claim); ok {
 		c.deps.Recorder.Publish(launchedEvent(claim, in, c.deps.Launcher.Progress(claim), c.deps.Clock.Since(in.Time)))
 	}
@@ -168,13 +174,12 @@ func (c *Controller) fail(ctx context.Context, claim *karpv1.NodeClaim, reason s
 		return nil
 	}
 	log.FromContext(ctx).Error(cause, "launch failed", "reason", reason)
-	c.failed.Store(claim.UID, true)
-	time.AfterFunc(failedRetention, func() { c.failed.Delete(claim.UID) })
+	c.failed.Add(claim.UID, reason, failedRetention)
 	region := ""
 	if in, ok := c.deps.Launcher.Intent(claim); ok {
 		region = in.Region
 		if offerings, ok := affectedOfferings(claim, in, reason, cause); ok {
-			c.deps.Types.MarkUnavailable(offerings, cause.Error(), c.backoff.recordFailure(claim.Labels[karpv1.NodePoolLabelKey], reason))
+			c.deps.Types.MarkUnavailable(offerings, cause.Error(), c.backoff.Fail(backoffKey{claim.Labels[karpv1.NodePoolLabelKey], reason}))
 		}
 	}
 	c.deps.Health.RecordFailure(claim.Spec.NodeClassRef.Name, region, reason, cause)
@@ -186,7 +191,7 @@ func (c *Controller) fail(ctx context.Context, claim *karpv1.NodeClaim, reason s
 		}
 	}
 	if err := c.deps.Kube.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); err != nil {
-		c.failed.Delete(claim.UID)
+		c.failed.Clear(func(uid types.UID) bool { return uid == claim.UID })
 		return client.IgnoreNotFound(err)
 	}
 	metrics.NodeClaimsDisruptedTotal.Inc(map[string]string{

@@ -6,41 +6,15 @@ package launch
 import (
 	"errors"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
-	clocktesting "k8s.io/utils/clock/testing"
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
-
-func TestBackoff(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	clock := clocktesting.NewFakeClock(time.Now())
-	b := newFailureBackoff(clock, backoff.Exponential{Initial: 3 * time.Minute, Max: 30 * time.Minute})
-	g.Expect(b.recordFailure("pool", "StartFailed")).To(Equal(3 * time.Minute))
-	clock.Step(time.Minute)
-	g.Expect(b.recordFailure("pool", "StartFailed")).To(Equal(2*time.Minute), "it was in progress when the first one failed")
-	clock.Step(2 * time.Minute)
-	g.Expect(b.recordFailure("pool", "StartFailed")).To(Equal(6 * time.Minute))
-	g.Expect(b.recordFailure("pool", "CloneFailed")).To(Equal(3*time.Minute), "other reason")
-	g.Expect(b.recordFailure("other", "StartFailed")).To(Equal(3*time.Minute), "other NodePool")
-	for range 10 {
-		clock.Step(30 * time.Minute)
-		g.Expect(b.recordFailure("pool", "StartFailed")).To(BeNumerically("<=", 30*time.Minute))
-	}
-	g.Expect(b.recordFailure("other", "StartFailed")).To(Equal(3*time.Minute), "reset after twice the longest backoff")
-	clock.Step(3 * time.Minute)
-	b.recordSuccess("pool")
-	g.Expect(b.recordFailure("pool", "StartFailed")).To(Equal(3 * time.Minute))
-	g.Expect(b.recordFailure("other", "StartFailed")).To(Equal(6*time.Minute), "other NodePools are not reset")
-}
 
 func TestAffectedOfferings(t *testing.T) {
 	t.Parallel()
