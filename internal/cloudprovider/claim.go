@@ -45,7 +45,7 @@ func (c *CloudProvider) setNodeProperties(out, claim *karpv1.NodeClaim, class *v
 	if in.Parked {
 		return nil
 	}
-	resources, err := c.deps.Planner.Overlay(claim).NodeResources(c.deps.Types, class, in.InstanceType)
+	resources, err := c.deps.Planner.NodeResources(claim, class, in.InstanceType)
 	if err != nil {
 		return err
 	}

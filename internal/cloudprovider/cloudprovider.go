@@ -98,18 +98,17 @@ func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (*k
 		return nil, err
 	}
 	pool := c.nodePool(ctx, claim)
-	overlay := c.deps.Planner.Overlay(claim)
 	requested := c.withoutAssumedSpot(claim, pool)
 	fixedSize, err := c.needsFixedSize(ctx, claim, class, pool)
 	if err != nil {
 		return nil, err
 	}
-	intent, err := c.deps.Planner.Plan(ctx, requested, class, plan.Options{Overlay: overlay, FixedSize: fixedSize})
+	intent, err := c.deps.Planner.Plan(ctx, requested, class, fixedSize)
 	var insufficient *instance.InsufficientCapacityError
 	if errors.As(err, &insufficient) && pool != nil && pool.Spec.Replicas != nil {
 		// Core recreates a refused Claim of a static NodePool without delay.
 		c.deps.Recorder.Publish(event.Warning(claim, v1alpha1.EventWaitingForCapacity, insufficient.Error()))
-		intent, err = c.deps.Planner.Park(ctx, requested, class, overlay)
+		intent, err = c.deps.Planner.Park(ctx, requested, class)
 	}
 	if errors.As(err, &insufficient) {
 		return nil, cloudprovider.NewInsufficientCapacityError(err)

@@ -233,20 +233,3 @@ func TestUpdateInterrupted(t *testing.T) {
 		v.Expect(v.config().Network().NICs()[0].Firewall).To(BeFalse())
 	})
 }
-
-// The disk of a VM was still growing when the controller was killed, and its Node has joined meanwhile.
-func TestUpdateGrowsBootDisk(t *testing.T) {
-	testenv.Simulated(t, func(t *testing.T) {
-		v := launchVM(testenv.New(t))
-		disk := func() int64 { d, _ := v.config().Drives().Boot(); return d.SizeBytes }
-		want := disk() + 4<<30
-		v.setApplied(func(mark *ownership.Mark) { mark.Applied.DiskBytes = want })
-		v.Expect(v.reconcile()).To(Succeed())
-		v.Expect(disk()).To(Equal(want))
-		v.Expect(v.controller.Reconcile(t.Context(), v.claim)).To(HaveField("RequeueAfter", Not(BeZero())), "its size is unknown")
-		v.Refresh()
-		v.Sim.ResetRequests()
-		v.Expect(v.controller.Reconcile(t.Context(), v.claim)).To(BeZero())
-		v.Expect(v.Sim.Requests()).To(BeEmpty())
-	})
-}

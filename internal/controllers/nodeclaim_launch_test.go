@@ -64,7 +64,7 @@ func simulatedParked(t *testing.T, test func(w *launching, claim *karpv1.NodeCla
 	testenv.Simulated(t, func(t *testing.T) {
 		w := newLaunching(t, testenv.Cores(2))
 		claim := w.Claim("a", w.class)
-		in, err := w.Instances.Planner.Park(t.Context(), claim, w.class, nil)
+		in, err := w.Instances.Planner.Park(t.Context(), claim, w.class)
 		w.Expect(err).NotTo(HaveOccurred())
 		test(w, w.SetPlanned(claim, w.class, in))
 	})

@@ -15,7 +15,6 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -231,7 +230,7 @@ func runVMLifecycle(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) error {
 	ctx, cancel := context.WithTimeout(w.T.Context(), 5*time.Minute)
 	defer cancel()
 	claim := w.Claim("lifecycle", class)
-	in, err := w.Instances.Planner.Plan(ctx, claim, class, plan.Options{})
+	in, err := w.Instances.Planner.Plan(ctx, claim, class, false)
 	if err != nil {
 		return err
 	}

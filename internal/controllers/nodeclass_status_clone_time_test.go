@@ -10,7 +10,6 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -43,7 +42,7 @@ func TestReconcileSlowClones(t *testing.T) {
 		w.Expect(nodeClassStatusReconcileClass(w, class).Status.SelectedZones).To(Equal([]string{"region-1/pve2/9001"}))
 		w.Expect(class.Status.UnusableZones).To(ConsistOf(And(HaveField("Zone", "region-1/pve1"), HaveField("Reason", ContainSubstring("link clones")))))
 		w.Expect(isReady(class)).To(BeTrue(), "there is another host")
-		w.Expect(w.Instances.Planner.Plan(t.Context(), w.Claim("c", class, onFirst), class, plan.Options{})).Error().To(MatchError(ContainSubstring("pve1")))
+		w.Expect(w.Instances.Planner.Plan(t.Context(), w.Claim("c", class, onFirst), class, false)).Error().To(MatchError(ContainSubstring("pve1")))
 		w.Expect(w.Intent(w.Planned("d", class)).Host).To(Equal("pve2"))
 
 		w.Clock.Advance(2 * time.Hour)

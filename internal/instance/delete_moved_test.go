@@ -109,7 +109,7 @@ func TestDeleteHostRemovedSoon(t *testing.T) {
 func TestDeleteParkedHostOffline(t *testing.T) {
 	testenv.With(testenv.Hosts(2)).Test(t, func(w *testenv.Env, p *testenv.Process) {
 		claim := w.Claim("pool-abc", w.NodeClass)
-		in, err := p.Instances.Planner.Park(w.Context(), claim, w.NodeClass, nil)
+		in, err := p.Instances.Planner.Park(w.Context(), claim, w.NodeClass)
 		w.Expect(err).NotTo(HaveOccurred())
 		claim = w.SetPlanned(claim, w.NodeClass, in)
 		w.Expect(w.Sim.HostDown(in.Host, "noroute")).To(Succeed())

@@ -14,7 +14,6 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -48,7 +47,7 @@ func ofType(instanceType string) func(*karpv1.NodeClaim) {
 // planFails plans a claim of an instance type that does not fit, and returns the error.
 func planFails(w *testenv.Env, p *testenv.Process, name, instanceType string) error {
 	w.T.Helper()
-	_, err := p.Instances.Planner.Plan(w.Context(), w.Claim(name, w.NodeClass, ofType(instanceType)), w.NodeClass, plan.Options{})
+	_, err := p.Instances.Planner.Plan(w.Context(), w.Claim(name, w.NodeClass, ofType(instanceType)), w.NodeClass, false)
 	w.Expect(err).To(HaveOccurred())
 	return err
 }

@@ -20,7 +20,6 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -116,7 +115,7 @@ func TestPlanAddressesConcurrently(t *testing.T) {
 		}
 		for i := range 37 {
 			claim := w.Claim(fmt.Sprintf("second-%d", i), w.NodeClass)
-			_, err := p.Instances.Planner.Plan(t.Context(), claim, classes[0], plan.Options{})
+			_, err := p.Instances.Planner.Plan(t.Context(), claim, classes[0], false)
 			if i < 36 {
 				w.Expect(err).NotTo(HaveOccurred(), "address %d of 36 was lost", i+1)
 				continue
@@ -137,7 +136,7 @@ func planAll(w *testenv.Env, p *testenv.Process, api client.Client, claims []*ka
 			number, err := strconv.Atoi(strings.TrimPrefix(claim.Name, "c-"))
 			if err == nil {
 				var in instance.Intent
-				in, err = p.Instances.Planner.Plan(w.Context(), claim, classes[number%len(classes)], plan.Options{})
+				in, err = p.Instances.Planner.Plan(w.Context(), claim, classes[number%len(classes)], false)
 				if err == nil {
 					err = testenv.StorePlan(w.Context(), api, claim, classes[number%len(classes)], in)
 				}

@@ -18,7 +18,6 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -43,7 +42,7 @@ func address(w *testenv.Env, claim *karpv1.NodeClaim) netip.Addr {
 func planOnce(w *testenv.Env, p *testenv.Process, name string) error {
 	w.T.Helper()
 	claim := w.Claim(name, w.NodeClass)
-	_, err := p.Instances.Planner.Plan(w.Context(), claim, w.NodeClass, plan.Options{})
+	_, err := p.Instances.Planner.Plan(w.Context(), claim, w.NodeClass, false)
 	if err != nil {
 		w.Expect(w.Kube.Delete(w.Context(), claim)).To(Succeed())
 	}
@@ -208,7 +207,7 @@ func TestPlanAddressOverlappingPools(t *testing.T) {
 		for i := range claims {
 			claim := w.Claim(fmt.Sprintf("default-%d", i), w.NodeClass)
 			all.Go(func() {
-				if in, err := p.Instances.Planner.Plan(w.Context(), claim, classes[i%2], plan.Options{}); err == nil {
+				if in, err := p.Instances.Planner.Plan(w.Context(), claim, classes[i%2], false); err == nil {
 					claims[i] = w.SetPlanned(claim, classes[i%2], in)
 				} else if !strings.Contains(err.Error(), "are taken") {
 					w.T.Errorf("claim %s: %v", claim.Name, err)

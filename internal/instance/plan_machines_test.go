@@ -15,7 +15,6 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -48,7 +47,7 @@ func TestPlanMachines(t *testing.T) {
 		var all sync.WaitGroup
 		for n, claim := range claims {
 			all.Go(func() {
-				planned[n], failures[n] = p.Instances.Planner.Plan(w.Context(), claim, w.NodeClass, plan.Options{})
+				planned[n], failures[n] = p.Instances.Planner.Plan(w.Context(), claim, w.NodeClass, false)
 			})
 		}
 		all.Wait()
@@ -70,7 +69,7 @@ func TestPlanMachines(t *testing.T) {
 			w.Expect(in.Network.Addresses()).To(HaveExactElements(HaveField("String()", machine.Addresses[0].Address4)))
 			w.Expect(in.Network.Interfaces["net0"].Gateway4.String()).To(Equal("10.0.0.1"))
 		}
-		_, err := w.StartProcess().Instances.Planner.Plan(w.Context(), waiting, w.NodeClass, plan.Options{})
+		_, err := w.StartProcess().Instances.Planner.Plan(w.Context(), waiting, w.NodeClass, false)
 		w.Expect(err).To(MatchError(ContainSubstring("has no machine for this NodeClaim")), "after a restart")
 	})
 }
@@ -85,7 +84,7 @@ func TestReplaceMachine(t *testing.T) {
 		p.Launched("pool-b", w.NodeClass)
 
 		claim := w.Claim("pool-c", w.NodeClass)
-		_, err := p.Instances.Planner.Plan(w.Context(), claim, w.NodeClass, plan.Options{})
+		_, err := p.Instances.Planner.Plan(w.Context(), claim, w.NodeClass, false)
 		w.Expect(err).To(BeAssignableToTypeOf(&instance.InsufficientCapacityError{}))
 		claim, _ = parked(w, p, claim)
 		w.Expect(p.Launch(claim, w.NodeClass)).To(And(MatchError(instance.ErrParked),

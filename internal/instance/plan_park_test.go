@@ -18,7 +18,6 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -28,7 +27,7 @@ import (
 // parked returns a claim that waits for capacity, and its intent.
 func parked(w *testenv.Env, p *testenv.Process, claim *karpv1.NodeClaim) (*karpv1.NodeClaim, instance.Intent) {
 	w.T.Helper()
-	in, err := p.Instances.Planner.Park(w.Context(), claim, w.NodeClass, nil)
+	in, err := p.Instances.Planner.Park(w.Context(), claim, w.NodeClass)
 	w.Expect(err).NotTo(HaveOccurred())
 	claim = w.SetPlanned(claim, w.NodeClass, in)
 	return claim, w.Intent(claim)
@@ -44,7 +43,7 @@ func TestUnparkWithCapacity(t *testing.T) {
 			full = append(full, p.Planned(fmt.Sprintf("pool-%d", i), w.NodeClass))
 		}
 		waiting := w.Claim("pool-waiting", w.NodeClass)
-		_, err := p.Instances.Planner.Plan(w.Context(), waiting, w.NodeClass, plan.Options{})
+		_, err := p.Instances.Planner.Plan(w.Context(), waiting, w.NodeClass, false)
 		w.Expect(err).To(BeAssignableToTypeOf(&instance.InsufficientCapacityError{}))
 		waiting, in := parked(w, p, waiting)
 		w.Expect(p.Launch(waiting, w.NodeClass)).To(MatchError(instance.ErrParked))
@@ -74,7 +73,7 @@ func TestUnparkReserve(t *testing.T) {
 			full = append(full, p.Planned(fmt.Sprintf("pool-%d", i), w.NodeClass))
 		}
 		waiting := w.Claim("pool-waiting", w.NodeClass)
-		_, err := p.Instances.Planner.Plan(w.Context(), waiting, w.NodeClass, plan.Options{})
+		_, err := p.Instances.Planner.Plan(w.Context(), waiting, w.NodeClass, false)
 		w.Expect(err).To(MatchError(ContainSubstring("insufficient reserve")))
 		waiting, _ = parked(w, p, waiting)
 		w.Expect(p.Launch(waiting, w.NodeClass)).To(And(MatchError(instance.ErrParked), MatchError(ContainSubstring("insufficient reserve"))))
@@ -255,7 +254,7 @@ func TestParkOnAvoidedHost(t *testing.T) {
 	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {
 		p.Types.MarkUnavailable(instancetype.OfferingSelector{Zone: placement.Zone{Region: testenv.Region, Host: "pve1"}}, "no bridge", time.Hour)
 		claim := w.Claim("pool-abc", w.NodeClass)
-		_, err := p.Instances.Planner.Plan(w.Context(), claim, w.NodeClass, plan.Options{})
+		_, err := p.Instances.Planner.Plan(w.Context(), claim, w.NodeClass, false)
 		w.Expect(err).To(HaveOccurred())
 		claim, _ = parked(w, p, claim)
 		w.Expect(p.Launch(claim, w.NodeClass)).To(And(MatchError(instance.ErrParked), MatchError(ContainSubstring("no bridge"))))

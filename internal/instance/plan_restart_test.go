@@ -12,7 +12,6 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -53,7 +52,7 @@ func TestRestartPendingClaims(t *testing.T) {
 
 		p = w.StartProcess()
 		for name, class := range map[string]*v1alpha1.ProxmoxNodeClass{"late-device": device, "late-machine": machine} {
-			_, err := p.Instances.Planner.Plan(w.Context(), w.Claim(name, class), class, plan.Options{})
+			_, err := p.Instances.Planner.Plan(w.Context(), w.Claim(name, class), class, false)
 			w.Expect(err).To(HaveOccurred(), name)
 		}
 		late := p.Planned("late", w.NodeClass)

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
@@ -46,13 +45,13 @@ func TestPlanCanceledWhileRestored(t *testing.T) {
 		})
 		p := w.StartProcess(testenv.NoPolling())
 		testenv.Go(t, func(ctx context.Context) error {
-			_, err := p.Instances.Planner.Plan(ctx, first, w.NodeClass, plan.Options{})
+			_, err := p.Instances.Planner.Plan(ctx, first, w.NodeClass, false)
 			return err
 		})
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := p.Instances.Planner.Plan(ctx, second, w.NodeClass, plan.Options{})
+		_, err := p.Instances.Planner.Plan(ctx, second, w.NodeClass, false)
 		w.Expect(err).To(And(MatchError(context.DeadlineExceeded), MatchError(ContainSubstring("waiting for the reservations"))))
 	})
 }

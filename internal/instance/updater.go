@@ -33,8 +33,7 @@ func (u *Updater) IsLaunched(claim *karpv1.NodeClaim) bool { return u.deps.IsLau
 
 // UpdateInPlace sets the tags, security groups, resource pool and HA of a running VM to
 // those of its NodeClass, and records that in its ownership mark. CPU, memory and disk are
-// never changed, except for a boot disk that the launch did not grow: core would have wrong
-// capacities of the Node. A VM whose mark does not record what was written is not changed.
+// never changed: core would have wrong capacities of the Node. A VM whose mark does not record what was written is not changed.
 func (u *Updater) UpdateInPlace(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) error {
 	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
 	if err != nil {
@@ -77,16 +76,7 @@ func (u *Updater) NeedsUpdate(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNo
 
 func needsUpdate(vm VM, class *v1alpha1.ProxmoxNodeClass) bool {
 	applied := vm.mark.Applied
-	return applied != nil && (applied.Hash != class.InPlaceHash() || len(applied.Pending) > 0 || missingBytes(vm, *applied) > 0)
-}
-
-// missingBytes returns by how much the boot disk of a VM is smaller than planned.
-func missingBytes(vm VM, applied ownership.Applied) int64 {
-	disk, _ := vm.Config.Drives().Boot()
-	if disk.SizeBytes == 0 {
-		return 0
-	}
-	return applied.DiskBytes - disk.SizeBytes
+	return applied != nil && (applied.Hash != class.InPlaceHash() || len(applied.Pending) > 0)
 }
 
 // update is an update of a VM.
@@ -118,11 +108,6 @@ func (u *update) run(ctx context.Context, hash string, tags []string) error {
 	}
 	if err := u.write(ctx, begun, func(cfg proxmox.VMConfig) map[string]string { return changedTags(cfg, tags) }); err != nil {
 		return err
-	}
-	if missingBytes(u.vm, u.applied) > 0 {
-		if err := u.growBootDisk(ctx); err != nil {
-			return err
-		}
 	}
 	if tagsOnly {
 		return nil
@@ -179,17 +164,6 @@ func (d Deps) ChangeVM(ctx context.Context, id Identity, host string, change fun
 	}
 	defer d.Inventory.InvalidateConfig(id.Region, id.VMID)
 	return client.UpdateVM(ctx, host, id.VMID, proxmox.ConfigChange{Set: set, Digest: cfg.Digest})
-}
-
-// growBootDisk grows a boot disk that was still growing when the controller that launched the VM ended.
-func (u *update) growBootDisk(ctx context.Context) error {
-	disk, _ := u.vm.Config.Drives().Boot()
-	task, err := u.client.ResizeDisk(ctx, u.vm.Host, u.vm.VMID, disk.Slot, u.applied.DiskBytes)
-	defer u.deps.Inventory.InvalidateConfig(u.vm.Region, u.vm.VMID)
-	if err == nil {
-		_, err = u.deps.Tasks.Wait(ctx, u.client, task)
-	}
-	return err
 }
 
 // updatePool moves a VM to another resource pool. If an administrator moved it, it stays there.

@@ -75,9 +75,8 @@ type Request struct {
 	Key string
 	// Machine has the addresses that are not picked; the zero value has none.
 	Machine v1alpha1.Machine
-	// Busy reports whether an address is in use although the View does not show it; nil for
-	// none. It runs under the ledger's lock: it must not block or call the Ledger.
-	Busy func(netip.Addr) bool
+	// Busy are addresses that are in use although the View does not show it.
+	Busy map[netip.Addr]bool
 }
 
 // ExhaustedError reports that all addresses of a pool are taken.
@@ -166,7 +165,7 @@ func (r Request) pick(s Source, slot, fixed string, gateway netip.Addr) (netip.P
 	}
 	address, ok := s.Pool.Pick(r.Key+"/"+slot, func(a netip.Addr) ipam.State {
 		switch {
-		case a == gateway, addresses.IsTaken(a), r.Busy != nil && r.Busy(a):
+		case a == gateway, addresses.IsTaken(a), r.Busy[a]:
 			return ipam.Taken
 		case addresses.IsRecentlyReleased(a):
 			return ipam.RecentlyReleased

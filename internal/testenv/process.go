@@ -25,7 +25,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/operations"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
@@ -129,7 +128,7 @@ func (p *Process) Fence(host string) {
 func (p *Process) Planned(name string, class *v1alpha1.ProxmoxNodeClass, changes ...func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
 	p.env.T.Helper()
 	claim := p.env.Claim(name, class, changes...)
-	in, err := p.Instances.Planner.Plan(p.env.T.Context(), claim, class, plan.Options{})
+	in, err := p.Instances.Planner.Plan(p.env.T.Context(), claim, class, false)
 	p.env.Expect(err).NotTo(gomega.HaveOccurred())
 	return p.env.SetPlanned(claim, class, in)
 }

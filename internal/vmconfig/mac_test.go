@@ -14,7 +14,7 @@ import (
 func TestDeriveMAC(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	free := func(string) bool { return false }
+	free := map[string]bool{}
 	a := DeriveMAC("BC:24:11", "claim", "net0", free)
 	g.Expect(a).To(HavePrefix("BC:24:11:"))
 	g.Expect(DeriveMAC("BC:24:11", "claim", "net0", free)).To(Equal(a))
@@ -30,7 +30,7 @@ func TestDeriveMACTaken(t *testing.T) {
 	g := NewWithT(t)
 	seen := map[string]bool{}
 	for i := range 5000 {
-		mac := DeriveMAC("BC:24:11", fmt.Sprint(i), "net0", func(m string) bool { return seen[m] })
+		mac := DeriveMAC("BC:24:11", fmt.Sprint(i), "net0", seen)
 		g.Expect(seen[mac]).To(BeFalse())
 		seen[mac] = true
 	}

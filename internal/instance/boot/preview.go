@@ -121,7 +121,7 @@ func plannedSample(view inventory.View, class *v1alpha1.ProxmoxNodeClass, claim 
 		in := sampleIntent(zone.Region, zone.Host)
 		in.MACs, in.Disks = map[string]string{}, class.Spec.Disks
 		for _, i := range layout.Interfaces {
-			in.MACs[i.Slot] = vmconfig.DeriveMAC(view.Snapshots[zone.Region].Options.MACPrefix, string(claim.UID), i.Slot, func(string) bool { return false })
+			in.MACs[i.Slot] = vmconfig.DeriveMAC(view.Snapshots[zone.Region].Options.MACPrefix, string(claim.UID), i.Slot, nil)
 		}
 		if in.Network, err = layout.Assign(network.Request{View: view, Region: zone.Region, Host: zone.Host, Key: string(claim.UID)}); err != nil {
 			// An exhausted AddressPool does not make the templates invalid.

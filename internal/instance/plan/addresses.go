@@ -28,7 +28,7 @@ const exhaustedBackoff = 30 * time.Second
 
 // busyAddresses are the addresses of Nodes, and the gateways of all AddressPools. They
 // are read before the ledger is locked.
-type busyAddresses map[netip.Addr]struct{}
+type busyAddresses map[netip.Addr]bool
 
 // readBusyAddresses reads what the choice of addresses needs; nothing for classes
 // without AddressPools.
@@ -55,7 +55,7 @@ func (p *Planner) readBusyAddresses(ctx context.Context, class *v1alpha1.Proxmox
 	for _, node := range nodes.Items {
 		for _, address := range node.Status.Addresses {
 			if addr, err := netip.ParseAddr(address.Address); err == nil {
-				busy[addr] = struct{}{}
+				busy[addr] = true
 			}
 		}
 	}
@@ -76,7 +76,7 @@ func (p *Planner) addGateways(ctx context.Context, busy busyAddresses) error {
 		for _, layout := range layouts(view, &classes.Items[i]) {
 			for _, source := range layout.Pools() {
 				if gateway := source.Pool.Gateway(); gateway.IsValid() {
-					busy[gateway] = struct{}{}
+					busy[gateway] = true
 				}
 			}
 		}
@@ -91,7 +91,7 @@ func addMachineAddresses(busy busyAddresses, class *v1alpha1.ProxmoxNodeClass) {
 		for _, i := range machine.Addresses {
 			for _, text := range []string{i.Address4, i.Address6} {
 				if address, err := netip.ParseAddr(text); err == nil {
-					busy[address] = struct{}{}
+					busy[address] = true
 				}
 			}
 		}
@@ -129,7 +129,7 @@ func (p *Planner) assignAddresses(
 	machine, _ := class.Spec.FindMachine(in.Machine)
 	assigned, err := layout.Assign(network.Request{
 		View: view, Region: in.Region, Host: in.Host, Key: p.networkKey(claim, in), Machine: machine,
-		Busy: func(a netip.Addr) bool { _, isBusy := busy[a]; return isBusy },
+		Busy: busy,
 	})
 	if _, exhausted := errors.AsType[*network.ExhaustedError](err); exhausted {
 		p.types.MarkUnavailable(instancetype.OfferingSelector{

@@ -49,7 +49,7 @@ func (p *Planner) newIntent(
 	snapshot := view.Snapshots[in.Region]
 	taken := takenMACs(snapshot)
 	for _, nic := range network.NICs(class, *template.Config) {
-		in.MACs[nic.Slot] = vmconfig.DeriveMAC(snapshot.Options.MACPrefix, p.networkKey(claim, in), nic.Slot, func(mac string) bool { return taken[mac] })
+		in.MACs[nic.Slot] = vmconfig.DeriveMAC(snapshot.Options.MACPrefix, p.networkKey(claim, in), nic.Slot, taken)
 	}
 	in.Network, err = p.assignAddresses(view, claim, class, template, in, busy)
 	if err != nil {

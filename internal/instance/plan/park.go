@@ -23,15 +23,17 @@ import (
 // Park plans a VM for which there is no capacity now: it chooses size and Host and
 // reserves a VMID; the rest is decided when there is capacity. Claims of a static
 // NodePool are parked instead of refused: core recreates a refused one without delay.
-func (p *Planner) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, overlay Overlay) (instance.Intent, error) {
+func (p *Planner) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) (instance.Intent, error) {
 	if err := p.restore(ctx); err != nil {
 		return instance.Intent{}, err
 	}
 	// Hosts that are avoided after a failure are allowed: they become available again. If
 	// the Claim has no other, so are those that the class cannot use.
-	request, err := p.types.Request(class, claim, instancetype.RequestOptions{Overlay: overlay, FixedSize: true, IgnoreUnavailable: true})
+	options := instancetype.RequestOptions{Overlay: p.overlay(claim), FixedSize: true, IgnoreUnavailable: true}
+	request, err := p.types.Request(class, claim, options)
 	if err == nil && len(request.Options) == 0 {
-		request, err = p.types.Request(class, claim, instancetype.RequestOptions{Overlay: overlay, FixedSize: true, IgnoreUnavailable: true, IgnoreBlocked: true})
+		options.IgnoreBlocked = true
+		request, err = p.types.Request(class, claim, options)
 	}
 	if err != nil {
 		return instance.Intent{}, err
@@ -42,7 +44,7 @@ func (p *Planner) Park(ctx context.Context, claim *karpv1.NodeClaim, class *v1al
 	}
 	request = p.parkingRequest(class, request, holders)
 	option, _ := p.parkingOption(class, request)
-	resources, err := overlay.NodeResources(p.types, class, option.InstanceType)
+	resources, err := p.NodeResources(claim, class, option.InstanceType)
 	if err != nil {
 		return instance.Intent{}, err
 	}
@@ -147,31 +149,19 @@ func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1
 	if reason := p.unusableReason(class, in.InstanceType, zone); reason != "" {
 		return in, cmp.Or(p.findElsewhere(claim, class, holders), p.keepParked(in, errors.New(reason)))
 	}
-	request := p.parkedRequest(claim, class, in, zone)
+	// Without the lock and the reads of a plan: most of the time there is no capacity.
+	request := p.parkedRequest(claim, class, in)
+	request.Affinity = "" // the View has the Claim's own reservation
 	if _, err := p.placeMachine(p.deps.Inventory.View(), class, request, holders, acceptAny); err != nil {
 		if _, ok := errors.AsType[*noMachineError](err); ok {
 			return in, cmp.Or(p.findElsewhere(claim, class, holders), p.keepParked(in, err))
 		}
 		return in, p.keepParked(in, err)
 	}
-	busy, err := p.readBusyAddresses(ctx, class)
-	if err != nil {
-		return in, err
-	}
-	// The affinity counts only in a View without the Claim's own reservation.
-	request.Affinity = class.Spec.PlacementStrategy.PoolAffinity
 	if guest, listed := p.deps.Inventory.View().Guest(in.Region, in.VMID); listed {
 		return in, &instance.LaunchError{Reason: v1alpha1.EventVMIDTaken, Err: fmt.Errorf("guest %q took VMID %d", guest.Name, in.VMID)}
 	}
-	unparked, err := p.reserve(ctx, claim, p.deps.Inventory.Ledger().Replace, func(view inventory.View) (instance.Intent, error) {
-		var planned instance.Intent
-		_, err := p.placeMachine(view, class, request, holders, func(chosen placed) (err error) {
-			planned, err = p.newIntent(view, claim, class, chosen, busy)
-			planned.Resources = in.Resources
-			return err
-		})
-		return planned, err
-	})
+	unparked, err := p.replan(ctx, claim, class, in, holders)
 	if err == nil {
 		return unparked, nil
 	}
@@ -184,8 +174,25 @@ func (p *Planner) Unpark(ctx context.Context, claim *karpv1.NodeClaim, class *v1
 	return in, err
 }
 
-// parkedRequest requests the size and Host of a parked Claim.
-func (p *Planner) parkedRequest(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent, zone placement.Zone) placement.Request {
+// replan plans the VM of a Claim again, with its size on its Host, in place of what is reserved for it.
+func (p *Planner) replan(
+	ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent, holders machineHolders,
+) (instance.Intent, error) {
+	busy, err := p.readBusyAddresses(ctx, class)
+	if err != nil {
+		return in, err
+	}
+	decide := p.decide(claim, class, p.parkedRequest(claim, class, in), holders, busy)
+	return p.reserve(ctx, claim, p.deps.Inventory.Ledger().Replace, func(view inventory.View) (instance.Intent, error) {
+		planned, err := decide(view)
+		planned.Resources = in.Resources
+		return planned, err
+	})
+}
+
+// parkedRequest requests the size and Host of a Claim that core stored.
+func (p *Planner) parkedRequest(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent) placement.Request {
+	zone := in.Zone()
 	pool := claim.Labels[karpv1.NodePoolLabelKey]
 	need, _ := p.types.Need(class, pool, in.InstanceType, zone)
 	need.CPUs, need.MemoryBytes, need.DiskBytes = in.Cores, int64(in.MemoryMiB)<<20, in.DiskBytes
@@ -195,7 +202,7 @@ func (p *Planner) parkedRequest(claim *karpv1.NodeClaim, class *v1alpha1.Proxmox
 		need.Storage = "" // any of them
 	}
 	return placement.Request{
-		ClaimUID: string(claim.UID), NodePool: pool, Inherited: map[placement.Zone][]string{zone: need.Inherited},
+		ClaimUID: string(claim.UID), NodePool: pool, Affinity: class.Spec.PlacementStrategy.PoolAffinity, Inherited: map[placement.Zone][]string{zone: need.Inherited},
 		PinningSupport: map[placement.Zone]placement.PinningSupport{zone: need.PinningSupport},
 		Options:        []placement.Option{{InstanceType: in.InstanceType, Need: need, Zones: []placement.Zone{zone}}},
 	}

@@ -47,34 +47,28 @@ func New(deps instance.Deps, types *instancetype.Provider, reader client.Reader,
 	return &Planner{deps: deps, types: types, reader: reader, metrics: metrics, restoring: make(chan struct{}, 1)}
 }
 
-// Overlay applies a NodePool's NodeOverlays to instance types; nil changes nothing.
-type Overlay func([]*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error)
-
-// NodeResources returns the resources of a Node with the instance type; nil if the type was removed
-// from the catalog.
-func (o Overlay) NodeResources(types *instancetype.Provider, class *v1alpha1.ProxmoxNodeClass, instanceType string) (*instance.NodeResources, error) {
-	it, ok := types.Get(class, instanceType)
+// NodeResources returns the resources of a Claim's Node with the instance type; nil if the type was
+// removed from the catalog.
+func (p *Planner) NodeResources(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, instanceType string) (*instance.NodeResources, error) {
+	it, ok := p.types.Get(class, instanceType)
 	if !ok {
 		return nil, nil
 	}
-	if o != nil {
-		overlaid, err := o([]*cloudprovider.InstanceType{it})
-		if err != nil {
-			return nil, err
-		}
-		it = overlaid[0]
+	overlaid, err := p.overlay(claim)([]*cloudprovider.InstanceType{it})
+	if err != nil {
+		return nil, err
 	}
-	return &instance.NodeResources{Capacity: it.Capacity.DeepCopy(), Allocatable: it.Allocatable().DeepCopy()}, nil
+	return &instance.NodeResources{Capacity: overlaid[0].Capacity.DeepCopy(), Allocatable: overlaid[0].Allocatable().DeepCopy()}, nil
 }
 
-// Overlay returns a function that applies the NodeOverlays of the Claim's NodePool, so
+// overlay returns a function that applies the NodeOverlays of the Claim's NodePool, so
 // the planned VM is the one that core scheduled for.
-func (p *Planner) Overlay(claim *karpv1.NodeClaim) Overlay {
-	pool, ok := claim.Labels[karpv1.NodePoolLabelKey]
-	if !ok {
-		return nil
-	}
+func (p *Planner) overlay(claim *karpv1.NodeClaim) func([]*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error) {
 	return func(its []*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error) {
+		pool, ok := claim.Labels[karpv1.NodePoolLabelKey]
+		if !ok {
+			return its, nil
+		}
 		overlaid, err := p.deps.Overlays.ApplyAll(pool, its)
 		if cloudprovider.IsUnevaluatedNodePoolError(err) {
 			return its, nil
@@ -86,22 +80,26 @@ func (p *Planner) Overlay(claim *karpv1.NodeClaim) Overlay {
 	}
 }
 
-// Options modify what a Claim may get.
-type Options struct {
-	Overlay Overlay
-	// FixedSize gives the VM the size of an instance type, also if the NodeClass has VMs of
-	// exact size.
-	FixedSize bool
-}
-
 // decideUnderLock chooses a VM from a View. It runs under the ledger's lock, so it must
 // not send requests or wait.
 type decideUnderLock func(inventory.View) (instance.Intent, error)
 
-// Plan decides which VM a Claim gets and on which Host, and reserves it. A Claim that this
+// decide returns the decision about the VM of a Claim.
+func (p *Planner) decide(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, request placement.Request, read machineHolders, busy busyAddresses) decideUnderLock {
+	return func(view inventory.View) (in instance.Intent, err error) {
+		_, err = p.placeMachine(view, class, request, read, func(chosen placed) (err error) {
+			in, err = p.newIntent(view, claim, class, chosen, busy)
+			return err
+		})
+		return in, err
+	}
+}
+
+// Plan decides which VM a Claim gets and on which Host, and reserves it. With fixedSize, the VM has
+// the size of an instance type, also if the NodeClass has VMs of exact size. A Claim that this
 // process planned keeps its plan. Plan returns an *instance.InsufficientCapacityError if no VM
 // that the Claim allows fits.
-func (p *Planner) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, opts Options) (instance.Intent, error) {
+func (p *Planner) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, fixedSize bool) (instance.Intent, error) {
 	if in, ok := p.deps.Launches.Plan(string(claim.UID)); ok {
 		return in, nil
 	}
@@ -117,18 +115,11 @@ func (p *Planner) Plan(ctx context.Context, claim *karpv1.NodeClaim, class *v1al
 	if err != nil {
 		return instance.Intent{}, err
 	}
-	request, err := p.types.Request(class, claim, instancetype.RequestOptions{Overlay: opts.Overlay, FixedSize: opts.FixedSize})
+	request, err := p.types.Request(class, claim, instancetype.RequestOptions{Overlay: p.overlay(claim), FixedSize: fixedSize})
 	if err != nil {
 		return instance.Intent{}, err
 	}
-	in, err := p.reserve(ctx, claim, p.deps.Inventory.Ledger().Reserve, func(view inventory.View) (instance.Intent, error) {
-		var planned instance.Intent
-		_, err := p.placeMachine(view, class, request, holders, func(chosen placed) (err error) {
-			planned, err = p.newIntent(view, claim, class, chosen, busy)
-			return err
-		})
-		return planned, err
-	})
+	in, err := p.reserve(ctx, claim, p.deps.Inventory.Ledger().Reserve, p.decide(claim, class, request, holders, busy))
 	p.countExhausted(class, err)
 	return in, err
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
@@ -39,10 +38,6 @@ func (p *Planner) Resume(
 		return in, invalid("NodeClaim %s has the capacity of %d CPUs, and its instance type %s has %d", claim.Name, in.Cores, in.InstanceType, need.CPUs)
 	}
 	in.MemoryMiB, in.DiskBytes = int(need.MemoryBytes>>20), need.DiskBytes
-	busy, err := p.readBusyAddresses(ctx, class)
-	if err != nil {
-		return in, err
-	}
 	holders, err := p.readMachineHolders(ctx, claim, class)
 	if err != nil {
 		return in, err
@@ -52,24 +47,16 @@ func (p *Planner) Resume(
 		holders.required = cloned.Machine
 	}
 	p.deps.Inventory.Ledger().Restore(in.Reservation(claim))
-	request := p.parkedRequest(claim, class, in, zone)
-	request.Affinity = class.Spec.PlacementStrategy.PoolAffinity
-	return p.reserve(ctx, claim, p.deps.Inventory.Ledger().Replace, func(view inventory.View) (instance.Intent, error) {
-		var planned instance.Intent
-		_, err := p.placeMachine(view, class, request, holders, func(chosen placed) (err error) {
-			planned, err = p.newIntent(view, claim, class, chosen, busy)
-			return err
-		})
-		if cloned != nil && cloned.Source != nil {
-			planned.TemplateHost, planned.TemplateID, planned.ImageID, planned.FullClone = cloned.Source.Host, cloned.Source.VMID, cloned.Source.Image, cloned.Source.Full
-		}
-		return planned, err
-	})
+	planned, err := p.replan(ctx, claim, class, in, holders)
+	if cloned != nil && cloned.Source != nil {
+		planned.TemplateHost, planned.TemplateID, planned.ImageID, planned.FullClone = cloned.Source.Host, cloned.Source.VMID, cloned.Source.Image, cloned.Source.Full
+	}
+	return planned, err
 }
 
 // resumeParked completes the plan of a Claim that waits for capacity, as far as its instance type is known.
 func (p *Planner) resumeParked(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, in instance.Intent, need placement.Need) (instance.Intent, error) {
-	resources, err := p.Overlay(claim).NodeResources(p.types, class, in.InstanceType)
+	resources, err := p.NodeResources(claim, class, in.InstanceType)
 	if err != nil {
 		return in, err
 	}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -161,7 +160,7 @@ func (p *Process) create(ctx context.Context, claim *karpv1.NodeClaim) (reconcil
 	if stored, err := p.Instances.Planner.Stored(ctx, claim.UID); err != nil || stored != nil {
 		return reconcile.Result{}, err
 	}
-	in, err := p.Instances.Planner.Plan(ctx, claim, p.classOf(ctx, claim), plan.Options{})
+	in, err := p.Instances.Planner.Plan(ctx, claim, p.classOf(ctx, claim), false)
 	if _, insufficient := errors.AsType[*instance.InsufficientCapacityError](err); insufficient {
 		return reconcile.Result{}, client.IgnoreNotFound(p.kube.Delete(ctx, claim))
 	}
