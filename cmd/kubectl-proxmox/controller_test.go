@@ -80,7 +80,7 @@ func TestInvalidController(t *testing.T) {
 		"flag": {[]string{"--proxmox-clone-slots=0"},
 			`reading the controller's flags and environment: parsing flags, invalid value "0" for flag -proxmox-clone-slots: `},
 		"missing_file": {[]string{"--instance-types-file", "/types.json"},
-			"reading the controller's instance types: /types.json is in no Secret or ConfigMap that Deployment "},
+			"reading the instance types /types.json: /types.json is in no Secret or ConfigMap that Deployment "},
 	} {
 		testenv.RunSimulated(t, name, func(t *testing.T) {
 			w := newEnv(t)

@@ -31,7 +31,7 @@ func TestHostsUnreachableRegion(t *testing.T) {
 		s.Expect(out).To(MatchRegexp(`(?s)^REGION .*\nhome +pve1 +16 .* GiB .*\nhome +pve2 +16 `))
 		out, err = s.run("instance-types", "--cloud-config", two)
 		s.Expect(err).To(unreachable)
-		_, err = instancetype.Load(s.write("types.json", out))
+		_, err = instancetype.Parse([]byte(out))
 		s.Expect(err).NotTo(HaveOccurred(), "the controller can load the file")
 
 		cluster := &kubeCluster{client: testenv.NewFakeKube(t), version: "v1.36.3", proxmox: testenv.ClientOptions(s.sim)}

@@ -4,8 +4,6 @@
 package instancetype_test
 
 import (
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -54,12 +52,10 @@ const goodFile = `[
  {"name": "tiny", "capacity": {"cpu": "1", "memory": "1Gi"}}
 ]`
 
-func TestLoad(t *testing.T) {
+func TestParse(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	file := filepath.Join(t.TempDir(), "types.json")
-	g.Expect(os.WriteFile(file, []byte(goodFile), 0o600)).To(Succeed())
-	c, err := instancetype.Load(file)
+	c, err := instancetype.Parse([]byte(goodFile))
 	g.Expect(err).NotTo(HaveOccurred())
 	t1, _ := c.Get("t1.2VCPU-6GB")
 	if huge := t1.Extra[corev1.ResourceName("hugepages-2Mi")]; t1.EphemeralBytes != 50*gib || huge.Value() != gib ||
@@ -121,18 +117,6 @@ func TestParseErrors(t *testing.T) {
 			g.Expect(err).To(MatchError(ContainSubstring(c.want)))
 			g.Expect(err).NotTo(MatchError(ContainSubstring("\n")))
 		})
-	}
-}
-
-func TestLoadErrors(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	g.Expect(instancetype.Load("/nowhere/types.json")).Error().To(MatchError(ContainSubstring("/nowhere/types.json")))
-	file := filepath.Join(t.TempDir(), "types.json")
-	g.Expect(os.WriteFile(file, []byte(`[]`), 0o600)).To(Succeed())
-	g.Expect(instancetype.Load(file)).Error().To(MatchError(ContainSubstring(file + ": found an empty array")))
-	if c, err := instancetype.Load(""); err != nil || len(c.Types()) != 20 {
-		t.Errorf("no file gives %d types (%v), want the default catalog", len(c.Types()), err)
 	}
 }
 

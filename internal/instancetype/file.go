@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -40,29 +39,11 @@ type fileEntry struct {
 	} `json:"overhead"`
 }
 
-// Load reads a catalog from an instance-types file: a JSON array of
+// Parse parses the content of an instance-types file: a JSON array of
 //
 //	{"name": "t1.2VCPU-6GB", "capacity": {"cpu": "2", "memory": "6Gi", "pods": "110", "ephemeral-storage": "30Gi"},
 //	 "capacitytype": "on-demand",
 //	 "overhead": {"KubeReserved": {...}, "SystemReserved": {...}, "EvictionThreshold": {...}}}
-//
-// An empty path returns the default catalog.
-func Load(path string) (Catalog, error) {
-	if path == "" {
-		return DefaultCatalog(), nil
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return Catalog{}, fmt.Errorf("reading instance types: %w", err)
-	}
-	catalog, err := Parse(data)
-	if err != nil {
-		return Catalog{}, fmt.Errorf("reading instance types from %s: %w", path, err)
-	}
-	return catalog, nil
-}
-
-// Parse parses the content of an instance-types file.
 func Parse(data []byte) (Catalog, error) {
 	var raw []json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {

@@ -5,6 +5,7 @@ package operator
 
 import (
 	"context"
+	"os"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -32,7 +33,13 @@ func watchConfigFile[T any](path string, load func(path string) (T, error)) *con
 func readConfigFiles(o *Options) []*configFile {
 	files := []*configFile{watchConfigFile(o.CloudConfig, proxmox.LoadConfig)}
 	if o.InstanceTypesFile != "" {
-		files = append(files, watchConfigFile(o.InstanceTypesFile, instancetype.Load))
+		files = append(files, watchConfigFile(o.InstanceTypesFile, func(path string) (instancetype.Catalog, error) {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return instancetype.Catalog{}, err
+			}
+			return instancetype.Parse(content)
+		}))
 	}
 	return files
 }

@@ -12,8 +12,6 @@ import (
 
 	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -50,24 +48,7 @@ func (d Deployed) SettingsWithoutClusters() (Settings, *coreoptions.Options, err
 		return Settings{}, nil, fmt.Errorf("reading the controller's flags and environment: %w", err)
 	}
 	s := Settings{Options: options}
-	var content []byte
-	if options.NodeSettingFile != "" {
-		if content, err = d.ReadFile(options.NodeSettingFile); err == nil {
-			s.Hosts, err = inventory.ParseSettings(content)
-		}
-		if err != nil {
-			return Settings{}, nil, fmt.Errorf("reading the controller's host settings %s: %w", options.NodeSettingFile, err)
-		}
-	}
-	if options.InstanceTypesFile == "" {
-		s.Catalog, err = instancetype.DefaultCatalog().WithDevices(options.PCIResources)
-	} else if content, err = d.ReadFile(options.InstanceTypesFile); err == nil {
-		s.Catalog, err = instancetype.Parse(content)
-	}
-	if err != nil {
-		return Settings{}, nil, fmt.Errorf("reading the controller's instance types: %w", err)
-	}
-	return s, core, nil
+	return s, core, s.readFiles(d.ReadFile)
 }
 
 // OptionEnv returns the variables of the environment that set an option. Others may be

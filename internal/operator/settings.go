@@ -41,20 +41,34 @@ func Load(args []string) (Settings, error) {
 	if s.Cloud, err = proxmox.LoadConfig(opts.CloudConfig); err != nil {
 		return Settings{}, err
 	}
-	if opts.NodeSettingFile != "" {
-		if s.Hosts, err = inventory.LoadSettings(opts.NodeSettingFile); err != nil {
-			return Settings{}, err
+	return s, s.readFiles(os.ReadFile)
+}
+
+// readFiles reads the host settings and the instance types.
+func (s *Settings) readFiles(read func(path string) ([]byte, error)) error {
+	o := s.Options
+	if o.NodeSettingFile != "" {
+		content, err := read(o.NodeSettingFile)
+		if err == nil {
+			s.Hosts, err = inventory.ParseSettings(content)
+		}
+		if err != nil {
+			return fmt.Errorf("reading the host settings %s: %w", o.NodeSettingFile, err)
 		}
 	}
-	if opts.InstanceTypesFile != "" {
-		s.Catalog, err = instancetype.Load(opts.InstanceTypesFile)
-	} else {
-		s.Catalog, err = instancetype.DefaultCatalog().WithDevices(opts.PCIResources)
+	if o.InstanceTypesFile == "" {
+		var err error
+		s.Catalog, err = instancetype.DefaultCatalog().WithDevices(o.PCIResources)
+		return err
+	}
+	content, err := read(o.InstanceTypesFile)
+	if err == nil {
+		s.Catalog, err = instancetype.Parse(content)
 	}
 	if err != nil {
-		return Settings{}, err
+		return fmt.Errorf("reading the instance types %s: %w", o.InstanceTypesFile, err)
 	}
-	return s, nil
+	return nil
 }
 
 // vmSizeAuto is the default of the setting vm-size-policy.

@@ -29,10 +29,16 @@ import (
 func TestConfigurationFiles(t *testing.T) {
 	t.Parallel()
 	for kind, read := range map[string]func(path string) error{
-		"yaml cloud-config":   func(path string) error { _, err := proxmox.LoadConfig(path); return err },
-		"json instance-types": func(path string) error { _, err := instancetype.Load(path); return err },
-		"yaml scenario":       func(path string) error { _, err := pvesim.LoadScenario(path); return err },
-		"json node-settings":  func(path string) error { _, err := inventory.LoadSettings(path); return err },
+		"yaml cloud-config": func(path string) error { _, err := proxmox.LoadConfig(path); return err },
+		"json instance-types": func(path string) error {
+			content, err := os.ReadFile(path)
+			if err == nil {
+				_, err = instancetype.Parse(content)
+			}
+			return err
+		},
+		"yaml scenario":      func(path string) error { _, err := pvesim.LoadScenario(path); return err },
+		"json node-settings": func(path string) error { _, err := inventory.LoadSettings(path); return err },
 	} {
 		for _, b := range blocks(t, kind) {
 			if err := read(write(t, b.content)); err != nil && !isMissingFile(err) {
