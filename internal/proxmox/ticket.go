@@ -7,9 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -36,27 +37,37 @@ type ticket struct {
 	username string
 	password source
 
-	// slot is held during a login, and guards the two fields below. It is a channel of
+	// slot is held during a login, and guards the failure below. It is a channel of
 	// capacity one, so a caller whose context ends stops waiting for the login in progress.
-	slot    chan struct{}
-	refused refusal
-	failed  time.Time // the last renewal
+	slot   chan struct{}
+	failed loginFailure
 
-	mu       sync.Mutex
-	session  session
-	obtained time.Time // zero if there is no session
+	session atomic.Pointer[session]
 }
 
-// refusal is the response to a login with a wrong password.
-type refusal struct {
+// loginFailure is the last login if it failed.
+type loginFailure struct {
 	password string
 	err      error
 	at       time.Time
 }
 
+// isRecent reports whether the login failed within the last loginDelay.
+func (f loginFailure) isRecent() bool { return f.err != nil && time.Since(f.at) < loginDelay }
+
 type session struct {
 	Ticket              string `json:"ticket"`
 	CSRFPreventionToken string `json:"CSRFPreventionToken"`
+
+	obtained time.Time
+}
+
+// age returns the time since the login; for nil it is longer than any ticket is valid.
+func (s *session) age() time.Duration {
+	if s == nil {
+		return math.MaxInt64
+	}
+	return time.Since(s.obtained)
 }
 
 func newTicket(cfg ClusterConfig, login *caller) *ticket {
@@ -80,9 +91,9 @@ func (t *ticket) authorize(ctx context.Context, header http.Header) (credential,
 
 // current returns a valid session. It renews one that is older than ticketLife, and waits for a
 // login if there is none.
-func (t *ticket) current(ctx context.Context) (session, error) {
-	valid, age := t.stored()
-	switch {
+func (t *ticket) current(ctx context.Context) (*session, error) {
+	valid := t.session.Load()
+	switch age := valid.age(); {
 	case age <= ticketLife:
 		return valid, nil
 	case age <= maxTicketLife:
@@ -92,9 +103,9 @@ func (t *ticket) current(ctx context.Context) (session, error) {
 	case t.slot <- struct{}{}:
 		defer func() { <-t.slot }()
 	case <-ctx.Done():
-		return session{}, &failure{kind: ErrNoTime, cause: fmt.Errorf("waiting for the login: %w", ctx.Err())}
+		return nil, &failure{kind: ErrNoTime, cause: fmt.Errorf("waiting for the login: %w", ctx.Err())}
 	}
-	if valid, age := t.stored(); age <= maxTicketLife {
+	if valid := t.session.Load(); valid.age() <= maxTicketLife {
 		return valid, nil // of the login that it waited for
 	}
 	return t.logIn(ctx)
@@ -102,17 +113,17 @@ func (t *ticket) current(ctx context.Context) (session, error) {
 
 // renewed returns a new session, or the valid one if another request renews it, or if the login
 // fails or takes too long.
-func (t *ticket) renewed(ctx context.Context, valid session) session {
+func (t *ticket) renewed(ctx context.Context, valid *session) *session {
 	select {
 	case t.slot <- struct{}{}:
 		defer func() { <-t.slot }()
 	default:
 		return valid
 	}
-	if stored, age := t.stored(); age <= ticketLife {
+	if stored := t.session.Load(); stored.age() <= ticketLife {
 		return stored
 	}
-	if time.Since(t.failed) < loginDelay {
+	if t.failed.isRecent() {
 		return valid
 	}
 	timeout := renewalTimeout
@@ -121,48 +132,33 @@ func (t *ticket) renewed(ctx context.Context, valid session) session {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	obtained, err := t.logIn(ctx)
-	if err != nil {
-		t.failed = time.Now()
-		return valid
+	if obtained, err := t.logIn(ctx); err == nil {
+		return obtained
 	}
-	return obtained
+	return valid
 }
 
-// stored returns the session and its age.
-func (t *ticket) stored() (session, time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.session, time.Since(t.obtained)
-}
-
-func (t *ticket) store(s session, obtained time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.session, t.obtained = s, obtained
-}
-
-func (t *ticket) logIn(ctx context.Context) (session, error) {
+// logIn obtains a session. The caller holds the slot.
+func (t *ticket) logIn(ctx context.Context) (*session, error) {
 	password, err := t.password.read()
 	if err != nil {
-		return session{}, &failure{kind: ErrUnauthorized, cause: fmt.Errorf("reading the password: %w", err)}
+		return nil, &failure{kind: ErrUnauthorized, cause: fmt.Errorf("reading the password: %w", err)}
 	}
-	if t.refused.err != nil && t.refused.password == password && time.Since(t.refused.at) < loginDelay {
-		return session{}, t.refused.err
+	if t.failed.isRecent() && t.failed.password == password && errors.Is(t.failed.err, ErrUnauthorized) {
+		return nil, t.failed.err
 	}
-	var obtained session
-	if err := t.login.post(ctx, at(loginPath), parameters{"username": t.username, "password": password}, &obtained); err != nil {
-		err = loginError(err)
-		if errors.Is(err, ErrUnauthorized) {
-			t.refused = refusal{password: password, err: err, at: time.Now()}
-		}
-		return session{}, err
+	obtained := &session{}
+	err = t.login.post(ctx, at(loginPath), parameters{"username": t.username, "password": password}, obtained)
+	if err != nil {
+		t.failed = loginFailure{password, loginError(err), time.Now()}
+		return nil, t.failed.err
 	}
-	t.refused = refusal{}
+	t.failed = loginFailure{}
 	if obtained.Ticket == "" || strings.HasPrefix(obtained.Ticket, "PVE:!tfa!") {
-		return session{}, &failure{kind: ErrUnauthorized, text: "the login requires a second factor: use an API token, or a user without one"}
+		return nil, &failure{kind: ErrUnauthorized, text: "the login requires a second factor: use an API token, or a user without one"}
 	}
-	t.store(obtained, time.Now())
+	obtained.obtained = time.Now()
+	t.session.Store(obtained)
 	return obtained, nil
 }
 
@@ -185,10 +181,8 @@ func loginError(err error) error {
 
 // renew drops the refused ticket, so the next authorize logs in again.
 func (t *ticket) renew(_ context.Context, refused credential) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.session.Ticket == refused.value {
-		t.session, t.obtained = session{}, time.Time{}
+	if current := t.session.Load(); current != nil && current.Ticket == refused.value {
+		t.session.CompareAndSwap(current, nil)
 	}
 	return true
 }
