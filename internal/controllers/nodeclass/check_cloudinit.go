@@ -54,7 +54,8 @@ func checkSnippet(z zone, kind, volume string) *problem {
 	if !z.facts().Permissions.Has("/storage/"+storage, "Datastore.Allocate") {
 		return nil
 	}
-	listed, known := z.facts().Snippets[inventory.StorageKey{Host: z.host, Storage: storage}]
+	key := inventory.StorageKey{Host: z.host, Storage: storage}
+	listed, known := z.facts(inventory.FactSnippets(key)).Snippets[key]
 	switch {
 	case !known:
 		p := z.hostProblem("the snippets of storage %q have not been read yet", storage)
@@ -64,14 +65,4 @@ func checkSnippet(z zone, kind, volume string) *problem {
 		return z.hostProblem("the %s snippet %s does not exist; on the host, copy the file %s to the snippets of storage %s, or set another snippet", kind, volume, path.Base(name), storage)
 	}
 	return nil
-}
-
-// snippetFacts returns the lists of snippets that checkStorage reads.
-func snippetFacts(z zone) []inventory.Fact {
-	var out []inventory.Fact
-	for _, volume := range vmconfig.Snippets(z.class, z.config) {
-		storage, _, _ := strings.Cut(volume, ":")
-		out = append(out, inventory.FactSnippets(inventory.StorageKey{Host: z.host, Storage: storage}))
-	}
-	return out
 }

@@ -9,10 +9,9 @@ import "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/invento
 // regardless of its capacity: its cells are known, and root options can be set if
 // needed.
 func checkCPULayout(z zone) *problem {
+	z.facts(inventory.FactTopology(z.host)) // which unsupportedLayout depends on
 	if z.unsupportedLayout != "" {
 		return z.hostProblem("%s", z.unsupportedLayout)
 	}
 	return nil
 }
-
-func topologyFacts(z zone) []inventory.Fact { return []inventory.Fact{inventory.FactTopology(z.host)} }

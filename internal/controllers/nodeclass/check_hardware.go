@@ -78,7 +78,7 @@ func checkUSB(z zone, devices []v1alpha1.USBDevice) *problem {
 	if len(devices) == 0 {
 		return nil
 	}
-	known := z.facts().USB
+	known := z.facts(inventory.FactUSB).USB
 	if known == nil {
 		p := z.regionProblem("the USB mappings have not been read yet")
 		p.unknown = true
@@ -94,13 +94,6 @@ func checkUSB(z zone, devices []v1alpha1.USBDevice) *problem {
 		}
 	}
 	return nil
-}
-
-func hardwareFacts(z zone) []inventory.Fact {
-	if len(z.class.Spec.Hardware.Get().USB) == 0 {
-		return nil
-	}
-	return []inventory.Fact{inventory.FactUSB}
 }
 
 // checkDescription renders the description of a sample VM.

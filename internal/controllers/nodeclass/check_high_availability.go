@@ -35,7 +35,7 @@ func checkHighAvailability(z zone) *problem {
 }
 
 func checkHAGroup(z zone, name string) *problem {
-	known := z.facts().HAGroups
+	known := z.facts(inventory.FactHAGroups).HAGroups
 	if known == nil {
 		return z.unreadHA()
 	}
@@ -53,7 +53,7 @@ func checkHARules(z zone, names []string) *problem {
 	if len(names) == 0 {
 		return nil
 	}
-	known := z.facts().HARules
+	known := z.facts(inventory.FactHARules).HARules
 	if known == nil {
 		return z.unreadHA()
 	}
@@ -82,15 +82,4 @@ func listNames[V any](known map[string]V) string {
 		return "none"
 	}
 	return strings.Join(slices.Sorted(maps.Keys(known)), ", ")
-}
-
-func haFacts(z zone) []inventory.Fact {
-	ha := z.class.Spec.HighAvailability
-	switch {
-	case ha != nil && ha.Group != "" && !z.snapshot.Version.AtLeast(9, 0):
-		return []inventory.Fact{inventory.FactHAGroups}
-	case ha != nil && len(ha.Rules) > 0 && z.snapshot.Version.AtLeast(9, 0):
-		return []inventory.Fact{inventory.FactHARules}
-	}
-	return nil
 }

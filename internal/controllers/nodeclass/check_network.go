@@ -29,7 +29,7 @@ func checkNetwork(z zone) *problem {
 		if nic.Field != "" {
 			subject, alternative = nic.Field, "set another one"
 		}
-		switch p := network.CheckBridge(z.facts(), z.host, subject, alternative, nic.NIC); {
+		switch p := network.CheckBridge(z.facts(inventory.FactBridges(z.host), inventory.FactVNets), z.host, subject, alternative, nic.NIC); {
 		case p == nil:
 		case p.IsRegional:
 			return z.regionProblem("%s", p.Message)
@@ -44,10 +44,6 @@ func checkNetwork(z zone) *problem {
 func withOtherBridge(nic proxmox.NIC) string {
 	nic.Bridge = "BRIDGE"
 	return nic.Encode()
-}
-
-func bridgeFacts(z zone) []inventory.Fact {
-	return []inventory.Fact{inventory.FactBridges(z.host), inventory.FactVNets}
 }
 
 // addressingProblem returns why the interfaces of a template cannot get the addresses

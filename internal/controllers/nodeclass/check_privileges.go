@@ -16,11 +16,12 @@ import (
 // checkPrivileges checks whether the token has all privileges to launch, maintain and
 // delete a VM in this zone.
 func checkPrivileges(z zone) *problem {
-	required, account := privileges.ForVM(z.vm()), privileges.NewAccount(z.facts())
+	required, account := privileges.ForVM(z.vm()), privileges.NewAccount(z.facts(inventory.FactPermissions))
 	missing := account.Missing(required)
 	if len(missing) == 0 {
 		return checkRootLogin(z)
 	}
+	z.facts(inventory.FactRoles) // which could contain them
 	p := z.hostProblem("%s", account.Message(required))
 	p.account, p.required, p.missing = account, required, missing
 	return p
@@ -55,16 +56,6 @@ func mergePrivileges(problems []problem) {
 		}
 		problems[n].message = messages[p.region]
 	}
-}
-
-// privilegeFacts returns the privileges, and if some are missing, the roles that could
-// contain them.
-func privilegeFacts(z zone) []inventory.Fact {
-	facts := []inventory.Fact{inventory.FactPermissions}
-	if len(privileges.NewAccount(z.facts()).Missing(privileges.ForVM(z.vm()))) > 0 {
-		facts = append(facts, inventory.FactRoles)
-	}
-	return facts
 }
 
 // checkRootLogin checks whether there is a root login if the class uses options that

@@ -11,7 +11,7 @@ func checkResourcePool(z zone) *problem {
 	if name == "" {
 		return nil
 	}
-	switch exists, known := z.facts().Pools[name]; {
+	switch exists, known := z.facts(inventory.FactPool(name)).Pools[name]; {
 	case !known:
 		p := z.regionProblem("spec.resourcePool %q has not been read yet", name)
 		p.unknown = true
@@ -20,11 +20,4 @@ func checkResourcePool(z zone) *problem {
 		return z.regionProblem("spec.resourcePool %q does not exist; run: pveum pool add %s", name, name)
 	}
 	return nil
-}
-
-func resourcePoolFacts(z zone) []inventory.Fact {
-	if z.class.Spec.ResourcePool == "" {
-		return nil
-	}
-	return []inventory.Fact{inventory.FactPool(z.class.Spec.ResourcePool)}
 }

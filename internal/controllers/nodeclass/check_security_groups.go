@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
 // checkSecurityGroups checks whether the security groups exist. Proxmox accepts rules
 // for unknown groups, and then blocks all traffic of the VM.
 func checkSecurityGroups(z zone) *problem {
-	have := z.facts().SecurityGroups
+	have := z.facts(inventory.FactSecurityGroups).SecurityGroups
 	if have == nil {
 		return nil
 	}

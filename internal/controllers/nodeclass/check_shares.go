@@ -20,7 +20,7 @@ func checkShares(z zone) *problem {
 	if !z.snapshot.Version.AtLeast(8, 4) {
 		return z.regionProblem("%s needs Proxmox VE 8.4 or newer, this is %s", required[0].field, z.snapshot.Version.Release)
 	}
-	known := z.facts().Directories
+	known := z.facts(inventory.FactDirectories).Directories
 	if known == nil {
 		p := z.regionProblem("the directory mappings have not been read yet")
 		p.unknown = true
@@ -61,11 +61,4 @@ func requiredShares(z zone) []share {
 		}
 	}
 	return out
-}
-
-func shareFacts(z zone) []inventory.Fact {
-	if len(requiredShares(z)) == 0 {
-		return nil
-	}
-	return []inventory.Fact{inventory.FactDirectories}
 }

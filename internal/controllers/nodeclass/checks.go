@@ -3,10 +3,7 @@
 
 package nodeclass
 
-import (
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
-)
+import "github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 
 // check is a requirement that each zone of a NodeClass must meet. Each check has its own
 // condition.
@@ -16,8 +13,6 @@ type check struct {
 	reason string
 	// run returns the problem of a zone; nil if it passes.
 	run func(zone) *problem
-	// facts are those that the check reads. They are read again while it fails.
-	facts func(zone) []inventory.Fact
 }
 
 // checks in the order in which a Host must pass them. Privileges come first: Proxmox
@@ -26,21 +21,15 @@ type check struct {
 // To check a new field of the NodeClass, add a function checkX in a file check_x.go, a
 // line here, and the condition to ProxmoxNodeClass.StatusConditions.
 var checks = []check{
-	{v1alpha1.ConditionPrivilegesSufficient, v1alpha1.ReasonPrivilegesMissing, checkPrivileges, privilegeFacts},
-	{v1alpha1.ConditionInstanceTemplateReady, v1alpha1.ReasonTemplatesNotFound, checkTemplate, noFacts},
-	{v1alpha1.ConditionStorageReady, v1alpha1.ReasonStorageUnsuitable, checkStorage, snippetFacts},
-	{v1alpha1.ConditionNetworkReady, v1alpha1.ReasonBridgesNotFound, checkNetwork, bridgeFacts},
-	{v1alpha1.ConditionSharesReady, v1alpha1.ReasonDirectoriesNotFound, checkShares, shareFacts},
-	{v1alpha1.ConditionSecurityGroupsReady, v1alpha1.ReasonSecurityGroupsNotFound, checkSecurityGroups, singleFact(inventory.FactSecurityGroups)},
-	{v1alpha1.ConditionTagsAllowed, v1alpha1.ReasonTagsForbidden, checkTags, singleFact(inventory.FactOptions)},
-	{v1alpha1.ConditionResourcePoolReady, v1alpha1.ReasonResourcePoolNotFound, checkResourcePool, resourcePoolFacts},
-	{v1alpha1.ConditionCPULayoutReady, v1alpha1.ReasonCPULayoutUnsupported, checkCPULayout, topologyFacts},
-	{v1alpha1.ConditionHardwareReady, v1alpha1.ReasonHardwareUnsupported, checkHardware, hardwareFacts},
-	{v1alpha1.ConditionHighAvailabilityReady, v1alpha1.ReasonHighAvailabilityUnsupported, checkHighAvailability, haFacts},
-}
-
-func noFacts(zone) []inventory.Fact { return nil }
-
-func singleFact(fact inventory.Fact) func(zone) []inventory.Fact {
-	return func(zone) []inventory.Fact { return []inventory.Fact{fact} }
+	{v1alpha1.ConditionPrivilegesSufficient, v1alpha1.ReasonPrivilegesMissing, checkPrivileges},
+	{v1alpha1.ConditionInstanceTemplateReady, v1alpha1.ReasonTemplatesNotFound, checkTemplate},
+	{v1alpha1.ConditionStorageReady, v1alpha1.ReasonStorageUnsuitable, checkStorage},
+	{v1alpha1.ConditionNetworkReady, v1alpha1.ReasonBridgesNotFound, checkNetwork},
+	{v1alpha1.ConditionSharesReady, v1alpha1.ReasonDirectoriesNotFound, checkShares},
+	{v1alpha1.ConditionSecurityGroupsReady, v1alpha1.ReasonSecurityGroupsNotFound, checkSecurityGroups},
+	{v1alpha1.ConditionTagsAllowed, v1alpha1.ReasonTagsForbidden, checkTags},
+	{v1alpha1.ConditionResourcePoolReady, v1alpha1.ReasonResourcePoolNotFound, checkResourcePool},
+	{v1alpha1.ConditionCPULayoutReady, v1alpha1.ReasonCPULayoutUnsupported, checkCPULayout},
+	{v1alpha1.ConditionHardwareReady, v1alpha1.ReasonHardwareUnsupported, checkHardware},
+	{v1alpha1.ConditionHighAvailabilityReady, v1alpha1.ReasonHighAvailabilityUnsupported, checkHighAvailability},
 }

@@ -61,9 +61,10 @@ func (e *evaluation) evaluateZone(z zone) *problem {
 		// The resources of an offline Host are not visible; offerings report that it
 		// is offline.
 		if z.isOnline() || check.condition == v1alpha1.ConditionInstanceTemplateReady {
+			*z.read = nil
 			p := check.run(z)
 			if p != nil {
-				e.staleFacts[z.region] = append(e.staleFacts[z.region], check.facts(z)...)
+				e.staleFacts[z.region] = append(e.staleFacts[z.region], *z.read...)
 				for _, privilege := range p.missing {
 					e.lacking = append(e.lacking, lackedPrivilege{z.region, privilege})
 				}

@@ -35,7 +35,8 @@ func (c *Checker) setLaunchesHealthy(class *v1alpha1.ProxmoxNodeClass, zones []z
 func (c *Checker) invalidateFacts(zones []zone) {
 	for _, z := range zones {
 		for _, check := range checks {
-			c.inventory.Invalidate(z.region, check.facts(z)...)
+			check.run(z)
 		}
+		c.inventory.Invalidate(z.region, *z.read...)
 	}
 }

@@ -41,11 +41,18 @@ type zone struct {
 	outOfServiceSince time.Time
 	// wasSelected is set if the zone was usable at the last check.
 	wasSelected bool
+	// read are the Facts that checks have read.
+	read *[]inventory.Fact
 }
 
 func (z zone) String() string { return z.region + "/" + z.host }
 
-func (z zone) facts() *inventory.Facts { return z.snapshot.Facts }
+// facts returns the Facts of the Cluster. It records which of them a check reads: they are read
+// again while the check fails.
+func (z zone) facts(read ...inventory.Fact) *inventory.Facts {
+	*z.read = append(*z.read, read...)
+	return z.snapshot.Facts
+}
 
 func (z zone) isOnline() bool { return z.snapshot.Hosts[z.host].Online }
 
@@ -92,7 +99,7 @@ func (c *Checker) newZones(class *v1alpha1.ProxmoxNodeClass, view inventory.View
 		}
 		_, hasRoot := c.deps.RootClients[region]
 		for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
-			z := zone{region: region, host: host, class: class, snapshot: snapshot, source: source, hasRoot: hasRoot, wasSelected: selected[region+"/"+host]}
+			z := zone{region: region, host: host, class: class, snapshot: snapshot, source: source, hasRoot: hasRoot, wasSelected: selected[region+"/"+host], read: &[]inventory.Fact{}}
 			z.outOfService, z.outOfServiceSince = outOfService(view, region, host)
 			if template, ok := source.zones[z.String()]; ok {
 				z.template = &template
