@@ -48,20 +48,13 @@ type powerOffOptions struct {
 	orphan *Orphan
 }
 
-// verdict is why a VM is not deleted now.
-type verdict struct {
-	found result
-	cause error
-}
-
-func (v *verdict) Error() string { return fmt.Sprintf("result %d: %v", v.found, v.cause) }
-
-func (v *verdict) Unwrap() error { return v.cause }
+// Error makes a result the error of a check, if it is why a VM is not deleted now.
+func (r result) Error() string { return fmt.Sprintf("result %d", int(r)) }
 
 // resultOf returns the result that an error of a vm.Verified means.
 func resultOf(err error, id instance.Identity, host string) (result, error) {
-	if v, ok := errors.AsType[*verdict](err); ok {
-		return v.found, v.cause
+	if found, ok := errors.AsType[result](err); ok {
+		return found, nil
 	}
 	if errors.Is(err, proxmox.ErrNotFound) {
 		return vmAbsent, nil
@@ -93,33 +86,30 @@ func (d *Deleter) deleteVM(ctx context.Context, c proxmox.Client, id instance.Id
 	return cfg, destroyed, err
 }
 
-// checkDeletable returns a *verdict unless a VM may be powered off and destroyed.
+// checkDeletable returns a result or a BlockedError unless a VM may be powered off and destroyed.
 func (d *Deleter) checkDeletable(ctx context.Context, id instance.Identity, host string, cfg proxmox.VMConfig, options powerOffOptions) error {
 	switch cfg.Lock() {
 	case "":
 	case instance.LockClone:
-		return &verdict{vmCloning, nil}
+		return vmCloning
 	case instance.LockDestroyed:
-		return &verdict{vmDestroying, nil}
+		return vmDestroying
 	default:
-		return &verdict{vmRemaining, &instance.BlockedError{Reason: v1alpha1.EventVMLocked, Message: fmt.Sprintf(
-			"VM %d on host %s is locked (%s); it will be deleted when the lock is gone", id.VMID, host, cfg.Lock())}}
+		return &instance.BlockedError{Reason: v1alpha1.EventVMLocked, Message: fmt.Sprintf(
+			"VM %d on host %s is locked (%s); it will be deleted when the lock is gone", id.VMID, host, cfg.Lock())}
 	}
 	if cfg.IsTemplate() {
 		log.FromContext(ctx).Info("keeping VM that was converted to a template", "vmid", id.VMID, "host", host, "region", id.Region)
-		return &verdict{vmAbsent, nil}
+		return vmAbsent
 	}
 	if err := d.checkMark(id, host, cfg); err != nil {
-		return &verdict{vmRemaining, err}
+		return err
 	}
 	if owns, why := id.Owns(cfg); !owns {
 		log.FromContext(ctx).Info("skipping VM not owned by this cluster", "vmid", id.VMID, "host", host, "reason", why)
-		return &verdict{vmAbsent, nil}
+		return vmAbsent
 	}
-	if err := d.checkBlocked(ctx, id, host, cfg, options); err != nil {
-		return &verdict{vmRemaining, err}
-	}
-	return nil
+	return d.checkBlocked(ctx, id, host, cfg, options)
 }
 
 // checkBlocked returns a BlockedError if something prevents the deletion of our VM.
