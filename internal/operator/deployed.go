@@ -108,7 +108,7 @@ func coreVariable(f *flag.Flag) string { return strings.ToUpper(strings.ReplaceA
 
 // options parses flags and environment. A flag takes precedence over its variable.
 func (d Deployed) options() (*Options, *coreoptions.Options, error) {
-	own, core := DefaultOptions(), &coreoptions.Options{}
+	own, core := &Options{}, &coreoptions.Options{}
 	fs := newCoreFlags(core)
 	var problems []error
 	fs.VisitAll(func(f *flag.Flag) {
@@ -116,13 +116,9 @@ func (d Deployed) options() (*Options, *coreoptions.Options, error) {
 			problems = append(problems, fs.Set(f.Name, value))
 		}
 	})
-	for _, option := range OptionTable() {
-		if value := d.Env[option.Env]; value != "" {
-			problems = append(problems, option.set(own, value))
-		}
-		if option.Flag != "" {
-			fs.Func(option.Flag, option.Help, func(value string) error { return option.set(own, value) })
-		}
+	own.addFlags(fs, func(variable string) string { return d.Env[variable] })
+	for _, problem := range own.problems {
+		problems = append(problems, errors.New(problem))
 	}
 	return own, core, errors.Join(append(problems, core.Parse(fs, d.Args...))...)
 }

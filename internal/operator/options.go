@@ -228,10 +228,12 @@ func DefaultOptions() *Options {
 }
 
 // AddFlags registers the flags, with the environment as their default.
-func (o *Options) AddFlags(fs *coreoptions.FlagSet) {
+func (o *Options) AddFlags(fs *coreoptions.FlagSet) { o.addFlags(fs, os.Getenv) }
+
+func (o *Options) addFlags(fs *coreoptions.FlagSet, env func(variable string) string) {
 	for _, opt := range OptionTable() {
 		source, value := "default", opt.Default
-		if v, ok := os.LookupEnv(opt.Env); ok && v != "" {
+		if v := env(opt.Env); v != "" {
 			source, value = opt.Env, v
 		}
 		if err := opt.set(o, value); err != nil {
