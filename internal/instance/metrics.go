@@ -44,8 +44,8 @@ func (m Metrics) Launched(p Progress) {
 	if m.phases == nil {
 		return
 	}
-	for phase, at := range p.Timeline {
-		m.phases.WithLabelValues(string(phase)).Observe(float64(at))
+	for phase, at := range p {
+		m.phases.WithLabelValues(string(phase)).Observe(at.Seconds())
 	}
 }
 

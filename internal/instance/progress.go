@@ -4,7 +4,8 @@
 package instance
 
 import (
-	"encoding/json"
+	"fmt"
+	"strings"
 	"time"
 )
 
@@ -34,39 +35,29 @@ const (
 )
 
 // Progress is the timeline of a launch: when each phase was reached, relative to the plan.
-type Progress struct {
-	Phase    Phase
-	Timeline map[Phase]seconds
-}
-
-type seconds float64
-
-func (s seconds) duration() time.Duration { return time.Duration(float64(s) * float64(time.Second)) }
-
-func (s seconds) MarshalJSON() ([]byte, error) {
-	return json.Marshal(float64(s.duration().Round(10*time.Millisecond)) / float64(time.Second))
-}
+type Progress map[Phase]time.Duration
 
 // NewProgress returns the progress of a launch that was only planned.
-func NewProgress() Progress {
-	var p Progress
-	p.Reach(PhasePlanned, 0)
-	return p
-}
+func NewProgress() Progress { return Progress{PhasePlanned: 0} }
 
 // Reach records a phase, and reports whether it is reached for the first time.
-func (p *Progress) Reach(phase Phase, since time.Duration) bool {
-	if p.Timeline == nil {
-		p.Timeline = map[Phase]seconds{}
-	}
-	_, before := p.Timeline[phase]
-	p.Phase = phase
-	p.Timeline[phase] = seconds(since.Seconds())
+func (p Progress) Reach(phase Phase, since time.Duration) bool {
+	_, before := p[phase]
+	p[phase] = since
 	return !before
 }
 
 // HasReached reports whether a phase was reached.
-func (p *Progress) HasReached(phase Phase) bool {
-	_, reached := p.Timeline[phase]
+func (p Progress) HasReached(phase Phase) bool {
+	_, reached := p[phase]
 	return reached
+}
+
+// String returns the steps that have ended, with their times.
+func (p Progress) String() string {
+	var steps []string
+	for _, step := range p.Steps() {
+		steps = append(steps, fmt.Sprintf("%s %.1fs", step.Phase, step.At.Seconds()))
+	}
+	return strings.Join(steps, ", ")
 }

@@ -77,15 +77,15 @@ type Step struct {
 }
 
 // Steps returns the steps that have ended, the first one first. No duration is negative.
-func (p *Progress) Steps() []Step {
+func (p Progress) Steps() []Step {
 	var steps []Step
 	var before time.Duration
 	for _, s := range launchSteps {
-		after, reached := p.Timeline[s.phase]
+		after, reached := p[s.phase]
 		if !reached {
 			continue
 		}
-		step := Step{Phase: s.phase, At: max(after.duration(), 0)}
+		step := Step{Phase: s.phase, At: max(after, 0)}
 		step.Took = step.At
 		if !s.parallel {
 			step.Took = max(step.At-before, 0)
@@ -111,7 +111,7 @@ type Observed struct {
 // The times are of several clocks: those of this controller, of the API server, and for
 // PhaseNodeReady of the guest. Where they contradict, a step ends not before the step
 // before it, not after the next one, and not in the future.
-func (p *Progress) Observe(claim *karpv1.NodeClaim, planned time.Time, o Observed, now time.Time) {
+func (p Progress) Observe(claim *karpv1.NodeClaim, planned time.Time, o Observed, now time.Time) {
 	if claim.Annotations[v1alpha1.AnnotationLaunchedBy] != v1alpha1.LaunchedByVersion {
 		return
 	}
@@ -125,7 +125,7 @@ func (p *Progress) Observe(claim *karpv1.NodeClaim, planned time.Time, o Observe
 			}
 		}
 	}
-	last := p.Timeline[PhaseStarted].duration()
+	last := p[PhaseStarted]
 	for _, step := range observedSteps {
 		if after, ok := found[step.phase]; ok {
 			last = max(last, after)

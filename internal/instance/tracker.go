@@ -35,7 +35,7 @@ type LaunchState struct {
 	// CompletedAt is when this process saw the VM run; zero before.
 	CompletedAt time.Time
 	// progress of the launch; nil before its first step.
-	progress *Progress
+	progress Progress
 	// host is the Host that the VM was last seen on.
 	host string
 	// reported is what was last reported about the Claim, by subject.
@@ -193,7 +193,7 @@ func (t *LaunchTracker) Host(uid string) string { return t.Get(uid).host }
 func (t *LaunchTracker) Reach(uid string, phase Phase, since time.Duration) {
 	t.update(uid, func(s *LaunchState) {
 		if s.progress == nil {
-			s.progress = new(NewProgress())
+			s.progress = NewProgress()
 		}
 		if s.progress.Reach(phase, since) {
 			s.failingSince = time.Time{}
@@ -206,7 +206,7 @@ func (t *LaunchTracker) Progress(uid string) Progress {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if p := t.byClaim[uid].progress; p != nil {
-		return Progress{Phase: p.Phase, Timeline: maps.Clone(p.Timeline)}
+		return maps.Clone(p)
 	}
 	return NewProgress()
 }
@@ -218,9 +218,9 @@ func (t *LaunchTracker) EndProgress(uid string) (Progress, bool) {
 	defer t.mu.Unlock()
 	s := t.byClaim[uid]
 	if s.progress == nil || s.CompletedAt.IsZero() {
-		return Progress{}, false
+		return nil, false
 	}
-	ended := *s.progress
+	ended := s.progress
 	s.progress = nil
 	t.byClaim[uid] = s
 	return ended, true

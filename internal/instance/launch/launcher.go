@@ -267,7 +267,7 @@ func (a *attempt) run(ctx context.Context) error {
 	uid := string(a.claim.UID)
 	progress := a.deps.Launches.Progress(uid)
 	a.deps.Launches.RecordCompleted(uid, a.intent.Host, a.deps.Clock.Now())
-	a.log.Info("launched VM", "instance-type", a.intent.InstanceType, "template", a.intent.TemplateID, "timeline", progress.Timeline)
+	a.log.Info("launched VM", "instance-type", a.intent.InstanceType, "template", a.intent.TemplateID, "timeline", progress.String())
 	a.stats.Health.RecordSuccess(a.class.Name)
 	a.stats.Metrics.Launched(progress)
 	return nil

@@ -236,10 +236,9 @@ func affectedOfferings(claim *karpv1.NodeClaim, in instance.Intent, reason strin
 
 // launchedEvent reports where a Claim's VM runs, and when each step of its launch ended.
 func launchedEvent(claim *karpv1.NodeClaim, in instance.Intent, progress instance.Progress, took time.Duration) events.Event {
-	steps := ""
-	for _, step := range progress.Steps() {
-		steps += fmt.Sprintf(", %s %.1fs", step.Phase, step.At.Seconds())
+	message := fmt.Sprintf("Launched VM %d on host %s of region %s in %s", in.VMID, in.Host, in.Region, took.Round(100*time.Millisecond))
+	if steps := progress.String(); steps != "" {
+		message += ", " + steps
 	}
-	return event.Normal(claim, v1alpha1.EventVMLaunched,
-		fmt.Sprintf("Launched VM %d on host %s of region %s in %s", in.VMID, in.Host, in.Region, took.Round(100*time.Millisecond))+steps)
+	return event.Normal(claim, v1alpha1.EventVMLaunched, message)
 }

@@ -66,7 +66,7 @@ func (c *Controller) reportLaunch(ctx context.Context, claim *karpv1.NodeClaim) 
 	}
 	plan, _ := c.deps.Launches.Plan(string(claim.UID))
 	progress.Observe(claim, plan.Time, observed, c.deps.Clock.Now())
-	log.FromContext(ctx).Info("node initialized", "timeline", progress.Timeline)
+	log.FromContext(ctx).Info("node initialized", "timeline", progress.String())
 	c.deps.Metrics.Initialized(progress)
 	return nil
 }
