@@ -20,10 +20,7 @@ func (p *Provider) HostsToKeepAwake(desired Desired, inUse func(region string, v
 		key := HostKey{UID: desired.UID, Region: region, Host: host}
 		state, _ := view.Host(region, host)
 		asleep := state.Sleep != ""
-		if !asleep && p.tracker.get(key).awake != desired.generation() {
-			p.tracker.update(key, func(s *hostState) { s.awake = desired.generation() })
-		}
-		tried := p.tracker.get(key).awake == desired.generation()
+		tried := p.wasAwake(key, desired.generation(), asleep)
 		if possible(asleep) && !(asleep && tried) && p.tracker.failuresFor(key, desired.generation()) < maxFailuresAwake {
 			hosts = append(hosts, inventory.HostName{Region: region, Host: host})
 		}
@@ -44,4 +41,14 @@ func (p *Provider) HostsToKeepAwake(desired Desired, inUse func(region string, v
 		}
 	}
 	return hosts
+}
+
+// wasAwake records whether a Host without the Template of a generation is awake, and reports whether it was
+// so for this generation.
+func (p *Provider) wasAwake(key HostKey, g generation, asleep bool) bool {
+	known := p.tracker.get(key).awake == g
+	if !asleep && !known {
+		p.tracker.update(key, func(s *hostState) { s.awake = g })
+	}
+	return known || !asleep
 }

@@ -78,21 +78,8 @@ func (r *hostReconciler) cleanup(ctx context.Context) (remains string, err error
 	for _, existing := range slices.Concat(obs.ready, obs.unfinished) {
 		return fmt.Sprintf("VM %d", existing.VMID), nil
 	}
-	if image, err := NewImage(r.desired.Spec.SourceImage, r.kubeCluster); err == nil && image.volume == "" {
-		task, err := r.runningDownload(ctx, []string{r.Host}, image)
-		if err != nil {
-			return "", err
-		}
-		shared, err := r.isImageShared(ctx, image)
-		if err != nil {
-			return "", err
-		}
-		if task != "" && !shared {
-			if err := r.client.CancelTask(ctx, task); err != nil && !errors.Is(err, proxmox.ErrNotFound) {
-				return "", err
-			}
-			return "the image download is still in progress", nil
-		}
+	if canceled, err := r.cancelRunningDownload(ctx); canceled || err != nil {
+		return "the image download is still in progress", err
 	}
 	left, err := r.sweep(ctx, obs)
 	switch {
@@ -102,6 +89,26 @@ func (r *hostReconciler) cleanup(ctx context.Context) (remains string, err error
 		return fmt.Sprintf("unused images are deleted after %s", r.settings.GracePeriod), nil
 	}
 	return "", err
+}
+
+// cancelRunningDownload cancels a download of the image that an earlier run started, unless another ProxmoxTemplate
+// uses the image, and reports whether there was one.
+func (r *hostReconciler) cancelRunningDownload(ctx context.Context) (canceled bool, err error) {
+	image, err := NewImage(r.desired.Spec.SourceImage, r.kubeCluster)
+	if err != nil || image.volume != "" {
+		return false, nil //nolint:nilerr // without an image there is no download
+	}
+	task, err := r.runningDownload(ctx, []string{r.Host}, image)
+	if err != nil {
+		return false, err
+	}
+	if shared, err := r.isImageShared(ctx, image); shared || task == "" || err != nil {
+		return false, err
+	}
+	if err := r.client.CancelTask(ctx, task); err != nil && !errors.Is(err, proxmox.ErrNotFound) {
+		return false, err
+	}
+	return true, nil
 }
 
 // isImageShared reports whether another ProxmoxTemplate uses the image.

@@ -131,11 +131,7 @@ func (r *hostReconciler) listLeftovers(ctx context.Context, obs observation, usa
 		errs = append(errs, explain(err, obs.location, fmt.Sprintf("listing the %ss on storage %s", kind, storage), storage))
 		for _, volume := range volumes {
 			l := leftover{storage: storage, volume: volume.ID, kind: kind}
-			l.image, _ = parseImageKey(volume.ID, r.kubeCluster)
-			if match := bootDrivePattern.FindStringSubmatch(volume.ID); match != nil && match[1] == clusterKey(r.kubeCluster) {
-				l.vmid, _ = strconv.Atoi(match[2]) // a number that is no VMID is not ours
-			}
-			if l.image != "" || l.vmid != 0 {
+			if l.parse(r.kubeCluster) {
 				found = append(found, l)
 			}
 		}
@@ -150,6 +146,15 @@ func (r *hostReconciler) listLeftovers(ctx context.Context, obs observation, usa
 		}
 	}
 	return found, joinErrors(errs...)
+}
+
+// parse sets what the name of the volume contains, and reports whether it is ours.
+func (l *leftover) parse(kubeCluster string) bool {
+	l.image, _ = parseImageKey(l.volume, kubeCluster)
+	if match := bootDrivePattern.FindStringSubmatch(l.volume); match != nil && match[1] == clusterKey(kubeCluster) {
+		l.vmid, _ = strconv.Atoi(match[2]) // a number that is no VMID is not ours
+	}
+	return l.image != "" || l.vmid != 0
 }
 
 // deleteLeftover deletes a volume that is unneeded for the grace period, and returns the remaining time of the
