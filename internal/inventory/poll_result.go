@@ -5,6 +5,7 @@ package inventory
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"time"
 
@@ -77,6 +78,15 @@ func NewSnapshot(result PollResult, previous *Snapshot, own VMIDRange) *Snapshot
 		Mappings: result.Mappings,
 
 		MaintenanceUnknown: result.MaintenanceUnknown,
+
+		ObservedSince: result.Taken, AbsentSince: map[string]time.Time{},
+	}
+	if previous != nil && result.Taken.Sub(previous.Taken) < maxObservationGap {
+		s.ObservedSince = previous.ObservedSince
+		maps.Copy(s.AbsentSince, previous.AbsentSince)
+		for name := range previous.Hosts {
+			s.AbsentSince[name] = result.Taken
+		}
 	}
 	for _, row := range result.Resources.Hosts {
 		before, known := previous.host(row.Name), result.Known[row.Name]
@@ -91,6 +101,7 @@ func NewSnapshot(result PollResult, previous *Snapshot, own VMIDRange) *Snapshot
 			host.LastOnline = result.Taken
 		}
 		s.Hosts[row.Name] = host
+		delete(s.AbsentSince, row.Name)
 	}
 	for _, row := range result.Resources.Storages {
 		s.Storages[StorageKey{Host: row.Host, Storage: row.Name}] = row
@@ -143,6 +154,28 @@ func (s *Snapshot) add(guest Guest, own VMIDRange) {
 		host.Allocated = host.Allocated.Plus(guest.Allocated)
 		s.Hosts[guest.Host] = host
 	}
+}
+
+// maxObservationGap is the time between two Snapshots after which a Host may have been a member of
+// the Cluster in between.
+const maxObservationGap = 10 * time.Minute
+
+// IsRemoved reports whether a Host was removed permanently from its Cluster: the Cluster is
+// reachable and has had no such Host for the given duration, even if it still lists guests of it.
+// An offline Host is listed.
+func (v View) IsRemoved(name HostName, after time.Duration, now time.Time) bool {
+	s := v.Snapshots[name.Region]
+	if name.Host == "" || s == nil || v.Failures[name.Region] != nil {
+		return false
+	}
+	if _, member := s.Hosts[name.Host]; member {
+		return false
+	}
+	since, seen := s.AbsentSince[name.Host]
+	if !seen {
+		since = s.ObservedSince
+	}
+	return now.Sub(since) >= after
 }
 
 // guest returns a guest by VMID. A nil Snapshot has none.

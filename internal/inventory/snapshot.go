@@ -33,6 +33,10 @@ type Snapshot struct {
 	// AddressesKnown is true once all sources of addresses were read; see
 	// Inventory.WatchAddresses.
 	AddressesKnown bool
+	// ObservedSince is the time of the first Snapshot, AbsentSince by Host that of the first one that lacks a
+	// Host which an earlier one lists.
+	ObservedSince time.Time
+	AbsentSince   map[string]time.Time
 }
 
 // Host is a row with the allocations of its guests.

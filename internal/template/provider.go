@@ -71,9 +71,8 @@ type Provider struct {
 	tasks   *vm.Tasks
 	sweeps  *due.Cache[inventory.HostName, time.Duration]
 	// guests hold until when the guest of a builder VM is not read again.
-	guests   *backoff.Holds[HostKey]
-	absences inventory.Absences
-	images   *keyed.Semaphore[string]
+	guests *backoff.Holds[HostKey]
+	images *keyed.Semaphore[string]
 }
 
 // NewProvider returns a Provider without any recorded state.

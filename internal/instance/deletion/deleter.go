@@ -22,7 +22,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/due"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -34,7 +33,6 @@ type Deleter struct {
 	drives *due.Cache[storageOf, struct{}]
 	// abandoned are the UIDs of Claims that were finished without their VM.
 	abandoned sync.Map
-	absences  inventory.Absences
 	// orphans holds the unfinishedOrphan of orphans by the UID of the Claim.
 	orphans sync.Map
 	// deleted has the UIDs of Claims whose VM is confirmed deleted: core calls Delete again if its next
