@@ -201,8 +201,11 @@ func (r *hostReconciler) isImageNeeded(l leftover, usage Usage) bool {
 	snapshot, shared := r.inventory.View().Snapshots[r.Region], r.storage(l.storage).Shared
 	return slices.ContainsFunc(usage.Desired, func(desired Desired) bool {
 		image, err := NewImage(desired.Spec.SourceImage, r.kubeCluster)
-		if err != nil || image.Key != l.image || !desired.appliesTo(r.Region) {
+		switch {
+		case err != nil || image.Key != l.image:
 			return false
+		case !desired.appliesTo(r.Region):
+			return desired.UID == r.UID && r.isInUse(usage)
 		}
 		for host := range snapshot.Hosts {
 			location, _ := selectStorages(snapshot, host, desired.Spec)
@@ -212,6 +215,11 @@ func (r *hostReconciler) isImageNeeded(l leftover, usage Usage) bool {
 		}
 		return false
 	})
+}
+
+// isInUse reports whether a Template of the ProxmoxTemplate is still needed, so the object is not deleted yet.
+func (r *hostReconciler) isInUse(usage Usage) bool {
+	return slices.ContainsFunc(ListOwned(r.inventory.View(), r.kubeCluster, r.UID), func(e Existing) bool { return usage.InUse(e.Region, e.VMID) != "" })
 }
 
 // isBootDriveNeeded reports whether the builder VM of a boot drive exists, or may exist.
