@@ -78,15 +78,6 @@ func NewSnapshot(result PollResult, previous *Snapshot, own VMIDRange) *Snapshot
 		Mappings: result.Mappings,
 
 		MaintenanceUnknown: result.MaintenanceUnknown,
-
-		ObservedSince: result.Taken, AbsentSince: map[string]time.Time{},
-	}
-	if previous != nil && result.Taken.Sub(previous.Taken) < maxObservationGap {
-		s.ObservedSince = previous.ObservedSince
-		maps.Copy(s.AbsentSince, previous.AbsentSince)
-		for name := range previous.Hosts {
-			s.AbsentSince[name] = result.Taken
-		}
 	}
 	for _, row := range result.Resources.Hosts {
 		before, known := previous.host(row.Name), result.Known[row.Name]
@@ -101,8 +92,8 @@ func NewSnapshot(result PollResult, previous *Snapshot, own VMIDRange) *Snapshot
 			host.LastOnline = result.Taken
 		}
 		s.Hosts[row.Name] = host
-		delete(s.AbsentSince, row.Name)
 	}
+	s.observe(previous)
 	for _, row := range result.Resources.Storages {
 		s.Storages[StorageKey{Host: row.Host, Storage: row.Name}] = row
 	}
@@ -159,6 +150,23 @@ func (s *Snapshot) add(guest Guest, own VMIDRange) {
 // maxObservationGap is the time between two Snapshots after which a Host may have been a member of
 // the Cluster in between.
 const maxObservationGap = 10 * time.Minute
+
+// observe records since when Hosts are missing.
+func (s *Snapshot) observe(previous *Snapshot) {
+	s.ObservedSince, s.AbsentSince = s.Taken, map[string]time.Time{}
+	if previous == nil || s.Taken.Sub(previous.Taken) >= maxObservationGap {
+		return
+	}
+	s.ObservedSince = previous.ObservedSince
+	maps.Copy(s.AbsentSince, previous.AbsentSince)
+	for name := range previous.Hosts {
+		s.AbsentSince[name] = s.Taken
+	}
+	maps.DeleteFunc(s.AbsentSince, func(name string, _ time.Time) bool {
+		_, member := s.Hosts[name]
+		return member
+	})
+}
 
 // IsRemoved reports whether a Host was removed permanently from its Cluster: the Cluster is
 // reachable and has had no such Host for the given duration, even if it still lists guests of it.

@@ -303,7 +303,7 @@ func valueOf[V any](c *cluster, fact Fact) (value V, known bool) {
 
 // orLast returns the last value of a Fact instead of an error. Such a Fact is not read again before
 // the call budget grants a slot: few need it, or it may never be readable.
-func orLast[V any](c *cluster, fact Fact, value V, err error) (V, error) {
+func orLast[V any](c *cluster, fact Fact, value V, err error) (V, error) { //nolint:unparam // the results are those of kind.read
 	if err != nil {
 		c.logFailure(fact, err)
 		value, _ = valueOf[V](c, fact)
