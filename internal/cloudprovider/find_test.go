@@ -198,7 +198,12 @@ func TestDeleteUnreachable(t *testing.T) {
 			}
 			w.Expect(w.Events.Messages(test.event)).To(HaveLen(2))
 			expectParts(test.event, test.message)
-			if !test.removed {
+			if test.removed {
+				for range 15 {
+					w.Clock.Advance(time.Minute)
+					w.Refresh()
+				}
+			} else {
 				w.Fence(in.Host)
 			}
 			deleteVM(w, claim)

@@ -87,7 +87,7 @@ func TestDeleteConvertedToTemplate(t *testing.T) {
 	})
 }
 
-// A Host counts as removed sooner than core calls Delete again.
+// A Host counts as removed once polls have missed it for long enough.
 func TestDeleteHostRemovedSoon(t *testing.T) {
 	testenv.With(testenv.Hosts(2), testenv.NoPolling(), testenv.Settings(func(s *instance.Settings) {
 		s.HostRemovedAfter = 3 * time.Second
@@ -99,6 +99,8 @@ func TestDeleteHostRemovedSoon(t *testing.T) {
 		p.Refresh()
 		expectBlocked(w, p, claim, v1alpha1.EventHostUnreachable)
 		w.Clock.Advance(5 * time.Second)
+		expectBlocked(w, p, claim, v1alpha1.EventHostUnreachable)
+		p.Refresh()
 		deleted, err := p.Instances.Deleter.Delete(w.Context(), claim)
 		w.Expect(err).To(MatchError(ContainSubstring("was removed from the Proxmox cluster")))
 		w.Expect(deleted).To(BeTrue())

@@ -169,9 +169,9 @@ func (s *Snapshot) observe(previous *Snapshot) {
 }
 
 // IsRemoved reports whether a Host was removed permanently from its Cluster: the Cluster is
-// reachable and has had no such Host for the given duration, even if it still lists guests of it.
+// reachable and polls have found no such Host for the given duration, even if it still lists guests of it.
 // An offline Host is listed.
-func (v View) IsRemoved(name HostName, after time.Duration, now time.Time) bool {
+func (v View) IsRemoved(name HostName, after time.Duration) bool {
 	s := v.Snapshots[name.Region]
 	if name.Host == "" || s == nil || v.Failures[name.Region] != nil {
 		return false
@@ -183,7 +183,7 @@ func (v View) IsRemoved(name HostName, after time.Duration, now time.Time) bool 
 	if !seen {
 		since = s.ObservedSince
 	}
-	return now.Sub(since) >= after
+	return s.Taken.Sub(since) >= after
 }
 
 // guest returns a guest by VMID. A nil Snapshot has none.

@@ -71,7 +71,7 @@ func (p *Provider) remainingOffline(view inventory.View, desired Desired) (remai
 
 // isHostRemoved reports whether a Host was removed permanently from its Cluster.
 func (p *Provider) isHostRemoved(view inventory.View, region, host string) bool {
-	return view.IsRemoved(inventory.HostName{Region: region, Host: host}, p.settings.HostRemovedAfter, p.clock.Now())
+	return view.IsRemoved(inventory.HostName{Region: region, Host: host}, p.settings.HostRemovedAfter)
 }
 
 // reportAbandoned reports the Templates that remain on Hosts that were removed from their

@@ -79,7 +79,7 @@ func (a *attempt) deleteUnconfigured(ctx context.Context, cause *instance.Blocke
 // isHostRemoved reports whether the VM's Host was removed permanently from its Cluster.
 func (a *attempt) isHostRemoved(host string) bool {
 	name := inventory.HostName{Region: a.id.Region, Host: host}
-	return a.deps.Inventory.View().IsRemoved(name, a.deps.Settings.HostRemovedAfter, a.deps.Clock.Now())
+	return a.deps.Inventory.View().IsRemoved(name, a.deps.Settings.HostRemovedAfter)
 }
 
 // abandon finishes the Claim without its VM.
