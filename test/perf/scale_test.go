@@ -72,7 +72,7 @@ var idleUnits = map[string]struct {
 }{
 	"calls": {"calls per minute", 1 / idleTime.Minutes()}, "reconciles": {"reconciles per minute", 1 / idleTime.Minutes()},
 	"core reconciles": {"reconciles of Karpenter core per minute", 1 / idleTime.Minutes()},
-	"CPU": {"CPU, % of a core", 100 / idleTime.Seconds()}, "memory": {"memory, MiB", 1}, "goroutines": {"goroutines", 1},
+	"CPU":             {"CPU, % of a core", 100 / idleTime.Seconds()}, "memory": {"memory, MiB", 1}, "goroutines": {"goroutines", 1},
 	"workers": {"goroutines that wait for an object to reconcile", 1},
 }
 
