@@ -30,7 +30,7 @@ func TestFactsInFirstSnapshot(t *testing.T) {
 	offline.Online = false
 	c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64), offline)
 	c.groups = []string{"kubernetes"}
-	c.permissions = proxmox.Permissions{"/": {"VM.Audit": true}}
+	c.permissions = proxmox.Permissions{"/": {"VM.Audit": true, "Sys.Audit": true}}
 	i, _ := newPolled(t, c)
 	got := factCalls(c)
 	slices.Sort(got)

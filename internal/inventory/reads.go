@@ -92,7 +92,7 @@ func (r *round) readDetails(ctx context.Context, resources proxmox.Resources, co
 		online[host.Name] = host.Online
 	}
 	timeout := r.inventory.options.ReadTimeout
-	r.refresh(ctx, timeout, r.factReadings(resources.Hosts))
+	r.refresh(ctx, timeout, []reading{{fact: FactPermissions}}, r.factReadings(resources.Hosts)) // they decide about notes
 	r.refresh(ctx, configTimeout, r.configReadings(resources.Guests, online)...)
 	r.refresh(ctx, timeout, hardwareReadings(resources.Hosts))
 	if r.inventory.watchAddresses.Load() {
@@ -105,10 +105,10 @@ func (r *round) readDetails(ctx context.Context, resources proxmox.Resources, co
 	r.cache.Keep(func(fact Fact) bool { return r.seen[fact] || kinds[fact.kind].onDemand || fact == factAgents })
 }
 
-// factReadings returns the Facts of the Cluster and its Hosts, including those requested on demand.
+// factReadings returns the other Facts of the Cluster and its Hosts, including those requested on demand.
 // Those of a Host are read when it is back online: it may have other hardware or bridges.
 func (r *round) factReadings(hosts []proxmox.HostRow) []reading {
-	readings := []reading{{fact: FactOptions}, {fact: FactPermissions}, {fact: FactSecurityGroups}, {fact: FactVNets}, {fact: factMappings}}
+	readings := []reading{{fact: FactOptions}, {fact: FactSecurityGroups}, {fact: FactVNets}, {fact: factMappings}}
 	online := map[string]bool{"": true}
 	for _, row := range hosts {
 		online[row.Name] = row.Online
