@@ -68,7 +68,7 @@ func (r *hostReconciler) sweep(ctx context.Context, obs observation) (after time
 	host := inventory.HostName{Region: r.Region, Host: r.Host}
 	_, err = r.sweeps.Read(ctx, host, func(ctx context.Context) (time.Duration, error) {
 		var err error
-		if after, err = r.deleteLeftovers(ctx, obs); ctx.Err() != nil {
+		if after, err = r.deleteUnneededVolumes(ctx, obs); ctx.Err() != nil {
 			r.sweeps.Invalidate(host)
 			return 0, nil //nolint:nilerr // it is not the sweep that failed
 		}
@@ -80,46 +80,46 @@ func (r *hostReconciler) sweep(ctx context.Context, obs observation) (after time
 	return after, err
 }
 
-// leftover is a volume that we created besides the disks of VMs: a downloaded image or the boot drive of a
+// ownVolume is a volume that we created besides the disks of VMs: a downloaded image or the boot drive of a
 // builder VM.
-type leftover struct {
+type ownVolume struct {
 	storage, volume, kind string
 	// image is the key of an image, vmid the VMID of a builder VM.
 	image string
 	vmid  int
 }
 
-// deleteLeftovers deletes images that we downloaded and boot drives of builder VMs that nothing needs for the grace
+// deleteUnneededVolumes deletes images that we downloaded and boot drives of builder VMs that nothing needs for the grace
 // period. One that cannot be deleted does not affect the others. It returns the remaining time of the grace
 // period.
-func (r *hostReconciler) deleteLeftovers(ctx context.Context, obs observation) (after time.Duration, err error) {
+func (r *hostReconciler) deleteUnneededVolumes(ctx context.Context, obs observation) (after time.Duration, err error) {
 	usage, err := r.usage(ctx)
 	if err != nil {
 		return 0, err
 	}
-	found, err := r.listLeftovers(ctx, obs, usage)
+	found, err := r.listOwnVolumes(ctx, obs, usage)
 	errs := []error{err}
-	if slices.ContainsFunc(found, func(l leftover) bool { return l.vmid != 0 }) {
+	if slices.ContainsFunc(found, func(v ownVolume) bool { return v.vmid != 0 }) {
 		// The VM of a boot drive was created before it: if it exists, the new view shows it.
 		if err := r.inventory.Refresh(ctx, r.Region); err != nil {
 			return 0, explain(err, obs.location, "polling the cluster", "")
 		}
 	}
-	for _, l := range found {
+	for _, v := range found {
 		if ctx.Err() != nil {
 			return 0, context.Cause(ctx)
 		}
-		left, err := r.deleteLeftover(ctx, l)
-		errs = append(errs, explain(err, obs.location, fmt.Sprintf("deleting %s %s", l.kind, l.volume), l.storage))
+		left, err := r.deleteIfUnneeded(ctx, v)
+		errs = append(errs, explain(err, obs.location, fmt.Sprintf("deleting %s %s", v.kind, v.volume), v.storage))
 		after = soonest(after, left)
 	}
 	return after, joinErrors(errs...)
 }
 
-// listLeftovers lists our images and boot drives on the active storages of the Host. The error is that of
+// listOwnVolumes lists our images and boot drives on the active storages of the Host. The error is that of
 // those that cannot be listed. Without access to a storage we cannot have created a volume there, unless the
 // spec names it.
-func (r *hostReconciler) listLeftovers(ctx context.Context, obs observation, usage Usage) (found []leftover, err error) {
+func (r *hostReconciler) listOwnVolumes(ctx context.Context, obs observation, usage Usage) (found []ownVolume, err error) {
 	prepare := r.desired.Spec.Prepare
 	prepared := r.desired.Deleted || slices.ContainsFunc(usage.Desired, func(d Desired) bool { return d.Spec.Prepare != nil })
 	var errs []error
@@ -130,9 +130,9 @@ func (r *hostReconciler) listLeftovers(ctx context.Context, obs observation, usa
 		}
 		errs = append(errs, explain(err, obs.location, fmt.Sprintf("listing the %ss on storage %s", kind, storage), storage))
 		for _, volume := range volumes {
-			l := leftover{storage: storage, volume: volume.ID, kind: kind}
-			if l.parse(r.kubeCluster) {
-				found = append(found, l)
+			v := ownVolume{storage: storage, volume: volume.ID, kind: kind}
+			if v.parse(r.kubeCluster) {
+				found = append(found, v)
 			}
 		}
 	}
@@ -149,42 +149,42 @@ func (r *hostReconciler) listLeftovers(ctx context.Context, obs observation, usa
 }
 
 // parse sets what the name of the volume contains, and reports whether it is ours.
-func (l *leftover) parse(kubeCluster string) bool {
-	l.image, _ = parseImageKey(l.volume, kubeCluster)
-	if match := bootDrivePattern.FindStringSubmatch(l.volume); match != nil && match[1] == clusterKey(kubeCluster) {
-		l.vmid, _ = strconv.Atoi(match[2]) // a number that is no VMID is not ours
+func (v *ownVolume) parse(kubeCluster string) bool {
+	v.image, _ = parseImageKey(v.volume, kubeCluster)
+	if match := bootDrivePattern.FindStringSubmatch(v.volume); match != nil && match[1] == clusterKey(kubeCluster) {
+		v.vmid, _ = strconv.Atoi(match[2]) // a number that is no VMID is not ours
 	}
-	return l.image != "" || l.vmid != 0
+	return v.image != "" || v.vmid != 0
 }
 
-// deleteLeftover deletes a volume that is unneeded for the grace period, and returns the remaining time of the
+// deleteIfUnneeded deletes a volume that is unneeded for the grace period, and returns the remaining time of the
 // period. A ProxmoxTemplate that is being deleted has none.
-func (r *hostReconciler) deleteLeftover(ctx context.Context, l leftover) (time.Duration, error) {
+func (r *hostReconciler) deleteIfUnneeded(ctx context.Context, v ownVolume) (time.Duration, error) {
 	usage, err := r.usage(ctx)
 	if err != nil {
 		return 0, err
 	}
 	image, err := NewImage(r.desired.Spec.SourceImage, r.kubeCluster)
-	immediate := r.desired.Deleted && (l.vmid != 0 || err == nil && image.volume == "" && image.Key == l.image)
-	needed := r.isImageNeeded(l, usage)
-	if l.vmid != 0 {
-		if needed, err = r.isBootDriveNeeded(ctx, l); err != nil {
+	immediate := r.desired.Deleted && (v.vmid != 0 || err == nil && image.volume == "" && image.Key == v.image)
+	needed := r.isImageNeeded(v, usage)
+	if v.vmid != 0 {
+		if needed, err = r.isBootDriveNeeded(ctx, v); err != nil {
 			return 0, err
 		}
 	}
-	at := volumeAt{r.Region, r.Host, l.volume}
-	if r.storage(l.storage).Shared {
+	at := volumeAt{r.Region, r.Host, v.volume}
+	if r.storage(v.storage).Shared {
 		at.host = ""
 	}
 	left, unneeded := r.graceLeft(at, needed)
 	if !unneeded || left > 0 && !immediate {
 		return left, nil
 	}
-	if err := r.deleteVolume(ctx, l.volume); err != nil {
+	if err := r.deleteVolume(ctx, v.volume); err != nil {
 		return 0, err
 	}
 	r.graceLeft(at, true) // another volume may get this name
-	log.FromContext(ctx).Info("deleted unused "+l.kind, "volume", l.volume, "host", r.Host)
+	log.FromContext(ctx).Info("deleted unused "+v.kind, "volume", v.volume, "host", r.Host)
 	return 0, nil
 }
 
@@ -197,19 +197,19 @@ func (r *hostReconciler) storage(name string) proxmox.StorageRow {
 }
 
 // isImageNeeded reports whether a ProxmoxTemplate uses an image on a Host that has the storage.
-func (r *hostReconciler) isImageNeeded(l leftover, usage Usage) bool {
-	snapshot, shared := r.inventory.View().Snapshots[r.Region], r.storage(l.storage).Shared
+func (r *hostReconciler) isImageNeeded(v ownVolume, usage Usage) bool {
+	snapshot, shared := r.inventory.View().Snapshots[r.Region], r.storage(v.storage).Shared
 	return slices.ContainsFunc(usage.Desired, func(desired Desired) bool {
 		image, err := NewImage(desired.Spec.SourceImage, r.kubeCluster)
 		switch {
-		case err != nil || image.Key != l.image:
+		case err != nil || image.Key != v.image:
 			return false
 		case !desired.appliesTo(r.Region):
 			return desired.UID == r.UID && r.isInUse(usage)
 		}
 		for host := range snapshot.Hosts {
 			location, _ := selectStorages(snapshot, host, desired.Spec)
-			if (host == r.Host || shared) && location.Images == l.storage && location.Storage != "" {
+			if (host == r.Host || shared) && location.Images == v.storage && location.Storage != "" {
 				return true
 			}
 		}
@@ -223,16 +223,16 @@ func (r *hostReconciler) isInUse(usage Usage) bool {
 }
 
 // isBootDriveNeeded reports whether the builder VM of a boot drive exists, or may exist.
-func (r *hostReconciler) isBootDriveNeeded(ctx context.Context, l leftover) (bool, error) {
+func (r *hostReconciler) isBootDriveNeeded(ctx context.Context, v ownVolume) (bool, error) {
 	view := r.inventory.View()
-	guest, exists := view.Guest(r.Region, l.vmid)
+	guest, exists := view.Guest(r.Region, v.vmid)
 	if !exists || !view.Snapshots[r.Region].Hosts[guest.Host].Online {
-		return view.IsVMIDTaken(r.Region, l.vmid), nil // it is being created, or its configuration cannot be read
+		return view.IsVMIDTaken(r.Region, v.vmid), nil // it is being created, or its configuration cannot be read
 	}
-	config, err := r.client.VMConfig(ctx, guest.Host, l.vmid)
+	config, err := r.client.VMConfig(ctx, guest.Host, v.vmid)
 	if err != nil && !errors.Is(err, proxmox.ErrNotFound) {
 		return false, err
 	}
-	attached := slices.ContainsFunc(config.Drives().All(), func(d proxmox.Drive) bool { return d.VolumeID == l.volume })
-	return attached || isBuilderOf(config, l.volume), nil
+	attached := slices.ContainsFunc(config.Drives().All(), func(d proxmox.Drive) bool { return d.VolumeID == v.volume })
+	return attached || isBuilderOf(config, v.volume), nil
 }

@@ -49,10 +49,7 @@ func NewController(kube client.Client, templates *template.Provider, recorder ev
 	}
 	c.Reconciler = lifecycle.Reconciler[*v1alpha1.ProxmoxTemplate]{
 		Kube: kube, Recorder: recorder, Kind: "template", Cleanup: c.cleanup, SetStatus: c.setStatus,
-		Users: func(ctx context.Context, t *v1alpha1.ProxmoxTemplate) ([]string, error) {
-			observed, err := build.Observe(ctx, kube)
-			return observed.ClaimsUsing(v1alpha1.ProxmoxTemplateKind, t.Name), err
-		},
+		Users: build.Users[*v1alpha1.ProxmoxTemplate](kube, v1alpha1.ProxmoxTemplateKind),
 	}
 	return c
 }

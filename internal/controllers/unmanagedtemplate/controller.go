@@ -46,10 +46,7 @@ func NewController(kube client.Client, inv *inventory.Inventory, recorder events
 	c := &Controller{inventory: inv}
 	c.Reconciler = lifecycle.Reconciler[*v1alpha1.ProxmoxUnmanagedTemplate]{
 		Kube: kube, Recorder: recorder, Kind: "template", SetStatus: c.setStatus,
-		Users: func(ctx context.Context, t *v1alpha1.ProxmoxUnmanagedTemplate) ([]string, error) {
-			observed, err := build.Observe(ctx, kube)
-			return observed.ClaimsUsing(v1alpha1.ProxmoxUnmanagedTemplateKind, t.Name), err
-		},
+		Users: build.Users[*v1alpha1.ProxmoxUnmanagedTemplate](kube, v1alpha1.ProxmoxUnmanagedTemplateKind),
 	}
 	return c
 }

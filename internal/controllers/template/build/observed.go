@@ -162,6 +162,14 @@ func (o Observed) ClaimsUsing(kind, name string) []string {
 	return out
 }
 
+// Users returns a function that lists the Claims that use a template.
+func Users[T client.Object](kube client.Client, kind string) func(context.Context, T) ([]string, error) {
+	return func(ctx context.Context, object T) ([]string, error) {
+		observed, err := Observe(ctx, kube)
+		return observed.ClaimsUsing(kind, object.GetName()), err
+	}
+}
+
 // UserDeleted returns a handler that reconciles the template of a deleted Claim's class, which waits
 // for its last Claim.
 func UserDeleted(kube client.Client, kind string) handler.EventHandler {
