@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	. "github.com/onsi/gomega"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/yaml"
@@ -17,70 +18,32 @@ import (
 
 func TestAll(t *testing.T) {
 	t.Parallel()
-
+	g := NewWithT(t)
 	all, err := crds.All()
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	names := map[string]bool{}
+	g.Expect(err).NotTo(HaveOccurred())
+	var names []string
 	for _, crd := range all {
-		names[crd.Name] = true
+		names = append(names, crd.Name)
 	}
-
-	for _, name := range []string{
-		"proxmoxnodeclasses.karpenter.proxmox.sinextra.dev",
-		"proxmoxtemplates.karpenter.proxmox.sinextra.dev",
-		"proxmoxunmanagedtemplates.karpenter.proxmox.sinextra.dev",
-		"nodepools.karpenter.sh",
-		"nodeclaims.karpenter.sh",
-		"nodeoverlays.karpenter.sh",
-		"capacitybuffers.autoscaling.x-k8s.io",
-	} {
-		if !names[name] {
-			t.Errorf("All() does not return %s, but %v", name, names)
-		}
-	}
-}
-
-func TestAllMatchesCharts(t *testing.T) {
-	t.Parallel()
-
-	all, err := crds.All()
-	if err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(names).To(ContainElements(
+		"proxmoxnodeclasses.karpenter.proxmox.sinextra.dev", "proxmoxtemplates.karpenter.proxmox.sinextra.dev",
+		"proxmoxunmanagedtemplates.karpenter.proxmox.sinextra.dev", "nodepools.karpenter.sh", "nodeclaims.karpenter.sh",
+		"nodeoverlays.karpenter.sh", "capacitybuffers.autoscaling.x-k8s.io",
+	))
 
 	for _, dir := range []string{"karpenter-provider-proxmox/crds", "karpenter-provider-proxmox-crd/templates"} {
 		shipped := map[string]*apiextensionsv1.CustomResourceDefinition{}
-
 		files, err := filepath.Glob(filepath.Join("..", "..", "charts", dir, "*.yaml"))
-		if err != nil {
-			t.Fatal(err)
-		}
-
+		g.Expect(err).NotTo(HaveOccurred())
 		for _, file := range files {
 			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-
+			g.Expect(err).NotTo(HaveOccurred())
 			crd := &apiextensionsv1.CustomResourceDefinition{}
-			if err := yaml.UnmarshalStrict(data, crd); err != nil {
-				t.Fatalf("%s: %v", file, err)
-			}
-
-			if crd.Annotations["helm.sh/resource-policy"] != "keep" {
-				t.Errorf("%s lacks helm.sh/resource-policy: keep: helm uninstall would delete the CRD and all VMs", file)
-			}
-
+			g.Expect(yaml.UnmarshalStrict(data, crd)).To(Succeed(), file)
+			g.Expect(crd.Annotations).To(HaveKeyWithValue("helm.sh/resource-policy", "keep"), "%s: helm uninstall would delete the CRD and all VMs", file)
 			shipped[crd.Name] = crd
 		}
-
-		if len(shipped) != len(all) {
-			t.Errorf("%s ships %d CRDs, want %d", dir, len(shipped), len(all))
-		}
-
+		g.Expect(shipped).To(HaveLen(len(all)), dir)
 		for _, crd := range all {
 			if got := shipped[crd.Name]; got == nil || !equality.Semantic.DeepEqual(got.Spec, crd.Spec) {
 				t.Errorf("%s: %s differs from All(): run make generate", dir, crd.Name)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,80 +23,43 @@ import (
 // files.
 func checkHashes(t *testing.T, api client.Client) {
 	t.Helper()
-
+	g := NewWithT(t)
 	files, err := filepath.Glob("testdata/hashes/*.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-
+	g.Expect(err).NotTo(HaveOccurred())
 	compared := map[string]bool{}
-
 	for _, file := range files {
 		raw, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-
+		g.Expect(err).NotTo(HaveOccurred())
 		manifest := &unstructured.Unstructured{}
-		if err := yaml.UnmarshalStrict(raw, &manifest.Object); err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
-
+		g.Expect(yaml.UnmarshalStrict(raw, &manifest.Object)).To(Succeed(), file)
 		want := manifest.GetAnnotations()
-
-		if err := api.Create(t.Context(), manifest, client.DryRunAll, client.FieldValidation("Strict")); err != nil {
-			t.Errorf("%s: the API server no longer accepts it: %v", file, err)
-
-			continue
-		}
-
-		version, got := hashesOf(t, manifest)
+		g.Expect(api.Create(t.Context(), manifest, client.DryRunAll, client.FieldValidation("Strict"))).To(Succeed(), file)
+		version, got := hashesOf(g, manifest)
 		if want[version] != v1alpha1.HashVersion {
 			continue
 		}
-
 		compared[manifest.GetKind()] = true
-
 		for key, hash := range got {
-			if want[key] != hash {
-				t.Errorf("%s: %s is %s, was %s: every node of this class would be replaced; if the change is intended, increment HashVersion", file, key, hash, want[key])
-			}
+			g.Expect(hash).To(Equal(want[key]), "%s: %s changed, so every node of this class would be replaced; "+
+				"if the change is intended, increment HashVersion", file, key)
 		}
 	}
-
-	for _, kind := range []string{v1alpha1.ProxmoxNodeClassKind, v1alpha1.ProxmoxTemplateKind} {
-		if !compared[kind] {
-			t.Errorf("no file contains a %s with hashes of version %s", kind, v1alpha1.HashVersion)
-		}
-	}
+	g.Expect(compared).To(HaveLen(2), "a file with hashes of version %s for each kind", v1alpha1.HashVersion)
 }
 
 // hashesOf returns the annotation key of an object's hash version, and its hashes by annotation key.
-func hashesOf(t *testing.T, o *unstructured.Unstructured) (version string, hashes map[string]string) {
-	t.Helper()
-
+func hashesOf(g Gomega, o *unstructured.Unstructured) (version string, hashes map[string]string) {
 	decode := func(into any) {
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, into); err != nil {
-			t.Fatal(err)
-		}
+		g.Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, into)).To(Succeed())
 	}
-
-	switch o.GetKind() {
-	case v1alpha1.ProxmoxNodeClassKind:
+	if o.GetKind() == v1alpha1.ProxmoxNodeClassKind {
 		class := &v1alpha1.ProxmoxNodeClass{}
 		decode(class)
-
 		return v1alpha1.AnnotationNodeClassHashVersion, map[string]string{
 			v1alpha1.AnnotationNodeClassHash: class.Hash(), v1alpha1.Group + "/proxmoxnodeinplaceupdate-hash": class.InPlaceHash(),
 		}
-	case v1alpha1.ProxmoxTemplateKind:
-		template := &v1alpha1.ProxmoxTemplate{}
-		decode(template)
-
-		return "template-hash-version", map[string]string{"template-hash": template.Hash(), "template-inplace-hash": template.InPlaceHash()}
-	default:
-		t.Fatalf("the kind %s has no hash", o.GetKind())
-
-		return "", nil
 	}
+	template := &v1alpha1.ProxmoxTemplate{}
+	decode(template)
+	return "template-hash-version", map[string]string{"template-hash": template.Hash(), "template-inplace-hash": template.InPlaceHash()}
 }

@@ -4,11 +4,8 @@
 package crds_test
 
 // interfaceCases are NodeClasses with interfaces.
-func interfaceCases() []admissionCase {
-	cases := []admissionCase{{
-		name: "all_interface_fields",
-		spec: `
-instanceTemplateRef: {kind: ProxmoxTemplate, name: default}
+func interfaceCases() admissionCases {
+	cases := admissionCases{"all_interface_fields": {spec: `
 metadataOptions: {type: cdrom, templatesRef: {name: ubuntu, namespace: kube-system}}
 network:
   interfaces:
@@ -26,9 +23,8 @@ network:
     routes: [{to: 10.0.0.0/8, via: 10.1.0.1, metric: 50, table: 100}, {to: "2001:db8:1::/48", via: "fe80::1"}, {to: 10.2.0.0/16}]
     policyRoutes: [{from: 10.1.0.0/24, to: 10.0.0.0/8, table: 100, priority: 1000}]
     dnsServers: [10.1.0.53]
-    searchDomains: [storage.example.com]`,
-	}}
-	for name, c := range map[string]struct{ nic, refusal string }{
+    searchDomains: [storage.example.com]`}}
+	nics := admissionCases{
 		"interface_mtu_with_e1000":             {`model: e1000, mtu: 9000`, "mtu and queues need the model virtio"},
 		"interface_queues_with_e1000":          {`model: e1000, queues: 4`, "mtu and queues need the model virtio"},
 		"interface_invalid_mtu":                {`mtu: 5`, "mtu must be 1 (the MTU of the bridge) or from 576 to 65520"},
@@ -47,10 +43,10 @@ network:
 		"interface_rule_with_two_families":     {`policyRoutes: [{from: 10.0.0.0/8, to: "fd00::/8", table: 1, priority: 1}]`, "from and to must both be IPv4 or both be IPv6"},
 		"interface_rule_without_priority":      {`policyRoutes: [{from: 10.0.0.0/8, table: 1}]`, "priority: Required value"},
 		"interface_name_server_not_an_address": {`dnsServers: [dns.example.com]`, "dnsServers must be addresses, like 192.168.0.53 or 2001:db8::53"},
-	} {
-		cases = append(cases, admissionCase{
-			name: name, spec: "{instanceTemplateRef: {kind: ProxmoxTemplate, name: default}, network: {interfaces: [{name: net0, " + c.nic + "}]}}", refusal: c.refusal,
-		})
+	}
+	for name, c := range nics {
+		c.spec = "network: {interfaces: [{name: net0, " + c.spec + "}]}"
+		cases[name] = c
 	}
 	return cases
 }

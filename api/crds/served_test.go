@@ -5,11 +5,9 @@ package crds_test
 
 import (
 	"encoding/json"
-	"fmt"
-	"slices"
-	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
@@ -18,21 +16,19 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
+// createClass creates a NodeClass.
+func createClass(t *testing.T, api client.Client, name string, spec v1alpha1.ProxmoxNodeClassSpec) *v1alpha1.ProxmoxNodeClass {
+	t.Helper()
+	spec.InstanceTemplateRef = v1alpha1.InstanceTemplateReference{Kind: v1alpha1.ProxmoxTemplateKind, Name: "default"}
+	class := &v1alpha1.ProxmoxNodeClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
+	NewWithT(t).Expect(api.Create(t.Context(), class)).To(Succeed())
+	return class
+}
+
 // checkDefaults creates objects with unset fields, as a Go program would, and checks the defaults that the API server sets.
 func checkDefaults(t *testing.T, api client.Client) {
-	t.Helper()
-
-	class := &v1alpha1.ProxmoxNodeClass{
-		ObjectMeta: metav1.ObjectMeta{Name: "defaults"},
-		Spec: v1alpha1.ProxmoxNodeClassSpec{
-			InstanceTemplateRef: v1alpha1.InstanceTemplateReference{Kind: v1alpha1.ProxmoxTemplateKind, Name: "default"},
-			SecurityGroups:      []v1alpha1.SecurityGroup{{Name: "kubernetes"}},
-		},
-	}
-	if err := api.Create(t.Context(), class); err != nil {
-		t.Fatal(err)
-	}
-
+	g := NewWithT(t)
+	class := createClass(t, api, "defaults", v1alpha1.ProxmoxNodeClassSpec{SecurityGroups: []v1alpha1.SecurityGroup{{Name: "kubernetes"}}})
 	template := &v1alpha1.ProxmoxTemplate{
 		ObjectMeta: metav1.ObjectMeta{Name: "defaults"},
 		Spec: v1alpha1.ProxmoxTemplateSpec{
@@ -44,10 +40,7 @@ func checkDefaults(t *testing.T, api client.Client) {
 			Network:     []v1alpha1.NetworkInterface{{Bridge: "vmbr0"}},
 		},
 	}
-	if err := api.Create(t.Context(), template); err != nil {
-		t.Fatal(err)
-	}
-
+	g.Expect(api.Create(t.Context(), template)).To(Succeed())
 	for field, values := range map[string][2]any{
 		"bootDevice.size":               {class.Spec.BootDevice.Size, v1alpha1.DiskSize("30G")},
 		"placementStrategy.zoneBalance": {class.Spec.PlacementStrategy.ZoneBalance, v1alpha1.ZoneBalanceBalanced},
@@ -62,28 +55,18 @@ func checkDefaults(t *testing.T, api client.Client) {
 		"network[0].model":              {template.Spec.Network[0].Model, "virtio"},
 		"network[0].mtu":                {template.Spec.Network[0].MTU, uint16(1500)},
 	} {
-		if values[0] != values[1] {
-			t.Errorf("spec.%s defaults to %v, want %v", field, values[0], values[1])
-		}
+		g.Expect(values[0]).To(Equal(values[1]), field)
 	}
 }
 
 // checkTransitions checks that the API server rejects changes that would separate machines from their data.
 func checkTransitions(t *testing.T, api client.Client) {
-	t.Helper()
-
-	class := &v1alpha1.ProxmoxNodeClass{
-		ObjectMeta: metav1.ObjectMeta{Name: "transitions"},
-		Spec: v1alpha1.ProxmoxNodeClassSpec{
-			InstanceTemplateRef: v1alpha1.InstanceTemplateReference{Kind: v1alpha1.ProxmoxTemplateKind, Name: "default"},
-			Machines:            []v1alpha1.Machine{{Name: "db-1", Zone: "pve1", Region: "home"}, {Name: "db-2", Zone: "pve2"}},
-			Disks:               []v1alpha1.Disk{{Name: "data", Size: "1Gi", Storage: "tank", Retain: true}, {Name: "scratch", Size: "1Gi", Storage: "tank"}},
+	class := createClass(t, api, "transitions", v1alpha1.ProxmoxNodeClassSpec{
+		Machines: []v1alpha1.Machine{{Name: "db-1", Zone: "pve1", Region: "home"}, {Name: "db-2", Zone: "pve2"}},
+		Disks: []v1alpha1.Disk{
+			{Name: "data", Size: "1Gi", Storage: "tank", Retain: true}, {Name: "scratch", Size: "1Gi", Storage: "tank"},
 		},
-	}
-	if err := api.Create(t.Context(), class); err != nil {
-		t.Fatal(err)
-	}
-
+	})
 	for want, change := range map[string]func(*v1alpha1.ProxmoxNodeClassSpec){
 		"": func(s *v1alpha1.ProxmoxNodeClassSpec) {
 			s.Machines[0], s.Machines[1] = s.Machines[1], v1alpha1.Machine{Name: "db-3", Zone: "pve1"}
@@ -96,123 +79,65 @@ func checkTransitions(t *testing.T, api client.Client) {
 	} {
 		changed := class.DeepCopy()
 		change(&changed.Spec)
-
 		err := api.Update(t.Context(), changed, client.DryRunAll)
-		if (err == nil) != (want == "") || (err != nil && !strings.Contains(err.Error(), want)) {
-			t.Errorf("the error is %v, want %q", err, want)
+		if want == "" {
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		} else {
+			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(want)))
 		}
 	}
 }
 
 func checkStatus(t *testing.T, api client.Client) {
-	t.Helper()
-
-	class := &v1alpha1.ProxmoxNodeClass{
-		ObjectMeta: metav1.ObjectMeta{Name: "status"},
-		Spec: v1alpha1.ProxmoxNodeClassSpec{
-			InstanceTemplateRef: v1alpha1.InstanceTemplateReference{Kind: v1alpha1.ProxmoxTemplateKind, Name: "default"},
-		},
-	}
-	if err := api.Create(t.Context(), class); err != nil {
-		t.Fatal(err)
-	}
-
+	g := NewWithT(t)
+	class := createClass(t, api, "status", v1alpha1.ProxmoxNodeClassSpec{})
 	class.StatusConditions().SetFalse(v1alpha1.ConditionInstanceTemplateReady, v1alpha1.ReasonTemplatesNotFound, "no such template")
 	class.Status.SelectedZones = []string{"Region-1/pve1/9000"}
 	class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: "Region-1/pve2", Reason: "template talos does not exist"}}
-
-	if err := api.Status().Update(t.Context(), class); err != nil {
-		t.Fatal(err)
-	}
+	g.Expect(api.Status().Update(t.Context(), class.DeepCopy())).To(Succeed())
 
 	stored := &v1alpha1.ProxmoxNodeClass{}
-	if err := api.Get(t.Context(), client.ObjectKeyFromObject(class), stored); err != nil {
-		t.Fatal(err)
-	}
-
-	if !slices.Equal(stored.Status.UnusableZones, class.Status.UnusableZones) ||
-		!slices.Equal(stored.Status.SelectedZones, class.Status.SelectedZones) {
-		t.Errorf("stored zones are %+v", stored.Status)
-	}
-
-	if stored.StatusConditions().Root().IsTrue() || !stored.StatusConditions().Get(v1alpha1.ConditionInstanceTemplateReady).IsFalse() {
-		t.Errorf("stored conditions are %+v", stored.Status.Conditions)
-	}
-
-	if stored.Generation != 1 {
-		t.Errorf("generation is %d after a status update, want 1", stored.Generation)
-	}
+	g.Expect(api.Get(t.Context(), client.ObjectKeyFromObject(class), stored)).To(Succeed())
+	g.Expect(stored.Status.UnusableZones).To(Equal(class.Status.UnusableZones))
+	g.Expect(stored.Status.SelectedZones).To(Equal(class.Status.SelectedZones))
+	g.Expect(stored.StatusConditions().Root().IsTrue()).To(BeFalse())
+	g.Expect(stored.StatusConditions().Get(v1alpha1.ConditionInstanceTemplateReady).IsFalse()).To(BeTrue())
+	g.Expect(stored.Generation).To(Equal(int64(1)), "a status update does not change the generation")
 }
 
 func checkFlags(t *testing.T, api client.Client) {
-	t.Helper()
-
-	for name, flags := range map[string]string{"flags-list": `["+aes", "-pcid"]`, "flags-scalar": `"+aes;-pcid"`} {
-		written := object(t, v1alpha1.ProxmoxTemplateKind, fmt.Sprintf(
-			`{sourceImage: {url: https://example.com/a}, storageIDs: [local], network: [{bridge: vmbr0}], cpu: {flags: %s}}`, flags))
-		written.SetGenerateName("")
+	g := NewWithT(t)
+	for name, spec := range map[string]string{"flags-list": `cpu: {flags: ["+aes", "-pcid"]}`, "flags-scalar": `cpu: {flags: "+aes;-pcid"}`} {
+		written := object(t, v1alpha1.ProxmoxTemplateKind, spec)
 		written.SetName(name)
-
-		if err := api.Create(t.Context(), written); err != nil {
-			t.Errorf("flags %s are rejected: %v", flags, err)
-
-			continue
-		}
-
+		g.Expect(api.Create(t.Context(), written)).To(Succeed(), name)
 		template := &v1alpha1.ProxmoxTemplate{}
-		if err := api.Get(t.Context(), client.ObjectKey{Name: name}, template); err != nil {
-			t.Errorf("flags %s cannot be read: %v", flags, err)
-		} else if want := []string{"+aes", "-pcid"}; !slices.Equal(template.Spec.CPU.Flags, want) {
-			t.Errorf("flags %s are read as %q, want %q", flags, template.Spec.CPU.Flags, want)
-		}
+		g.Expect(api.Get(t.Context(), client.ObjectKey{Name: name}, template)).To(Succeed(), name)
+		g.Expect(template.Spec.CPU.Flags).To(BeEquivalentTo([]string{"+aes", "-pcid"}), name)
 	}
 }
 
 func checkNames(t *testing.T, config *rest.Config) {
-	t.Helper()
-
+	g := NewWithT(t)
 	api, err := discovery.NewDiscoveryClientForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-
+	g.Expect(err).NotTo(HaveOccurred())
 	served, err := api.ServerResourcesForGroupVersion(v1alpha1.SchemeGroupVersion.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	shortNames := map[string]string{
+	g.Expect(err).NotTo(HaveOccurred())
+	for name, shortName := range map[string]string{
 		"proxmoxnodeclasses": "pnc", "proxmoxtemplates": "pt", "proxmoxunmanagedtemplates": "put",
-	}
-
-	for _, resource := range served.APIResources {
-		want, ok := shortNames[resource.Name]
-		if !ok {
-			continue // a status subresource
-		}
-
-		delete(shortNames, resource.Name)
-
-		if resource.Namespaced || !slices.Equal(resource.ShortNames, []string{want}) ||
-			!slices.Equal(resource.Categories, []string{"karpenter"}) {
-			t.Errorf("%s is served as %+v, want cluster scope, short name %s, category karpenter", resource.Name, resource, want)
-		}
-	}
-
-	if len(shortNames) > 0 {
-		t.Errorf("not served: %v", shortNames)
+	} {
+		g.Expect(served.APIResources).To(ContainElement(And(
+			HaveField("Name", name), HaveField("Namespaced", false), HaveField("ShortNames", Equal([]string{shortName})),
+			HaveField("Categories", Equal([]string{"karpenter"})),
+		)))
 	}
 }
 
 // checkColumns requests a table, as kubectl get does.
 func checkColumns(t *testing.T, config *rest.Config) {
-	t.Helper()
-
+	g := NewWithT(t)
 	api, err := discovery.NewDiscoveryClientForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-
+	g.Expect(err).NotTo(HaveOccurred())
 	for resource, want := range map[string][]string{
 		"proxmoxnodeclasses":        {"Name", "Zones", "Balance", "Template", "Metadata", "Disk", "Ready", "Message", "Age"},
 		"proxmoxtemplates":          {"Name", "Zones", "Machine", "CPU", "VGA", "Ready", "Message", "Age"},
@@ -222,22 +147,13 @@ func checkColumns(t *testing.T, config *rest.Config) {
 			AbsPath("apis", v1alpha1.SchemeGroupVersion.String(), resource).
 			SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").
 			DoRaw(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-
+		g.Expect(err).NotTo(HaveOccurred())
 		table := metav1.Table{}
-		if err := json.Unmarshal(answer, &table); err != nil {
-			t.Fatal(err)
-		}
-
+		g.Expect(json.Unmarshal(answer, &table)).To(Succeed())
 		var columns []string
 		for _, column := range table.ColumnDefinitions {
 			columns = append(columns, column.Name)
 		}
-
-		if !slices.Equal(columns, want) {
-			t.Errorf("%s have the columns %v, want %v", resource, columns, want)
-		}
+		g.Expect(columns).To(Equal(want), resource)
 	}
 }

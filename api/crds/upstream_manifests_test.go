@@ -6,12 +6,12 @@ package crds_test
 import (
 	"encoding/json"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"testing"
 
+	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -38,99 +38,70 @@ var chartKinds = map[string]struct{ apiVersion, kind string }{
 // Users have copied them: the API server must accept each manifest unchanged, and the stored object must decode.
 // SEEDS_DIR is the directory of the documents.
 func checkUpstreamManifests(t *testing.T, api client.Client) {
-	t.Helper()
-
 	applied := map[string]int{}
-
 	for name, text := range documents(t) {
 		for i, block := range yamlBlock.FindAllSubmatch(text, -1) {
 			manifest := &unstructured.Unstructured{}
 			if err := yaml.Unmarshal(block[1], &manifest.Object); err != nil || manifest.GetKind() == "" {
 				continue // not a manifest: a values file, a VM config
 			}
-
 			apply(t, api, fmt.Sprintf("%s, block %d", name, i+1), manifest)
 			applied[manifest.GetKind()]++
 		}
-
 		for _, row := range chartSpec.FindAllSubmatch(text, -1) {
 			apply(t, api, name+", values of "+string(row[1]), fromChart(t, string(row[1]), row[2]))
 			applied["chart "+string(row[1])]++
 		}
 	}
-
 	for _, kind := range []string{
 		v1alpha1.ProxmoxNodeClassKind, v1alpha1.ProxmoxTemplateKind, v1alpha1.ProxmoxUnmanagedTemplateKind, "NodePool", "Secret",
 		"chart nodeClass", "chart nodePools", "chart nodeTemplate",
 	} {
-		if applied[kind] == 0 {
-			t.Errorf("the documents contain no %s: the test lacks its input", kind)
-		}
+		NewWithT(t).Expect(applied).To(HaveKey(kind), "the documents lack the test's input")
 	}
 }
 
 func documents(t *testing.T) map[string][]byte {
 	t.Helper()
-
 	dir := os.Getenv("SEEDS_DIR")
 	if dir == "" {
 		dir = filepath.Join("..", "..", "..", "shared", "seeds")
 	}
-
-	out := map[string][]byte{}
-
+	g, out := NewWithT(t), map[string][]byte{}
 	paths, err := filepath.Glob(filepath.Join(dir, "*.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-
+	g.Expect(err).NotTo(HaveOccurred())
 	for _, path := range paths {
-		if out[filepath.Base(path)], err = fs.ReadFile(os.DirFS(dir), filepath.Base(path)); err != nil {
-			t.Fatal(err)
-		}
+		text, err := os.ReadFile(path)
+		g.Expect(err).NotTo(HaveOccurred())
+		out[filepath.Base(path)] = text
 	}
-
 	if len(out) == 0 {
 		t.Skipf("no documents in %s: set SEEDS_DIR to the directory with the upstream documents", dir)
 	}
-
 	return out
 }
 
 func fromChart(t *testing.T, values string, spec []byte) *unstructured.Unstructured {
 	t.Helper()
-
-	kind, known := chartKinds[values]
-	fields := map[string]any{}
-
-	if err := json.Unmarshal(spec, &fields); err != nil || !known {
-		t.Fatalf("the spec of %s is unknown or not JSON: %v", values, err)
-	}
-
+	g, fields := NewWithT(t), map[string]any{}
+	g.Expect(chartKinds).To(HaveKey(values))
+	g.Expect(json.Unmarshal(spec, &fields)).To(Succeed())
+	kind := chartKinds[values]
 	out := &unstructured.Unstructured{Object: map[string]any{"apiVersion": kind.apiVersion, "kind": kind.kind, "spec": fields}}
 	out.SetName("chart")
-
 	if kind.kind == "NodePool" {
 		// Karpenter's CRD requires the list, which the values of the chart omit: the chart's template adds it.
-		if err := unstructured.SetNestedSlice(out.Object, []any{}, "spec", "template", "spec", "requirements"); err != nil {
-			t.Fatal(err)
-		}
+		g.Expect(unstructured.SetNestedSlice(out.Object, []any{}, "spec", "template", "spec", "requirements")).To(Succeed())
 	}
-
 	return out
 }
 
 // apply does the same as "kubectl apply --server-side --validate=strict" and decodes the stored object.
 func apply(t *testing.T, api client.Client, where string, manifest *unstructured.Unstructured) {
 	t.Helper()
-
+	g := NewWithT(t)
 	err := api.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(manifest), client.FieldOwner("test"))
-	if err != nil {
-		t.Errorf("%s: applying the %s: %v", where, manifest.GetKind(), err)
-
-		return
-	}
-
+	g.Expect(err).NotTo(HaveOccurred(), where)
 	typed, ours := map[string]client.Object{
 		v1alpha1.ProxmoxNodeClassKind:         &v1alpha1.ProxmoxNodeClass{},
 		v1alpha1.ProxmoxTemplateKind:          &v1alpha1.ProxmoxTemplate{},
@@ -140,12 +111,6 @@ func apply(t *testing.T, api client.Client, where string, manifest *unstructured
 	if !ours {
 		return
 	}
-
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(manifest.Object, typed, true); err != nil {
-		t.Errorf("%s: decoding the %s: %v", where, manifest.GetKind(), err)
-	}
-
-	if typed.GetUID() == "" {
-		t.Errorf("%s: the %s was not stored", where, manifest.GetKind())
-	}
+	g.Expect(runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(manifest.Object, typed, true)).To(Succeed(), where)
+	g.Expect(typed.GetUID()).NotTo(BeEmpty(), where)
 }

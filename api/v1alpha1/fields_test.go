@@ -6,9 +6,9 @@ package v1alpha1_test
 import (
 	"encoding/json"
 	"slices"
-	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/runtime"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -17,6 +17,7 @@ import (
 
 func TestDiskSizeBytes(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 
 	for size, want := range map[v1alpha1.DiskSize]int64{
 		"":         0,
@@ -27,20 +28,17 @@ func TestDiskSizeBytes(t *testing.T) {
 		"2Ti":      2 << 40,
 		"999999Ti": 999_999 << 40,
 	} {
-		if got, err := size.Bytes(); err != nil || got != want {
-			t.Errorf("%q is %d bytes (%v), want %d", size, got, err, want)
-		}
+		g.Expect(size.Bytes()).To(Equal(want), string(size))
 	}
 
 	for _, size := range []v1alpha1.DiskSize{"G", "30X", "-30G", "large", "99999999999Ti"} {
-		if got, err := size.Bytes(); err == nil || !strings.Contains(err.Error(), string(size)) {
-			t.Errorf("%q is %d bytes, error %v; want an error that contains the size", size, got, err)
-		}
+		g.Expect(size.Bytes()).Error().To(MatchError(ContainSubstring(string(size))))
 	}
 }
 
 func TestCPUFlagsUnmarshalJSON(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 
 	for text, want := range map[string][]string{
 		`null`:                 nil,
@@ -51,16 +49,13 @@ func TestCPUFlagsUnmarshalJSON(t *testing.T) {
 		`"+aes, -pcid  +ssbd"`: {"+aes", "-pcid", "+ssbd"},
 	} {
 		var flags v1alpha1.CPUFlags
-		if err := json.Unmarshal([]byte(text), &flags); err != nil || !slices.Equal(flags, want) {
-			t.Errorf("%s was read as %q (%v), want %q", text, flags, err, want)
-		}
+		g.Expect(json.Unmarshal([]byte(text), &flags)).To(Succeed(), text)
+		g.Expect(slices.Equal(flags, want)).To(BeTrue(), "%s was read as %q", text, flags)
 	}
 
 	for _, text := range []string{`5`, `true`, `{}`, `[1]`} {
 		var flags v1alpha1.CPUFlags
-		if err := json.Unmarshal([]byte(text), &flags); err == nil {
-			t.Errorf("%s was read as %q, want an error", text, flags)
-		}
+		g.Expect(json.Unmarshal([]byte(text), &flags)).NotTo(Succeed(), text)
 	}
 }
 
@@ -89,18 +84,15 @@ func FuzzCPUFlags(f *testing.F) {
 
 func TestWellKnownLabels(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 
 	for _, label := range []string{
 		v1alpha1.LabelInstanceFamily, v1alpha1.LabelInstanceCPU, v1alpha1.LabelInstanceMemory, v1alpha1.LabelInstanceCPUType, v1alpha1.LabelInstanceImageID,
 	} {
-		if !karpv1.WellKnownLabels.Has(label) {
-			t.Errorf("%s is not well-known to Karpenter, so a NodePool cannot require it", label)
-		}
+		g.Expect(karpv1.WellKnownLabels.Has(label)).To(BeTrue(), "a NodePool cannot require %s", label)
 	}
 
-	if err := karpv1.IsRestrictedLabel(v1alpha1.Group + "/made-up"); err == nil {
-		t.Errorf("a NodePool may set labels in the domain %s", v1alpha1.Group)
-	}
+	g.Expect(karpv1.IsRestrictedLabel(v1alpha1.Group + "/made-up")).NotTo(Succeed())
 }
 
 // An object that is created in Go must not set unset structs, or the API server's defaults would not apply, regardless of
@@ -108,44 +100,25 @@ func TestWellKnownLabels(t *testing.T) {
 func TestMarshalOmitsUnsetStructs(t *testing.T) {
 	t.Parallel()
 
-	converted, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&v1alpha1.ProxmoxNodeClass{})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	if len(converted) != 0 {
-		t.Errorf("an empty class is converted to %v, want an empty map", converted)
-	}
-
-	written, err := json.Marshal(&v1alpha1.ProxmoxTemplate{})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	if string(written) != "{}" {
-		t.Errorf("an empty template is written as %s, want {}", written)
-	}
+	g := NewWithT(t)
+	g.Expect(runtime.DefaultUnstructuredConverter.ToUnstructured(&v1alpha1.ProxmoxNodeClass{})).To(BeEmpty())
+	g.Expect(json.Marshal(&v1alpha1.ProxmoxTemplate{})).To(MatchJSON("{}"))
 }
 
 func TestStatusConditionsReady(t *testing.T) {
 	t.Parallel()
 
-	class := nodeClass()
-	conditions := class.StatusConditions()
+	g := NewWithT(t)
+	conditions := nodeClass().StatusConditions()
 
 	for _, condition := range conditions.List() {
 		if condition.Type == conditions.Root().Type {
 			continue
 		}
 
-		if conditions.Root().IsTrue() {
-			t.Errorf("the class is ready before %s is true", condition.Type)
-		}
-
+		g.Expect(conditions.Root().IsTrue()).To(BeFalse(), "%s is not true yet", condition.Type)
 		conditions.SetTrue(condition.Type)
 	}
 
-	if !conditions.Root().IsTrue() {
-		t.Errorf("the class is not ready although all conditions are true: %v", class.GetConditions())
-	}
+	g.Expect(conditions.Root().IsTrue()).To(BeTrue())
 }

@@ -13,16 +13,16 @@ import (
 func TestTemplateHashLists(t *testing.T) {
 	t.Parallel()
 
-	type change func(*v1alpha1.ProxmoxTemplateSpec)
+	type change func(*templateSpec)
 
 	network := func(nics ...v1alpha1.NetworkInterface) change {
-		return func(s *v1alpha1.ProxmoxTemplateSpec) { s.Network = nics }
+		return func(s *templateSpec) { s.Network = nics }
 	}
 	servers := func(addresses ...string) change {
 		return network(v1alpha1.NetworkInterface{Bridge: "vmbr0", DNSServers: addresses})
 	}
 	devices := func(mappings ...string) change {
-		return func(s *v1alpha1.ProxmoxTemplateSpec) {
+		return func(s *templateSpec) {
 			for _, mapping := range mappings {
 				s.PCIDevices = append(s.PCIDevices, v1alpha1.PCIDevice{Mapping: mapping})
 			}
@@ -64,10 +64,7 @@ func TestNodeClassHashLists(t *testing.T) {
 		return class
 	}
 	interfaces := func(class *v1alpha1.ProxmoxNodeClass) *v1alpha1.ProxmoxNodeClass {
-		class.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{{
-			Name: "net1", InterfaceDevice: v1alpha1.InterfaceDevice{Bridge: "vmbr1"},
-		}}}
-
+		class.Spec.Network = &v1alpha1.Network{Interfaces: []nic{{Name: "net1", InterfaceDevice: device{Bridge: "vmbr1"}}}}
 		return class
 	}
 

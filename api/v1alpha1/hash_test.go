@@ -9,9 +9,18 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+)
+
+type (
+	classSpec    = v1alpha1.ProxmoxNodeClassSpec
+	templateSpec = v1alpha1.ProxmoxTemplateSpec
+	nic          = v1alpha1.VMInterface
+	device       = v1alpha1.InterfaceDevice
+	image        = v1alpha1.SourceImage
 )
 
 // effect is the effect of a field's change on the two hashes of its object.
@@ -31,12 +40,12 @@ type hasher interface {
 func (e effect) check(t *testing.T, field string, before, after hasher) {
 	t.Helper()
 
-	if changed := before.Hash() != after.Hash(); changed != (e == replaces) {
-		t.Errorf("a change of %s changes Hash: %v, want %v", field, changed, e == replaces)
-	}
-
-	if changed := before.InPlaceHash() != after.InPlaceHash(); changed != (e == updates) {
-		t.Errorf("a change of %s changes InPlaceHash: %v, want %v", field, changed, e == updates)
+	g := NewWithT(t)
+	g.Expect(before.Hash() != after.Hash()).To(Equal(e == replaces), "a change of %s changes Hash", field)
+	g.Expect(before.InPlaceHash() != after.InPlaceHash()).To(Equal(e == updates), "a change of %s changes InPlaceHash", field)
+	if class, ok := before.(*v1alpha1.ProxmoxNodeClass); ok {
+		changed := !maps.Equal(class.HashedFields(), after.(*v1alpha1.ProxmoxNodeClass).HashedFields())
+		g.Expect(changed).To(Equal(e == replaces), "a change of %s changes the hashed fields", field)
 	}
 }
 
@@ -45,14 +54,12 @@ func checkCovers[Row any](t *testing.T, spec any, table map[string]Row) {
 	t.Helper()
 
 	for field := range reflect.TypeOf(spec).Fields() {
-		if _, ok := table[field.Name]; !ok {
-			t.Errorf("the table has no row for the field %s of the spec: add the effect of its change", field.Name)
-		}
+		NewWithT(t).Expect(table).To(HaveKey(field.Name), "add the effect of its change")
 	}
 }
 
 func nodeClass() *v1alpha1.ProxmoxNodeClass {
-	return &v1alpha1.ProxmoxNodeClass{Spec: v1alpha1.ProxmoxNodeClassSpec{
+	return &v1alpha1.ProxmoxNodeClass{Spec: classSpec{
 		Region:              "cluster-1",
 		PlacementStrategy:   v1alpha1.PlacementStrategy{ZoneBalance: v1alpha1.ZoneBalanceBalanced},
 		InstanceTemplateRef: v1alpha1.InstanceTemplateReference{Kind: v1alpha1.ProxmoxTemplateKind, Name: "default"},
@@ -73,75 +80,45 @@ func TestNodeClassHash(t *testing.T) {
 
 	type row struct {
 		effect effect
-		change func(*v1alpha1.ProxmoxNodeClassSpec)
+		change func(*classSpec)
 	}
 
+	network := func(card nic) func(*classSpec) {
+		return func(s *classSpec) { s.Network = &v1alpha1.Network{Interfaces: []nic{card}} }
+	}
 	table := map[string]row{
-		"Region": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Region = "cluster-2" }},
-		"PlacementStrategy": {neither, func(s *v1alpha1.ProxmoxNodeClassSpec) {
-			s.PlacementStrategy.ZoneBalance = v1alpha1.ZoneBalanceAvailabilityFirst
-		}},
-		"InstanceTemplateRef": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.InstanceTemplateRef.Name = "other" }},
-		"VMSize":              {neither, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.VMSize.Policy = v1alpha1.VMSizeInstanceType }},
-		"KubeletConfiguration": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) {
-			s.KubeletConfiguration.ShutdownGracePeriod.Duration = time.Minute
-		}},
-		"CPU.empty": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.CPU = &v1alpha1.CPULayout{} }},
-		"CPU": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) {
-			s.CPU = &v1alpha1.CPULayout{Pinning: v1alpha1.PinningExclusive}
-		}},
-		"BootDevice": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.BootDevice.Size = "40G" }},
-		"Disks": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) {
-			s.Disks = []v1alpha1.Disk{{Name: "data", Size: "10G"}}
-		}},
+		"Region":               {replaces, func(s *classSpec) { s.Region = "cluster-2" }},
+		"PlacementStrategy":    {neither, func(s *classSpec) { s.PlacementStrategy.ZoneBalance = "AvailabilityFirst" }},
+		"InstanceTemplateRef":  {replaces, func(s *classSpec) { s.InstanceTemplateRef.Name = "other" }},
+		"VMSize":               {neither, func(s *classSpec) { s.VMSize.Policy = v1alpha1.VMSizeInstanceType }},
+		"KubeletConfiguration": {replaces, func(s *classSpec) { s.KubeletConfiguration.MaxPods = nil }},
+		"CPU.empty":            {replaces, func(s *classSpec) { s.CPU = &v1alpha1.CPULayout{} }},
+		"CPU":                  {replaces, func(s *classSpec) { s.CPU = &v1alpha1.CPULayout{Pinning: "Exclusive"} }},
+		"BootDevice":           {replaces, func(s *classSpec) { s.BootDevice.Size = "40G" }},
+		"Disks":                {replaces, func(s *classSpec) { s.Disks = []v1alpha1.Disk{{Name: "data", Size: "10G"}} }},
 		// A changed machine replaces its own Node only.
-		"Machines": {neither, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Machines = []v1alpha1.Machine{{Name: "db-1"}} }},
-		"Hardware": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) {
-			s.Hardware = &v1alpha1.Hardware{CPULimit: new(int32(2))}
-		}},
-		"Description": {neither, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Description = "pool {{ .NodePool }}" }},
-		"Tags":        {updates, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Tags = append(s.Tags, "more") }},
-		"MetadataOptions": {neither, func(s *v1alpha1.ProxmoxNodeClassSpec) {
-			s.MetadataOptions = v1alpha1.MetadataOptions{
-				Type:         v1alpha1.MetadataTypeCDROM,
-				TemplatesRef: &v1alpha1.SecretReference{Name: "a", Namespace: "b"},
-				Storage:      "local",
-			}
-		}},
-		"Network": {neither, func(s *v1alpha1.ProxmoxNodeClassSpec) {
-			s.Network = &v1alpha1.Network{DNSServers: []string{"192.168.0.53"}}
-		}},
-		"Network.addresses": {neither, func(s *v1alpha1.ProxmoxNodeClassSpec) {
-			s.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{{
-				Name: "net0", Address4: &v1alpha1.AddressSource{Method: v1alpha1.AddressMethodDHCP},
-				InterfaceRouting: v1alpha1.InterfaceRouting{Metric: 100, Routes: []v1alpha1.InterfaceRoute{{To: "10.0.0.0/8"}}},
-			}}}
-		}},
-		"Network.bridge": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) {
-			s.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{{Name: "net1", InterfaceDevice: v1alpha1.InterfaceDevice{Bridge: "vmbr1"}}}}
-		}},
-		"Network.vlan": {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) {
-			s.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{{Name: "net0", InterfaceDevice: v1alpha1.InterfaceDevice{VLAN: new(int32(0))}}}}
-		}},
-		"SecurityGroups": {updates, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.SecurityGroups[0].Interface = "net1" }},
-		"ResourcePool":   {updates, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.ResourcePool = "other" }},
-		"HighAvailability": {updates, func(s *v1alpha1.ProxmoxNodeClassSpec) {
-			s.HighAvailability = &v1alpha1.HighAvailability{State: v1alpha1.HAStateStarted}
-		}},
-		"Shares":      {replaces, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Shares = []v1alpha1.Share{{Mapping: "data"}} }},
-		"HookScripts": {neither, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.HookScripts = []string{"announce"} }},
+		"Machines":          {neither, func(s *classSpec) { s.Machines = []v1alpha1.Machine{{Name: "db-1"}} }},
+		"Hardware":          {replaces, func(s *classSpec) { s.Hardware = &v1alpha1.Hardware{CPULimit: new(int32(2))} }},
+		"Description":       {neither, func(s *classSpec) { s.Description = "pool {{ .NodePool }}" }},
+		"Tags":              {updates, func(s *classSpec) { s.Tags = append(s.Tags, "more") }},
+		"MetadataOptions":   {neither, func(s *classSpec) { s.MetadataOptions = v1alpha1.MetadataOptions{Storage: "local"} }},
+		"Network":           {neither, func(s *classSpec) { s.Network = &v1alpha1.Network{DNSServers: []string{"192.168.0.53"}} }},
+		"Network.addresses": {neither, network(nic{Name: "net0", InterfaceRouting: v1alpha1.InterfaceRouting{Metric: 100}})},
+		"Network.bridge":    {replaces, network(nic{Name: "net1", InterfaceDevice: device{Bridge: "vmbr1"}})},
+		"Network.vlan":      {replaces, network(nic{Name: "net0", InterfaceDevice: device{VLAN: new(int32(0))}})},
+		"SecurityGroups":    {updates, func(s *classSpec) { s.SecurityGroups[0].Interface = "net1" }},
+		"ResourcePool":      {updates, func(s *classSpec) { s.ResourcePool = "other" }},
+		"HighAvailability":  {updates, func(s *classSpec) { s.HighAvailability = &v1alpha1.HighAvailability{State: "started"} }},
+		"Shares":            {replaces, func(s *classSpec) { s.Shares = []v1alpha1.Share{{Mapping: "data"}} }},
+		"HookScripts":       {neither, func(s *classSpec) { s.HookScripts = []string{"announce"} }},
 	}
 
-	checkCovers(t, v1alpha1.ProxmoxNodeClassSpec{}, table)
+	checkCovers(t, classSpec{}, table)
 
 	for field, row := range table {
 		changed := nodeClass()
 		row.change(&changed.Spec)
 		row.effect.check(t, field, nodeClass(), changed)
-
-		if got := !maps.Equal(nodeClass().HashedFields(), changed.HashedFields()); got != (row.effect == replaces) {
-			t.Errorf("%s: the hashed fields changed: %v, want the same as the hash", field, got)
-		}
 	}
 }
 
@@ -149,45 +126,41 @@ func TestNodeClassHash(t *testing.T) {
 func TestNodeClassHashInterfaces(t *testing.T) {
 	t.Parallel()
 
-	class := func(change func(*v1alpha1.VMInterface)) *v1alpha1.ProxmoxNodeClass {
+	class := func(change func(*nic)) *v1alpha1.ProxmoxNodeClass {
 		out := nodeClass()
-		nic := v1alpha1.VMInterface{Name: "net1", InterfaceDevice: v1alpha1.InterfaceDevice{Bridge: "vmbr1"}}
-		change(&nic)
-		out.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{nic}}
+		card := nic{Name: "net1", InterfaceDevice: device{Bridge: "vmbr1"}}
+		change(&card)
+		out.Spec.Network = &v1alpha1.Network{Interfaces: []nic{card}}
 
 		return out
 	}
 
 	for field, row := range map[string]struct {
 		effect effect
-		change func(*v1alpha1.VMInterface)
+		change func(*nic)
 	}{
-		"name":      {replaces, func(i *v1alpha1.VMInterface) { i.Name = "net2" }},
-		"bridge":    {replaces, func(i *v1alpha1.VMInterface) { i.Bridge = "vmbr2" }},
-		"model":     {replaces, func(i *v1alpha1.VMInterface) { i.Model = "e1000" }},
-		"vlan":      {replaces, func(i *v1alpha1.VMInterface) { i.VLAN = new(int32(7)) }},
-		"trunks":    {replaces, func(i *v1alpha1.VMInterface) { i.Trunks = []string{"7"} }},
-		"rateLimit": {replaces, func(i *v1alpha1.VMInterface) { i.RateLimit = "12.5" }},
-		"mtu":       {replaces, func(i *v1alpha1.VMInterface) { i.MTU = new(int32(9000)) }},
-		"queues":    {replaces, func(i *v1alpha1.VMInterface) { i.Queues = new(int32(2)) }},
-		"firewall":  {replaces, func(i *v1alpha1.VMInterface) { i.Firewall = new(false) }},
-		"address4":  {neither, func(i *v1alpha1.VMInterface) { i.Address4 = &v1alpha1.AddressSource{CIDR: "10.0.0.0/24"} }},
-		"metric":    {neither, func(i *v1alpha1.VMInterface) { i.Metric = 5 }},
-		"routes":    {neither, func(i *v1alpha1.VMInterface) { i.Routes = []v1alpha1.InterfaceRoute{{To: "10.0.0.0/8"}} }},
+		"name":      {replaces, func(i *nic) { i.Name = "net2" }},
+		"bridge":    {replaces, func(i *nic) { i.Bridge = "vmbr2" }},
+		"model":     {replaces, func(i *nic) { i.Model = "e1000" }},
+		"vlan":      {replaces, func(i *nic) { i.VLAN = new(int32(7)) }},
+		"trunks":    {replaces, func(i *nic) { i.Trunks = []string{"7"} }},
+		"rateLimit": {replaces, func(i *nic) { i.RateLimit = "12.5" }},
+		"mtu":       {replaces, func(i *nic) { i.MTU = new(int32(9000)) }},
+		"queues":    {replaces, func(i *nic) { i.Queues = new(int32(2)) }},
+		"firewall":  {replaces, func(i *nic) { i.Firewall = new(false) }},
+		"address4":  {neither, func(i *nic) { i.Address4 = &v1alpha1.AddressSource{CIDR: "10.0.0.0/24"} }},
+		"metric":    {neither, func(i *nic) { i.Metric = 5 }},
+		"routes":    {neither, func(i *nic) { i.Routes = []v1alpha1.InterfaceRoute{{To: "10.0.0.0/8"}} }},
 	} {
-		before, after := class(func(*v1alpha1.VMInterface) {}), class(row.change)
+		before, after := class(func(*nic) {}), class(row.change)
 		row.effect.check(t, field, before, after)
-
-		if got := !maps.Equal(before.HashedFields(), after.HashedFields()); got != (row.effect == replaces) {
-			t.Errorf("%s: the hashed fields changed: %v, want the same as the hash", field, got)
-		}
 	}
 }
 
 func TestHashedFields(t *testing.T) {
 	t.Parallel()
 
-	class := &v1alpha1.ProxmoxNodeClass{Spec: v1alpha1.ProxmoxNodeClassSpec{
+	class := &v1alpha1.ProxmoxNodeClass{Spec: classSpec{
 		Region:     "cluster-1",
 		BootDevice: v1alpha1.BootDevice{Size: "30G", FullClone: true},
 		Shares:     []v1alpha1.Share{{Mapping: "b"}, {Mapping: "a"}},
@@ -197,9 +170,7 @@ func TestHashedFields(t *testing.T) {
 		"bootDevice.fullClone": "true", "bootDevice.size": "30G", "region": "cluster-1", "shares": `[{"mapping":"a"},{"mapping":"b"}]`,
 	}
 
-	if got := class.HashedFields(); !maps.Equal(got, want) {
-		t.Errorf("the hashed fields are %v, want %v", got, want)
-	}
+	NewWithT(t).Expect(class.HashedFields()).To(Equal(want))
 }
 
 func TestHashIgnoresOrderAndStatus(t *testing.T) {
@@ -226,17 +197,15 @@ func TestHashStability(t *testing.T) {
 		"Template.Hash":         {template.Hash(), "7378561030383092092"},
 		"Template.InPlaceHash":  {template.InPlaceHash(), "14483031366796192460"},
 	} {
-		if got, want := pair[0], pair[1]; got != want {
-			t.Errorf("%s = %s, want %s as in earlier releases: increment HashVersion if the change is intended", name, got, want)
-		}
+		NewWithT(t).Expect(pair[0]).To(Equal(pair[1]), "%s: increment HashVersion if the change is intended", name)
 	}
 }
 
 func managedTemplate() *v1alpha1.ProxmoxTemplate {
-	return &v1alpha1.ProxmoxTemplate{Spec: v1alpha1.ProxmoxTemplateSpec{
+	return &v1alpha1.ProxmoxTemplate{Spec: templateSpec{
 		Region:      "cluster-1",
 		Description: "a template",
-		SourceImage: v1alpha1.SourceImage{URL: "https://example.com/image.qcow2", ImageName: "image.qcow2"},
+		SourceImage: image{URL: "https://example.com/image.qcow2", ImageName: "image.qcow2"},
 		StorageIDs:  []string{"local", "lvm"},
 		Machine:     "q35",
 		BIOS:        "seabios",
@@ -250,77 +219,40 @@ func managedTemplate() *v1alpha1.ProxmoxTemplate {
 func TestTemplateHashOfSources(t *testing.T) {
 	t.Parallel()
 
-	const checksum = "d41d8cd98f00b204e9800998ecf8427e"
+	const a, b = "https://a.example/a.qcow2", "https://b.example/a.qcow2"
+	const sums, checksum = "https://a.example/MD5SUMS", "d41d8cd98f00b204e9800998ecf8427e"
 
-	talos := func() *v1alpha1.TalosImage {
-		return &v1alpha1.TalosImage{Schematic: "1234", Version: "v1.11.3", Arch: "amd64", FactoryURL: "https://a.example"}
+	talos := func(version, factory string) image {
+		return image{Talos: &v1alpha1.TalosImage{Schematic: "1234", Version: version, Arch: "amd64", FactoryURL: factory}}
 	}
 	read := func(url, value string) *v1alpha1.ResolvedChecksum {
 		return &v1alpha1.ResolvedChecksum{URL: url, FileName: "a.qcow2", Type: "md5", Value: value}
 	}
+	known, summed := image{URL: a, Checksum: checksum, ChecksumType: "md5"}, image{URL: a, ChecksumURL: sums}
 
 	for name, test := range map[string]struct {
-		before, after v1alpha1.SourceImage
+		before, after image
 		read          [2]*v1alpha1.ResolvedChecksum
 		same          bool
 	}{
-		"order_of_mirrors": {
-			before: v1alpha1.SourceImage{URLs: []string{"https://a.example/a.qcow2", "https://b.example/a.qcow2"}},
-			after:  v1alpha1.SourceImage{URLs: []string{"https://b.example/a.qcow2", "https://a.example/a.qcow2"}}, same: true,
-		},
-		"mirrors_without_checksum": {
-			before: v1alpha1.SourceImage{URLs: []string{"https://a.example/a.qcow2"}},
-			after:  v1alpha1.SourceImage{URLs: []string{"https://b.example/a.qcow2"}},
-		},
+		"order_of_mirrors":         {before: image{URLs: []string{a, b}}, after: image{URLs: []string{b, a}}, same: true},
+		"mirrors_without_checksum": {before: image{URLs: []string{a}}, after: image{URLs: []string{b}}},
 		"mirrors_with_checksum": {
-			before: v1alpha1.SourceImage{URLs: []string{"https://a.example/a.qcow2"}, Checksum: checksum, ChecksumType: "md5"},
-			after:  v1alpha1.SourceImage{URLs: []string{"https://b.example/a.qcow2"}, Checksum: checksum, ChecksumType: "md5"}, same: true,
+			before: image{URLs: []string{a}, Checksum: checksum, ChecksumType: "md5"},
+			after:  image{URLs: []string{b}, Checksum: checksum, ChecksumType: "md5"}, same: true,
 		},
-		"checksum_that_was_read": {
-			before: v1alpha1.SourceImage{URL: "https://a.example/a.qcow2", Checksum: checksum, ChecksumType: "md5"},
-			after:  v1alpha1.SourceImage{URL: "https://a.example/a.qcow2", ChecksumURL: "https://a.example/MD5SUMS"},
-			read:   [2]*v1alpha1.ResolvedChecksum{nil, read("https://a.example/MD5SUMS", checksum)}, same: true,
-		},
-		"another_checksum_was_read": {
-			before: v1alpha1.SourceImage{URL: "https://a.example/a.qcow2", ChecksumURL: "https://a.example/MD5SUMS"},
-			after:  v1alpha1.SourceImage{URL: "https://a.example/a.qcow2", ChecksumURL: "https://a.example/MD5SUMS"},
-			read:   [2]*v1alpha1.ResolvedChecksum{read("https://a.example/MD5SUMS", "00"), read("https://a.example/MD5SUMS", checksum)},
-		},
-		"checksum_of_another_file": {
-			before: v1alpha1.SourceImage{URL: "https://a.example/a.qcow2", Checksum: checksum, ChecksumType: "md5"},
-			after:  v1alpha1.SourceImage{URL: "https://a.example/a.qcow2", ChecksumURL: "https://a.example/MD5SUMS"},
-			read:   [2]*v1alpha1.ResolvedChecksum{nil, read("https://b.example/MD5SUMS", checksum)},
-		},
-		"another_volume": {
-			before: v1alpha1.SourceImage{Volume: "local:import/a.qcow2"},
-			after:  v1alpha1.SourceImage{Volume: "local:import/b.qcow2"},
-		},
-		"another_image_factory": {
-			before: v1alpha1.SourceImage{Talos: talos()},
-			after: v1alpha1.SourceImage{Talos: func() *v1alpha1.TalosImage {
-				other := talos()
-				other.FactoryURL = "https://b.example"
-
-				return other
-			}()}, same: true,
-		},
-		"another_Talos_version": {
-			before: v1alpha1.SourceImage{Talos: talos()},
-			after: v1alpha1.SourceImage{Talos: func() *v1alpha1.TalosImage {
-				other := talos()
-				other.Version = "v1.11.4"
-
-				return other
-			}()},
-		},
+		"checksum_that_was_read":    {known, summed, [2]*v1alpha1.ResolvedChecksum{nil, read(sums, checksum)}, true},
+		"another_checksum_was_read": {summed, summed, [2]*v1alpha1.ResolvedChecksum{read(sums, "00"), read(sums, checksum)}, false},
+		"checksum_of_another_file":  {known, summed, [2]*v1alpha1.ResolvedChecksum{nil, read("https://b.example/MD5SUMS", checksum)}, false},
+		"another_volume":            {before: image{Volume: "local:import/a.qcow2"}, after: image{Volume: "local:import/b.qcow2"}},
+		"another_image_factory":     {before: talos("v1.11.3", "https://a.example"), after: talos("v1.11.3", "https://b.example"), same: true},
+		"another_Talos_version":     {before: talos("v1.11.3", "https://a.example"), after: talos("v1.11.4", "https://a.example")},
 	} {
 		before, after := managedTemplate(), managedTemplate()
 		before.Spec.SourceImage, after.Spec.SourceImage = test.before, test.after
 		before.Status.Checksum, after.Status.Checksum = test.read[0], test.read[1]
 
-		if same := before.Hash() == after.Hash(); same != test.same {
-			t.Errorf("%s: the hash is the same: %t, want %t", name, same, test.same)
-		}
+		NewWithT(t).Expect(before.Hash() == after.Hash()).To(Equal(test.same), name)
 	}
 }
 
@@ -329,29 +261,29 @@ func TestTemplateHash(t *testing.T) {
 
 	type row struct {
 		effect effect
-		change func(*v1alpha1.ProxmoxTemplateSpec)
+		change func(*templateSpec)
 	}
 
 	table := map[string]row{
-		"Region":       {neither, func(s *v1alpha1.ProxmoxTemplateSpec) { s.Region = "cluster-2" }},
-		"Description":  {updates, func(s *v1alpha1.ProxmoxTemplateSpec) { s.Description = "another" }},
-		"SourceImage":  {replaces, func(s *v1alpha1.ProxmoxTemplateSpec) { s.SourceImage.Checksum = "0123" }},
-		"StorageIDs":   {replaces, func(s *v1alpha1.ProxmoxTemplateSpec) { s.StorageIDs = []string{"local"} }},
-		"Prepare":      {replaces, func(s *v1alpha1.ProxmoxTemplateSpec) { s.Prepare = &v1alpha1.Preparation{} }},
-		"Machine":      {updates, func(s *v1alpha1.ProxmoxTemplateSpec) { s.Machine = "pc" }},
-		"BIOS":         {replaces, func(s *v1alpha1.ProxmoxTemplateSpec) { s.BIOS = "ovmf" }},
-		"TPM":          {replaces, func(s *v1alpha1.ProxmoxTemplateSpec) { s.TPM = &v1alpha1.TPM{Version: "v2.0"} }},
-		"Agent":        {updates, func(s *v1alpha1.ProxmoxTemplateSpec) { s.Agent = &v1alpha1.Agent{Enabled: true} }},
-		"CPU":          {updates, func(s *v1alpha1.ProxmoxTemplateSpec) { s.CPU.Flags = nil }},
-		"VGA":          {updates, func(s *v1alpha1.ProxmoxTemplateSpec) { s.VGA = &v1alpha1.VGA{Type: "serial0"} }},
-		"Network":      {updates, func(s *v1alpha1.ProxmoxTemplateSpec) { s.Network[0].VLAN = 15 }},
-		"PCIDevices":   {updates, func(s *v1alpha1.ProxmoxTemplateSpec) { s.PCIDevices = []v1alpha1.PCIDevice{{Mapping: "gpu"}} }},
-		"Tags":         {updates, func(s *v1alpha1.ProxmoxTemplateSpec) { s.Tags = nil }},
-		"ResourcePool": {updates, func(s *v1alpha1.ProxmoxTemplateSpec) { s.ResourcePool = "pool" }},
-		"OnBoot":       {updates, func(s *v1alpha1.ProxmoxTemplateSpec) { s.OnBoot = new(true) }},
+		"Region":       {neither, func(s *templateSpec) { s.Region = "cluster-2" }},
+		"Description":  {updates, func(s *templateSpec) { s.Description = "another" }},
+		"SourceImage":  {replaces, func(s *templateSpec) { s.SourceImage.Checksum = "0123" }},
+		"StorageIDs":   {replaces, func(s *templateSpec) { s.StorageIDs = []string{"local"} }},
+		"Prepare":      {replaces, func(s *templateSpec) { s.Prepare = &v1alpha1.Preparation{} }},
+		"Machine":      {updates, func(s *templateSpec) { s.Machine = "pc" }},
+		"BIOS":         {replaces, func(s *templateSpec) { s.BIOS = "ovmf" }},
+		"TPM":          {replaces, func(s *templateSpec) { s.TPM = &v1alpha1.TPM{Version: "v2.0"} }},
+		"Agent":        {updates, func(s *templateSpec) { s.Agent = &v1alpha1.Agent{Enabled: true} }},
+		"CPU":          {updates, func(s *templateSpec) { s.CPU.Flags = nil }},
+		"VGA":          {updates, func(s *templateSpec) { s.VGA = &v1alpha1.VGA{Type: "serial0"} }},
+		"Network":      {updates, func(s *templateSpec) { s.Network[0].VLAN = 15 }},
+		"PCIDevices":   {updates, func(s *templateSpec) { s.PCIDevices = []v1alpha1.PCIDevice{{Mapping: "gpu"}} }},
+		"Tags":         {updates, func(s *templateSpec) { s.Tags = nil }},
+		"ResourcePool": {updates, func(s *templateSpec) { s.ResourcePool = "pool" }},
+		"OnBoot":       {updates, func(s *templateSpec) { s.OnBoot = new(true) }},
 	}
 
-	checkCovers(t, v1alpha1.ProxmoxTemplateSpec{}, table)
+	checkCovers(t, templateSpec{}, table)
 
 	for field, row := range table {
 		changed := managedTemplate()
@@ -363,15 +295,11 @@ func TestTemplateHash(t *testing.T) {
 func TestTemplateHashPreparation(t *testing.T) {
 	t.Parallel()
 
-	prepared := func(changes ...func(*v1alpha1.ProxmoxTemplate)) string {
+	prepared := func(change func(*v1alpha1.ProxmoxTemplate)) string {
 		template := managedTemplate()
 		template.Spec.Prepare = &v1alpha1.Preparation{TemplatesRef: v1alpha1.SecretReference{Name: "a", Namespace: "b"}}
 		template.Status.Preparation = &v1alpha1.PreparationStatus{BootDataHash: "v2-1"}
-
-		for _, change := range changes {
-			change(template)
-		}
-
+		change(template)
 		return template.Hash()
 	}
 
@@ -389,8 +317,6 @@ func TestTemplateHashPreparation(t *testing.T) {
 			p.Timeout, p.KeepFailed, p.RefreshAfter = &metav1.Duration{}, &metav1.Duration{}, &metav1.Duration{Duration: time.Hour}
 		}},
 	} {
-		if changed := prepared(test.change) != prepared(); changed != test.replaces {
-			t.Errorf("%s: found changed hash %t, want %t", name, changed, test.replaces)
-		}
+		NewWithT(t).Expect(prepared(test.change) != prepared(func(*v1alpha1.ProxmoxTemplate) {})).To(Equal(test.replaces), name)
 	}
 }

@@ -4,27 +4,17 @@
 package v1alpha1_test
 
 import (
-	"strings"
 	"testing"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
 func TestParseProviderID(t *testing.T) {
 	t.Parallel()
-
-	id, err := v1alpha1.ParseProviderID("proxmox://Region-1/20001")
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	if want := (v1alpha1.ProviderID{Region: "Region-1", VMID: 20001}); id != want {
-		t.Errorf("got %+v, want %+v", id, want)
-	}
-}
-
-func TestParseProviderIDInvalid(t *testing.T) {
-	t.Parallel()
+	g := NewWithT(t)
+	g.Expect(v1alpha1.ParseProviderID("proxmox://Region-1/20001")).To(Equal(v1alpha1.ProviderID{Region: "Region-1", VMID: 20001}))
 
 	for text, want := range map[string]string{
 		"":                               "want proxmox://<region>/<vmid>",
@@ -44,12 +34,7 @@ func TestParseProviderIDInvalid(t *testing.T) {
 		"PROXMOX://region/101":           "want proxmox://<region>/<vmid>",
 		"proxmox://region/9999999999999": "VMID 9999999999999 is not between",
 	} {
-		id, err := v1alpha1.ParseProviderID(text)
-		if err == nil {
-			t.Errorf("ParseProviderID(%q) = %+v, want an error", text, id)
-		} else if !strings.Contains(err.Error(), want) {
-			t.Errorf("ParseProviderID(%q): error %q does not contain %q", text, err, want)
-		}
+		g.Expect(v1alpha1.ParseProviderID(text)).Error().To(MatchError(ContainSubstring(want)), text)
 	}
 }
 
@@ -78,18 +63,10 @@ func FuzzParseProviderID(f *testing.F) {
 func TestParseTemplateZone(t *testing.T) {
 	t.Parallel()
 
-	zone, err := v1alpha1.ParseTemplateZone("Region-1/PVE1/9000")
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	if want := (v1alpha1.TemplateZone{Region: "Region-1", Host: "PVE1", VMID: 9000}); zone != want {
-		t.Errorf("got %+v, want %+v", zone, want)
-	}
-
-	if got, want := zone.Zone(), "Region-1/PVE1"; got != want {
-		t.Errorf("Zone() = %q, want %q", got, want)
-	}
+	g := NewWithT(t)
+	g.Expect(v1alpha1.ParseTemplateZone("Region-1/PVE1/9000")).To(And(
+		Equal(v1alpha1.TemplateZone{Region: "Region-1", Host: "PVE1", VMID: 9000}), HaveField("Zone()", "Region-1/PVE1"),
+	))
 
 	for text, want := range map[string]string{
 		"":                "want <region>/<host>/<vmid>",
@@ -100,9 +77,7 @@ func TestParseTemplateZone(t *testing.T) {
 		"region/a_b/100":  `host "a_b"`,
 		"region/host/abc": `VMID "abc" is not a plain number`,
 	} {
-		if _, err := v1alpha1.ParseTemplateZone(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("ParseTemplateZone(%q): error %v does not contain %q", text, err, want)
-		}
+		g.Expect(v1alpha1.ParseTemplateZone(text)).Error().To(MatchError(ContainSubstring(want)), text)
 	}
 }
 
