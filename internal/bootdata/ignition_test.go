@@ -9,39 +9,15 @@ import (
 	"strings"
 	"testing"
 
-	ignition "github.com/coreos/ignition/v2/config"
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 )
 
-const butane = `variant: flatcar
-version: 1.1.0
-storage:
-  files:
-    - path: /etc/hostname
-      mode: 0644
-      contents:
-        inline: {{ .Metadata.Hostname }}
-`
-
-func TestRenderButane(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	files := render(t, bootdata.Templates{UserData: butane}, newData(t))
-	config, findings, err := ignition.Parse(files.UserData)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(findings.Entries).To(BeEmpty())
-	g.Expect(config.Storage.Files).To(HaveLen(1))
-	g.Expect(*config.Storage.Files[0].Contents.Source).To(Equal("data:,default-x7k2p"))
-	g.Expect(*config.Storage.Files[0].Mode).To(Equal(0o644))
-	g.Expect(string(files.UserData)).NotTo(HavePrefix("#cloud-config"), "Ignition ignores such files")
-}
-
 func TestRenderButaneVendorData(t *testing.T) {
 	t.Parallel()
-	g := NewWithT(t)
-	g.Expect(json.Valid(render(t, bootdata.Templates{VendorData: strings.ReplaceAll(butane, ".Metadata.", ".")}, newData(t)).VendorData)).To(BeTrue())
+	files := render(t, bootdata.Templates{VendorData: "variant: flatcar\nversion: 1.1.0\n"}, newData(t))
+	NewWithT(t).Expect(json.Valid(files.VendorData)).To(BeTrue())
 }
 
 func TestRenderIgnition(t *testing.T) {

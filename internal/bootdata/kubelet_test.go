@@ -43,7 +43,6 @@ func renderConfig(t *testing.T, in bootdata.KubeletInput) string {
 
 func TestKubeletConfiguration(t *testing.T) {
 	t.Parallel()
-	g := NewWithT(t)
 	startedAt := metav1.Now()
 	in := bootdata.KubeletInput{
 		ProviderID:     "proxmox://r/1",
@@ -54,37 +53,26 @@ func TestKubeletConfiguration(t *testing.T) {
 		MaxPods:        64,
 		Config: kubeletconfig.KubeletConfiguration{
 			CPUManagerPolicy: "static", CPUCFSQuota: new(false), CPUCFSQuotaPeriod: &metav1.Duration{Duration: 5 * time.Millisecond},
-			TopologyManagerPolicy: "restricted", TopologyManagerScope: "pod",
 			ImageGCHighThresholdPercent: ptr.To[int32](70), ImageGCLowThresholdPercent: ptr.To[int32](0),
 			ShutdownGracePeriod: metav1.Duration{Duration: 90 * time.Second}, AllowedUnsafeSysctls: []string{"net.*"},
-			ClusterDNS: []string{"10.96.0.10"}, MaxPods: 42, FailSwapOn: new(false), FeatureGates: map[string]bool{"MemoryQoS": true},
+			MaxPods: 42, FeatureGates: map[string]bool{"MemoryQoS": true},
 			KubeReserved: map[string]string{"memory": "1Gi", "pid": "1000"}, EvictionHard: map[string]string{"nodefs.available": "5%"},
 			// The instance type's threshold is that of evictionSoft.
 			EvictionSoft: map[string]string{"memory.available": "500Mi"}, EvictionSoftGracePeriod: map[string]string{"memory.available": "1m"},
 		},
 	}
-
-	g.Expect(*parseKubeletConfig(t, renderConfig(t, in))).To(Equal(kubeletconfig.KubeletConfiguration{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "kubelet.config.k8s.io/v1beta1", Kind: "KubeletConfiguration"},
-		ProviderID: "proxmox://r/1",
-		RegisterWithTaints: []corev1.Taint{
-			{Key: "karpenter.sh/unregistered", Effect: corev1.TaintEffectNoExecute},
-			{Key: "a", Value: "b", Effect: corev1.TaintEffectNoSchedule},
-		},
-		KubeReserved:   map[string]string{"cpu": "100m", "memory": "1Gi", "pid": "1000"},
-		SystemReserved: map[string]string{"cpu": "10m", "memory": "64Mi"},
-		EvictionHard: map[string]string{
-			"memory.available": "100Mi", "nodefs.available": "5%", "nodefs.inodesFree": "5%",
-			"imagefs.available": "15%", "imagefs.inodesFree": "5%",
-		},
-		CPUManagerPolicy: "static", CPUCFSQuota: new(false), CPUCFSQuotaPeriod: &metav1.Duration{Duration: 5 * time.Millisecond},
-		FeatureGates: map[string]bool{"CustomCPUCFSQuotaPeriod": true, "MemoryQoS": true},
-		EvictionSoft: map[string]string{"memory.available": "500Mi"}, EvictionSoftGracePeriod: map[string]string{"memory.available": "1m"},
-		TopologyManagerPolicy: "restricted", TopologyManagerScope: "pod",
-		ImageGCHighThresholdPercent: ptr.To[int32](70), ImageGCLowThresholdPercent: ptr.To[int32](0),
-		ShutdownGracePeriod: metav1.Duration{Duration: 90 * time.Second}, AllowedUnsafeSysctls: []string{"net.*"},
-		ClusterDNS: []string{"10.96.0.10"}, MaxPods: 42, FailSwapOn: new(false),
-	}))
+	want := *in.Config.DeepCopy()
+	want.TypeMeta = metav1.TypeMeta{APIVersion: "kubelet.config.k8s.io/v1beta1", Kind: "KubeletConfiguration"}
+	want.ProviderID, want.RegisterWithTaints = "proxmox://r/1", []corev1.Taint{
+		{Key: "karpenter.sh/unregistered", Effect: corev1.TaintEffectNoExecute}, {Key: "a", Value: "b", Effect: corev1.TaintEffectNoSchedule},
+	}
+	want.KubeReserved = map[string]string{"cpu": "100m", "memory": "1Gi", "pid": "1000"}
+	want.SystemReserved = map[string]string{"cpu": "10m", "memory": "64Mi"}
+	want.EvictionHard = map[string]string{
+		"memory.available": "100Mi", "nodefs.available": "5%", "nodefs.inodesFree": "5%", "imagefs.available": "15%", "imagefs.inodesFree": "5%",
+	}
+	want.FeatureGates = map[string]bool{"CustomCPUCFSQuotaPeriod": true, "MemoryQoS": true}
+	NewWithT(t).Expect(*parseKubeletConfig(t, renderConfig(t, in))).To(Equal(want))
 }
 
 func TestKubeletConfigurationOmitsUnsetFields(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"io"
 	"mime"
@@ -17,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	ignition "github.com/coreos/ignition/v2/config"
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
@@ -80,25 +80,17 @@ func TestRenderPartsCloudInit(t *testing.T) {
 func TestRenderPartsIgnition(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	butane := "variant: flatcar\nversion: 1.0.0\nstorage:\n  files:\n  - {path: /etc/hostname, contents: {inline: base}}\n  - {path: /etc/base, contents: {inline: base}}\n"
-	ignition := `{"ignition": {"version": "3.4.0"}, "storage": {"files": [{"path": "/etc/hostname", "contents": {"source": "data:,{{ .Metadata.Hostname }}"}}]}}`
-	files, err := bootdata.RenderParts([]bootdata.Part{part("secret a/base", butane), part("secret a/team", ignition)},
+	const butane = "variant: flatcar\nversion: 1.0.0\nstorage:\n  files:\n  - {path: /etc/hostname, contents: {inline: base}}\n  - {path: /etc/base, contents: {inline: base}}\n"
+	const config = `{"ignition": {"version": "3.4.0"}, "storage": {"files": [{"path": "/etc/hostname", "contents": {"source": "data:,{{ .Metadata.Hostname }}"}}]}}`
+	files, err := bootdata.RenderParts([]bootdata.Part{part("secret a/base", butane), part("secret a/team", config)},
 		bootdata.Data{Metadata: bootdata.Metadata{Hostname: "node-1"}})
 	g.Expect(err).NotTo(HaveOccurred())
-	var merged struct {
-		Ignition struct{ Version string }
-		Storage  struct {
-			Files []struct {
-				Path     string
-				Contents struct{ Source string }
-			}
-		}
-	}
-	g.Expect(json.Unmarshal(files.UserData, &merged)).To(Succeed())
-	g.Expect(merged.Ignition.Version).To(Equal("3.4.0"), "the newest version of the parts")
+	merged, _, err := ignition.Parse(files.UserData)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(string(files.UserData)).To(ContainSubstring(`"version":"3.4.0"`), "the newest version of the parts")
 	sources := map[string]string{}
 	for _, f := range merged.Storage.Files {
-		sources[f.Path] = f.Contents.Source
+		sources[f.Path] = *f.Contents.Source
 	}
 	g.Expect(sources).To(Equal(map[string]string{"/etc/hostname": "data:,node-1", "/etc/base": "data:,base"}))
 }
@@ -107,11 +99,11 @@ func TestRenderPartsIgnition(t *testing.T) {
 func TestRenderPartsBlank(t *testing.T) {
 	t.Parallel()
 	const (
-		nothing     = "{{ if false }}x{{ end }}\n"
-		cloudConfig = "#cloud-config\nhostname: a\n"
-		talos       = "machine: {}\n"
-		ignition    = `{"ignition": {"version": "3.4.0"}}`
-		butane      = "variant: flatcar\nversion: 1.0.0\n"
+		nothing      = "{{ if false }}x{{ end }}\n"
+		cloudConfig  = "#cloud-config\nhostname: a\n"
+		talos        = "machine: {}\n"
+		ignitionFile = `{"ignition": {"version": "3.4.0"}}`
+		butane       = "variant: flatcar\nversion: 1.0.0\n"
 	)
 	for name, test := range map[string]struct {
 		parts []string
@@ -120,9 +112,9 @@ func TestRenderPartsBlank(t *testing.T) {
 		"cloud-config":      {[]string{cloudConfig, nothing}, Equal(cloudConfig)},
 		"first_of_two":      {[]string{nothing, cloudConfig}, Equal(cloudConfig)},
 		"Talos":             {[]string{talos, nothing}, Equal(talos)},
-		"Ignition":          {[]string{ignition, nothing}, Equal(ignition)},
+		"Ignition":          {[]string{ignitionFile, nothing}, Equal(ignitionFile)},
 		"Butane":            {[]string{nothing, butane}, ContainSubstring(`"ignition"`)},
-		"Ignition_of_three": {[]string{ignition, nothing, ignition}, ContainSubstring(`"version":"3.4.0"`)},
+		"Ignition_of_three": {[]string{ignitionFile, nothing, ignitionFile}, ContainSubstring(`"version":"3.4.0"`)},
 		"all":               {[]string{nothing, nothing}, Equal("\n")},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -51,11 +51,15 @@ func renderRecipe(t *testing.T, name string) bootConfig {
 		return parseCloudConfig(t, snippet)
 	}
 	templates, data := recipeData(t, name)
-	files := render(t, templates, data)
-	if bootdata.FormatOf(files.UserData) == bootdata.FormatIgnition {
-		return parseIgnition(t, files.UserData)
+	return parseBootConfig(t, render(t, templates, data).UserData)
+}
+
+func parseBootConfig(t *testing.T, userData []byte) bootConfig {
+	t.Helper()
+	if bootdata.FormatOf(userData) == bootdata.FormatIgnition {
+		return parseIgnition(t, userData)
 	}
-	return parseCloudConfig(t, files.UserData)
+	return parseCloudConfig(t, userData)
 }
 
 func parseCloudConfig(t *testing.T, raw []byte) bootConfig {
@@ -111,11 +115,10 @@ func inflate(t *testing.T, content []byte, compression *string) string {
 	if compression == nil || *compression == "" {
 		return string(content)
 	}
-	g := NewWithT(t)
 	reader, err := gzip.NewReader(bytes.NewReader(content))
-	g.Expect(err).NotTo(HaveOccurred())
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	text, err := io.ReadAll(reader)
-	g.Expect(err).NotTo(HaveOccurred())
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return string(text)
 }
 
@@ -171,83 +174,53 @@ func (m machine) boot(t *testing.T, config bootConfig) {
 	}
 }
 
-func TestRecipesKubeletConfiguration(t *testing.T) {
-	t.Parallel()
-	const stub, upstream = "nameserver 127.0.0.53\noptions edns0\n", "nameserver 10.0.0.1\n"
-	for _, name := range kubeletRecipes() {
-		for _, resolvConf := range []string{stub, upstream} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				g := NewWithT(t)
-				m := machine{root: t.TempDir()}
-				m.write(t, "/etc/resolv.conf", resolvConf)
-				config := renderRecipe(t, name)
-				m.boot(t, config)
-
-				kubelet := parseKubeletConfig(t, m.read(t, "/var/lib/kubelet/config.yaml"))
-				g.Expect(kubelet.CgroupDriver).To(Equal("systemd"))
-				g.Expect(kubelet.ProviderID).To(HaveSuffix("/20001"))
-				if resolvConf == stub || config.units != nil {
-					g.Expect(kubelet.ResolverConfig).To(HaveValue(Equal("/run/systemd/resolve/resolv.conf")))
-				} else {
-					g.Expect(kubelet.ResolverConfig).To(BeNil(), "the default, /etc/resolv.conf")
-				}
-			})
-		}
-	}
-}
-
-func TestRecipesNetworkPlugins(t *testing.T) {
-	t.Parallel()
-	for _, name := range []string{"kubeadm", "proxmox-cloud-init"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			m := machine{root: t.TempDir()}
-			m.write(t, "/usr/lib/cni/bridge", "of the package")
-			m.boot(t, renderRecipe(t, name))
-			NewWithT(t).Expect(m.read(t, "/opt/cni/bin/bridge")).To(Equal("of the package"))
-		})
-	}
-}
-
-// TestRecipesPowerFailure checks that guests remove the results of CNI at boot. After a power failure, pods that were
-// created shortly before it would not restart (containernetworking/cni#1055).
-func TestRecipesPowerFailure(t *testing.T) {
-	t.Parallel()
-	for _, name := range append(kubeletRecipes(), "k3s", "rke2") {
-		NewWithT(t).Expect(renderRecipe(t, name).files).To(HaveKeyWithValue("/etc/tmpfiles.d/cni-results.conf", "R! /var/lib/cni/results\n"), name)
-	}
-}
-
 // routes maps the options of "ip route get" to its output, as printed by iproute2.
 type routes map[string]string
 
-// TestRecipesNodeIP checks the addresses that kubelets are started with.
-func TestRecipesNodeIP(t *testing.T) {
+// TestRecipesBoot checks the configuration and the addresses that kubelets are started with, and the network plugins.
+// After a power failure, pods that were created shortly before it would not restart if the results of CNI
+// were not removed (containernetworking/cni#1055).
+func TestRecipesBoot(t *testing.T) {
 	t.Parallel()
 	const (
-		route4    = "192.0.2.1 via 10.0.0.1 dev eth0 src 10.0.0.9 uid 0 \n    cache \n"
-		route6    = "2001:db8::1 from :: via fe80::1 dev eth0 proto ra src fd00::9 metric 100 pref medium\n"
-		linkLocal = "2001:db8::1 from :: via fe80::1 dev eth0 proto ra src fe80::9 metric 100 pref medium\n"
+		route4         = "192.0.2.1 via 10.0.0.1 dev eth0 src 10.0.0.9 uid 0 \n    cache \n"
+		route6         = "2001:db8::1 from :: via fe80::1 dev eth0 proto ra src fd00::9 metric 100 pref medium\n"
+		linkLocal      = "2001:db8::1 from :: via fe80::1 dev eth0 proto ra src fe80::9 metric 100 pref medium\n"
+		stub, upstream = "nameserver 127.0.0.53\noptions edns0\n", "nameserver 10.0.0.1\n"
 	)
 	for name, test := range map[string]struct {
-		routes routes
-		want   string
+		routes     routes
+		want       string
+		resolvConf string
 	}{
-		"IPv4":            {routes{"-4": route4}, "10.0.0.9"},
-		"IPv6":            {routes{"-6": route6}, "fd00::9"},
-		"dual_stack":      {routes{"-4": route4, "-6": route6}, "10.0.0.9,fd00::9"},
-		"link_local_IPv6": {routes{"-4": route4, "-6": linkLocal}, "10.0.0.9"},
-		"no_routes":       {routes{}, ""},
+		"IPv4":            {routes{"-4": route4}, "10.0.0.9", stub},
+		"IPv6":            {routes{"-6": route6}, "fd00::9", upstream},
+		"dual_stack":      {routes{"-4": route4, "-6": route6}, "10.0.0.9,fd00::9", stub},
+		"link_local_IPv6": {routes{"-4": route4, "-6": linkLocal}, "10.0.0.9", stub},
+		"no_routes":       {routes{}, "", stub},
 	} {
 		for _, recipe := range kubeletRecipes() {
 			t.Run(recipe+"/"+name, func(t *testing.T) {
 				t.Parallel()
-				config := renderRecipe(t, recipe)
+				g, config := NewWithT(t), renderRecipe(t, recipe)
+				g.Expect(config.files).To(HaveKeyWithValue("/etc/tmpfiles.d/cni-results.conf", "R! /var/lib/cni/results\n"))
 				m := machine{root: t.TempDir(), programs: map[string]string{"ip": test.routes.program()}}
+				m.write(t, "/etc/resolv.conf", test.resolvConf)
+				m.write(t, "/usr/lib/cni/bridge", "of the package")
 				m.boot(t, config)
 				m.run(t, script{"-c", config.files[config.startPre(t)]})
-				NewWithT(t).Expect(m.read(t, "/var/lib/kubelet/kubeadm-flags.env")).To(Equal("KUBELET_KUBEADM_ARGS=--node-ip=" + test.want + "\n"))
+				g.Expect(m.read(t, "/var/lib/kubelet/kubeadm-flags.env")).To(Equal("KUBELET_KUBEADM_ARGS=--node-ip=" + test.want + "\n"))
+				kubelet := parseKubeletConfig(t, m.read(t, "/var/lib/kubelet/config.yaml"))
+				g.Expect(kubelet.CgroupDriver).To(Equal("systemd"))
+				g.Expect(kubelet.ProviderID).To(HaveSuffix("/20001"))
+				if config.units == nil {
+					g.Expect(m.read(t, "/opt/cni/bin/bridge")).To(Equal("of the package"))
+				}
+				if test.resolvConf == stub || config.units != nil {
+					g.Expect(kubelet.ResolverConfig).To(HaveValue(Equal("/run/systemd/resolve/resolv.conf")))
+				} else {
+					g.Expect(kubelet.ResolverConfig).To(BeNil(), "the default, /etc/resolv.conf")
+				}
 			})
 		}
 	}

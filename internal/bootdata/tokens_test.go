@@ -47,14 +47,20 @@ func secretsOf(t *testing.T, tokens *bootdata.Tokens) []corev1.Secret {
 	return list.Items
 }
 
+func issue(t *testing.T, tokens *bootdata.Tokens, claim bootdata.Claim) bootdata.Token {
+	t.Helper()
+	token, err := tokens.Issue(t.Context(), claim)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return token
+}
+
 var claim = bootdata.Claim{Name: "default-x7k2p", UID: "6f1c1d8e-7a39-4e0c-9d6a-0f3b6f0a1b2c"}
 
 func TestIssue(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	tokens, _ := newTokens()
-	token, err := tokens.Issue(t.Context(), claim)
-	g.Expect(err).NotTo(HaveOccurred())
+	token := issue(t, tokens, claim)
 
 	g.Expect(token.Value()).To(MatchRegexp(`^[a-z0-9]{6}\.[a-z0-9]{16}$`), "the format that the API server accepts")
 	g.Expect(token.Expires).To(BeTemporally("==", noon.Add(time.Hour)))
@@ -81,49 +87,35 @@ func TestIssueTwice(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	tokens, clock := newTokens()
-	first, err := tokens.Issue(t.Context(), claim)
-	g.Expect(err).NotTo(HaveOccurred())
+	first := issue(t, tokens, claim)
 	clock.SetTime(noon.Add(20 * time.Minute))
-	again, err := tokens.Issue(t.Context(), claim)
-	g.Expect(err).NotTo(HaveOccurred())
+	again := issue(t, tokens, claim)
 	g.Expect(again.Value()).To(Equal(first.Value()))
 
 	for _, later := range []time.Duration{40 * time.Minute, 5 * time.Hour} {
 		clock.SetTime(noon.Add(later))
-		renewed, err := tokens.Issue(t.Context(), claim)
-		g.Expect(err).NotTo(HaveOccurred())
+		renewed := issue(t, tokens, claim)
 		g.Expect(renewed.Value()).To(Equal(first.Value()), "existing boot data stays valid")
 		g.Expect(renewed.Expires).To(BeTemporally("==", noon.Add(later+time.Hour)))
 	}
 	g.Expect(secretsOf(t, tokens)).To(HaveLen(1))
-}
-
-func TestIssuePerClaim(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	tokens, _ := newTokens()
-	first, err := tokens.Issue(t.Context(), claim)
-	g.Expect(err).NotTo(HaveOccurred())
-	second, err := tokens.Issue(t.Context(), bootdata.Claim{Name: claim.Name, UID: "another"})
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(second.ID).NotTo(Equal(first.ID))
-	g.Expect(second.Secret).NotTo(Equal(first.Secret))
+	other := issue(t, tokens, bootdata.Claim{Name: claim.Name, UID: "another"})
+	g.Expect(other.ID).NotTo(Equal(first.ID))
+	g.Expect(other.Secret).NotTo(Equal(first.Secret))
 }
 
 func TestIssueIDTaken(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	probe, _ := newTokens()
-	expected, err := probe.Issue(t.Context(), claim)
-	g.Expect(err).NotTo(HaveOccurred())
+	expected := issue(t, probe, claim)
 	foreign := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "bootstrap-token-" + expected.ID},
 		Type:       corev1.SecretTypeBootstrapToken, Data: map[string][]byte{"token-id": []byte(expected.ID)},
 	}
 	tokens, _ := newTokens(foreign)
 
-	token, err := tokens.Issue(t.Context(), claim)
-	g.Expect(err).NotTo(HaveOccurred())
+	token := issue(t, tokens, claim)
 	g.Expect(token.ID).NotTo(Equal(expected.ID))
 
 	g.Expect(tokens.Issue(t.Context(), claim)).To(Equal(token))
@@ -153,7 +145,7 @@ func TestRevoke(t *testing.T) {
 	copied := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "copied", Labels: labels}}
 	elsewhere := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "bootstrap-token-abcdef", Labels: labels}}
 	tokens, _ := newTokens(copied, elsewhere)
-	g.Expect(tokens.Issue(ctx, claim)).Error().NotTo(HaveOccurred())
+	issue(t, tokens, claim)
 	g.Expect(tokens.Issue(ctx, bootdata.Claim{Name: "other", UID: "other-uid"})).Error().NotTo(HaveOccurred())
 
 	g.Expect(tokens.Revoke(ctx, claim.UID)).To(Succeed())
@@ -177,7 +169,7 @@ func TestListOwnedInvalidToken(t *testing.T) {
 	g := NewWithT(t)
 	ctx := t.Context()
 	tokens, _ := newTokens()
-	g.Expect(tokens.Issue(ctx, claim)).Error().NotTo(HaveOccurred())
+	issue(t, tokens, claim)
 	secret := secretsOf(t, tokens)[0]
 	secret.Data["expiration"] = []byte("soon")
 	g.Expect(tokens.Client.Update(ctx, &secret)).To(Succeed())
