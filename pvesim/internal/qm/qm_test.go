@@ -5,7 +5,6 @@ package qm
 
 import (
 	"maps"
-	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -20,9 +19,8 @@ func TestParseDevices(t *testing.T) {
 		"none":                                     "none,media=cdrom",
 		"local:9000/base-9000-disk-0.qcow2/101/vm-101-disk-0.qcow2,size=3G": "local:9000/base-9000-disk-0.qcow2/101/vm-101-disk-0.qcow2,size=3G",
 	} {
-		if d, ok := ParseDrive("scsi0", in); !ok || d.String() != want {
-			t.Errorf("%s became %s", in, d)
-		}
+		d, ok := ParseDrive("scsi0", in)
+		NewWithT(t).Expect([]any{d.String(), ok}).To(Equal([]any{want, true}), "%s became", in)
 	}
 	for in, want := range map[string]string{
 		"virtio=bc:24:11:00:00:01,tag=5,bridge=vmbr0":        "virtio=BC:24:11:00:00:01,bridge=vmbr0,tag=5",
@@ -51,37 +49,29 @@ func TestDriveKinds(t *testing.T) {
 func TestParseSize(t *testing.T) {
 	t.Parallel()
 	for text, bytes := range map[string]int64{"64M": 64 << 20, "1G": 1 << 30, "1.5G": 3 << 29, "528K": 528 << 10, "10": 10, "2T": 2 << 40} {
-		if got, ok := ParseSize(text); !ok || got != bytes {
-			t.Errorf("%s: %d", text, got)
-		}
+		got, ok := ParseSize(text)
+		NewWithT(t).Expect([]any{got, ok}).To(Equal([]any{bytes, true}), text)
 	}
 	for bytes, text := range map[int64]string{64 << 20: "64M", 1178599424: "1124M", 3 << 29: "1536M", 528 << 10: "528K", 7: "7"} {
 		NewWithT(t).Expect(FormatSize(bytes)).To(Equal(text), "%d", bytes)
 	}
 	for _, bad := range []string{"", "G", "x", "-1G"} {
-		if _, ok := ParseSize(bad); ok {
-			t.Errorf("%q was accepted", bad)
-		}
+		_, ok := ParseSize(bad)
+		NewWithT(t).Expect(ok).To(BeFalse(), "%q was accepted", bad)
 	}
 }
 
 func TestNormalizeTags(t *testing.T) {
 	t.Parallel()
-	g := NewWithT(t)
-	got := NormalizeTags("karpenter;Zone-A,foo bar foo")
-	g.Expect(got).To(Equal("bar;foo;karpenter;zone-a"), "%v", got)
+	NewWithT(t).Expect(NormalizeTags("karpenter;Zone-A,foo bar foo")).To(Equal("bar;foo;karpenter;zone-a"))
 }
 
-func TestWithNewUUID(t *testing.T) {
+func TestRandomIDs(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	const old = "uuid=00000000-0000-4000-8000-000000000001,sku=abc="
-	got := ParseFields(WithNewUUID(old))
-	g.Expect(got["uuid"]).NotTo(Equal(ParseFields(old)["uuid"]))
-	g.Expect(got["sku"]).To(Equal("abc="))
-	if mac := RandomMAC(""); !strings.HasPrefix(mac, "BC:24:11:") || len(mac) != 17 {
-		t.Errorf("MAC %s", mac)
-	}
+	const old = "00000000-0000-4000-8000-000000000001"
+	g.Expect(ParseFields(WithNewUUID("uuid=" + old + ",sku=abc="))).To(And(HaveKeyWithValue("uuid", Not(Equal(old))), HaveKeyWithValue("sku", "abc=")))
+	g.Expect(RandomMAC("")).To(MatchRegexp("^BC:24:11:.{8}$"))
 }
 
 func TestDigest(t *testing.T) {
@@ -97,8 +87,5 @@ func TestDigest(t *testing.T) {
 		g.Expect(seen[c.Digest()]).To(BeFalse(), "a change did not change the digest")
 		seen[c.Digest()] = true
 	}
-	g.Expect(seen).To(HaveLen(5))
-	if m := c.Merged(); m["cores"] != "4" || m["memory"] != "" {
-		t.Errorf("merged: %v", m)
-	}
+	g.Expect(c.Merged()).To(Equal(map[string]string{"cores": "4"}))
 }

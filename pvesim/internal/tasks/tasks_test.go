@@ -18,13 +18,11 @@ func TestParseUPID(t *testing.T) {
 	g := NewWithT(t)
 	u := UPID{Host: "pve-1", PID: 14224, PStart: 0x53A7E, StartTime: 0x6AF9038E, Type: "download", ID: "a b:c/d.iso", User: "kubernetes@pve!karpenter"}
 	got, ok := ParseUPID(u.String())
-	g.Expect(ok).To(BeTrue())
-	g.Expect(got).To(Equal(u))
+	g.Expect([]any{got, ok}).To(Equal([]any{u, true}))
 	g.Expect((UPID{Host: "pve1", PID: 1, Type: "imgcopy", User: "root@pam"}).String()).To(Equal("UPID:pve1:00000001:00000000:00000000:imgcopy::root@pam:"))
 	for _, bad := range []string{"", "foo", "UPID:pve1:1:2:3:qmstart:100:root@pam:", "UPID:pve1:00000001:00000000:00000000:qmstart:100:root@pam"} {
-		if _, ok := ParseUPID(bad); ok {
-			t.Errorf("%q was accepted", bad)
-		}
+		_, ok := ParseUPID(bad)
+		g.Expect(ok).To(BeFalse(), "%q was accepted", bad)
 	}
 }
 
@@ -41,6 +39,7 @@ func FuzzParseUPID(f *testing.F) {
 
 func TestTaskExit(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	r := NewRegistry(t.Context(), clock.New(1), clock.NewGroup())
 	for name, tc := range map[string]struct {
 		work       Work
@@ -53,21 +52,17 @@ func TestTaskExit(t *testing.T) {
 		task := r.Start("pve1", "qmstart", "100", "root@pam", tc.work)
 		<-task.Done()
 		lines := task.Lines()
-		if s := task.State(); s.Running || s.Exit != tc.exit || lines[len(lines)-1] != tc.last {
-			t.Errorf("%s: %+v %q", name, s, lines)
-		}
+		g.Expect(task.State()).To(And(HaveField("Running", false), HaveField("Exit", tc.exit)), name)
+		g.Expect(lines[len(lines)-1]).To(Equal(tc.last), name)
 	}
-	hanging := r.Start("pve2", "qmclone", "9000", "root@pam", func(ctx context.Context, _ *Task) error { <-ctx.Done(); return ctx.Err() })
+	hang := func(ctx context.Context, _ *Task) error { <-ctx.Done(); return ctx.Err() }
+	hanging := r.Start("pve2", "qmclone", "9000", "root@pam", hang)
 	r.KillHost("pve2")
-	if s := hanging.State(); s.Exit != "unexpected status" {
-		t.Errorf("after a loss of power: %+v", s)
-	}
-	stopped := r.Start("pve2", "qmclone", "9000", "root@pam", func(ctx context.Context, _ *Task) error { <-ctx.Done(); return ctx.Err() })
+	g.Expect(hanging.State().Exit).To(Equal("unexpected status"), "after a loss of power")
+	stopped := r.Start("pve2", "qmclone", "9000", "root@pam", hang)
 	r.Stop(context.Background(), stopped)
-	if s := stopped.State(); s.Exit != "received interrupt" {
-		t.Errorf("after a stop: %+v", s)
-	}
-	if l := r.List(); len(l) != 5 || l[0] != stopped || r.Get(stopped.UPID.String()) != stopped {
-		t.Errorf("the list is not newest first: %v", l)
-	}
+	g.Expect(stopped.State().Exit).To(Equal("received interrupt"), "after a stop")
+	g.Expect(r.List()).To(HaveLen(5))
+	g.Expect(r.List()[0]).To(BeIdenticalTo(stopped), "the list is not newest first")
+	g.Expect(r.Get(stopped.UPID.String())).To(BeIdenticalTo(stopped))
 }

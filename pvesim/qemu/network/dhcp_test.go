@@ -4,8 +4,11 @@
 package network_test
 
 import (
+	"bufio"
 	"context"
+	"encoding/binary"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -17,9 +20,19 @@ import (
 	"github.com/insomniacslk/dhcp/iana"
 	. "github.com/onsi/gomega"
 	"golang.org/x/net/dns/dnsmessage"
+	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/link/channel"
+	"gvisor.dev/gvisor/pkg/tcpip/link/ethernet"
+	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/qemu/network"
 )
@@ -34,37 +47,31 @@ func (g *guest) addresses() []netip.Prefix {
 }
 
 // lookup resolves a name and checks that the server answers that it does not exist.
-func (g *guest) lookup(t *testing.T, server, name string) error {
+func (g *guest) lookup(t *testing.T, server, name string) {
 	t.Helper()
-	to := netip.MustParseAddrPort(server)
-	conn, err := gonet.DialUDP(g.Stack, nil, &tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(to.Addr().AsSlice()), Port: to.Port()}, protocol(to.Addr()))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
+	at := fullAddress(server)
+	conn, err := gonet.DialUDP(g.Stack, nil, &at, protocol(netip.MustParseAddrPort(server).Addr()))
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	question := dnsmessage.Question{Name: dnsmessage.MustNewName(name), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}
 	query := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true}, Questions: []dnsmessage.Question{question}}
 	data, err := query.Pack()
-	if err != nil {
-		return err
-	}
-	_ = conn.SetDeadline(time.Now().Add(timeout))
-	if _, err := conn.Write(data); err != nil {
-		return err
-	}
-	packet := make([]byte, 1500)
-	k, err := conn.Read(packet)
-	if err != nil {
-		return err
-	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	var reply dnsmessage.Message
-	if err := reply.Unpack(packet[:k]); err != nil {
-		return err
-	}
-	if reply.ID != 7 || !reply.Response || reply.RCode != dnsmessage.RCodeNameError || len(reply.Questions) != 1 || reply.Questions[0] != question {
-		return fmt.Errorf("%s: found reply %v, want NXDOMAIN for %s", server, reply.GoString(), name)
-	}
-	return nil
+	NewWithT(t).Expect(reply.Unpack(request(t, conn, data))).To(Succeed())
+	NewWithT(t).Expect(reply).To(And(HaveField("ID", uint16(7)), HaveField("Response", true), HaveField("RCode", dnsmessage.RCodeNameError),
+		HaveField("Questions", ConsistOf(question))), "want NXDOMAIN from %s", server)
+}
+
+// request sends a packet, returns the next one that is received, and closes the connection.
+func request(t *testing.T, conn *gonet.UDPConn, packet []byte) []byte {
+	t.Helper()
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(timeout))
+	NewWithT(t).Expect(conn.Write(packet)).Error().NotTo(HaveOccurred())
+	reply := make([]byte, 1500)
+	k, err := conn.Read(reply)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return reply[:k]
 }
 
 // exchange broadcasts a DHCP message from a card without address, and returns the next
@@ -130,9 +137,8 @@ func lease(t *testing.T, n *network.Network, mac string) (netip.Addr, *card) {
 	request, err := dhcpv4.NewRequestFromOffer(offer)
 	g.Expect(err).NotTo(HaveOccurred())
 	ack := exchange(t, c, request)
-	if offer.MessageType() != dhcpv4.MessageTypeOffer || ack.MessageType() != dhcpv4.MessageTypeAck || !offer.YourIPAddr.Equal(ack.YourIPAddr) {
-		t.Fatalf("found %s and %s, want an offer and its acknowledgment", offer.Summary(), ack.Summary())
-	}
+	g.Expect([]string{offer.MessageType().String(), ack.MessageType().String()}).To(Equal([]string{"OFFER", "ACK"}))
+	g.Expect(ack.YourIPAddr.Equal(offer.YourIPAddr)).To(BeTrue())
 	ip, _ := netip.AddrFromSlice(ack.YourIPAddr.To4())
 	return ip, c
 }
@@ -154,38 +160,28 @@ func TestDHCP(t *testing.T) { //nolint:tparallel // the subtests share a guest
 		inform.ClientIPAddr = nil // the card has no address
 		ack := exchange(t, c, inform)
 		mtu, err := dhcpv4.GetUint16(dhcpv4.OptionInterfaceMTU, ack.Options)
-		gateway := net.IPv4(192, 168, 7, 254)
-		if err != nil || mtu != 1500 || len(ack.Router()) != 1 || !ack.Router()[0].Equal(gateway) || len(ack.DNS()) != 1 || !ack.DNS()[0].Equal(gateway) ||
-			ack.SubnetMask().String() != "ffffff00" || !ack.ServerIdentifier().Equal(gateway) {
-			t.Errorf("found %s, want mask, router, DNS, server and MTU", ack.Summary())
-		}
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		NewWithT(t).Expect(fmt.Sprint(mtu, ack.SubnetMask(), ack.ServerIdentifier(), ack.Router(), ack.DNS())).
+			To(Equal("1500 ffffff00 192.168.7.254 [192.168.7.254] [192.168.7.254]"))
 	})
 	t.Run("renew_by_unicast", func(t *testing.T) {
 		g := NewWithT(t)
 		guest := boot(t, n, "vmbr0", 0, macA, ip.String()+"/24")
-		local := tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(ip.AsSlice()), Port: 68}
-		server := tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFrom4([4]byte{192, 168, 7, 254}), Port: 67}
+		local, server := fullAddress(ip.String()+":68"), fullAddress("192.168.7.254:67")
 		conn, err := gonet.DialUDP(guest.Stack, &local, &server, header.IPv4ProtocolNumber)
 		g.Expect(err).NotTo(HaveOccurred())
-		defer func() { _ = conn.Close() }()
-		_ = conn.SetDeadline(time.Now().Add(timeout))
 		renew, err := dhcpv4.New(dhcpv4.WithHwAddr(guest.mac), dhcpv4.WithClientIP(ip.AsSlice()), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest))
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(conn.Write(renew.ToBytes())).Error().NotTo(HaveOccurred())
-		packet := make([]byte, 1500)
-		k, err := conn.Read(packet)
+		ack, err := dhcpv4.FromBytes(request(t, conn, renew.ToBytes()))
 		g.Expect(err).NotTo(HaveOccurred())
-		if ack, err := dhcpv4.FromBytes(packet[:k]); err != nil || ack.MessageType() != dhcpv4.MessageTypeAck || !ack.YourIPAddr.Equal(ip.AsSlice()) {
-			t.Errorf("found %v (error %v), want an acknowledgment of %s", ack, err, ip)
-		}
+		g.Expect([]string{ack.MessageType().String(), ack.YourIPAddr.String()}).To(Equal([]string{"ACK", ip.String()}))
 	})
 	t.Run("address_of_another_network", func(t *testing.T) {
 		g := NewWithT(t)
 		request, err := dhcpv4.New(dhcpv4.WithHwAddr(hardware(t, macA)), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest),
 			dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(net.IPv4(10, 0, 0, 7))))
 		g.Expect(err).NotTo(HaveOccurred())
-		nak := exchange(t, c, request)
-		g.Expect(nak.MessageType()).To(Equal(dhcpv4.MessageTypeNak), "found %s, want a NAK", nak.Summary())
+		g.Expect(exchange(t, c, request).MessageType()).To(Equal(dhcpv4.MessageTypeNak))
 	})
 }
 
@@ -196,9 +192,7 @@ func TestDHCPExhausted(t *testing.T) {
 	n := newNetwork(t, map[string]network.Bridge{"vmbr0": {Gateway4: netip.MustParsePrefix("10.0.0.5/29"), DHCP: true}})
 	first, _ := lease(t, n, macA)
 	second, c := lease(t, n, macB)
-	found := map[netip.Addr]bool{first: true, second: true}
-	g.Expect(found[netip.MustParseAddr("10.0.0.4")]).To(BeTrue(), "found leases %s and %s, want 10.0.0.4 and 10.0.0.6", first, second)
-	g.Expect(found[netip.MustParseAddr("10.0.0.6")]).To(BeTrue(), "found leases %s and %s, want 10.0.0.4 and 10.0.0.6", first, second)
+	g.Expect([]netip.Addr{first, second}).To(ConsistOf(netip.MustParseAddr("10.0.0.4"), netip.MustParseAddr("10.0.0.6")))
 	// The address of a guest that is no longer connected is assigned again.
 	_ = c.conn.Close()
 	third, _ := lease(t, n, "bc:24:11:00:00:0c")
@@ -224,9 +218,9 @@ func TestDHCPv6(t *testing.T) {
 		reply := exchange6(t, conn, request)
 		address := reply.Options.OneIANA().Options.OneAddress()
 		ip, _ := netip.AddrFromSlice(address.IPv6Addr)
-		if reply.MessageType != dhcpv6.MessageTypeReply || !netip.MustParsePrefix("2001:db8:2::/64").Contains(ip) || len(reply.Options.DNS()) != 1 {
-			t.Errorf("found %s, want an address in the prefix and a DNS server", reply.Summary())
-		}
+		g.Expect(reply.MessageType).To(Equal(dhcpv6.MessageTypeReply))
+		g.Expect(netip.MustParsePrefix("2001:db8:2::/64").Contains(ip)).To(BeTrue(), "%s", ip)
+		g.Expect(reply.Options.DNS()).To(HaveLen(1))
 		g.Expect(guest.addresses()).To(HaveLen(1), "want only the link-local one without SLAAC")
 		leases[ip] = true
 		_ = conn.Close()
@@ -250,4 +244,145 @@ func exchange6(t *testing.T, conn *gonet.UDPConn, m *dhcpv6.Message) *dhcpv6.Mes
 			return reply
 		}
 	}
+}
+
+// timeout ends a test that would otherwise block.
+const timeout = time.Minute
+
+func newNetwork(t *testing.T, bridges map[string]network.Bridge) *network.Network {
+	t.Helper()
+	n, err := network.New(network.Options{Dir: t.TempDir(), Bridges: bridges})
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { _ = n.Close() })
+	return n
+}
+
+// card is a network card, connected as QEMU does it.
+type card struct {
+	conn net.Conn
+	r    *bufio.Reader
+}
+
+func newCard(t *testing.T, n *network.Network, bridge string, vlan int) *card {
+	t.Helper()
+	g := NewWithT(t)
+	path, err := n.Socket(bridge, vlan)
+	g.Expect(err).NotTo(HaveOccurred())
+	conn, err := net.Dial("unix", path)
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { _ = conn.Close() })
+	return &card{conn: conn, r: bufio.NewReader(conn)}
+}
+
+func (c *card) send(frame []byte) error {
+	_, err := c.conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(frame))), frame...))
+	return err
+}
+
+func (c *card) receive() ([]byte, error) {
+	var length uint32
+	if err := binary.Read(c.r, binary.BigEndian, &length); err != nil {
+		return nil, err
+	}
+	frame := make([]byte, length)
+	_, err := io.ReadFull(c.r, frame)
+	return frame, err
+}
+
+// guest is an operating system with a network card.
+type guest struct {
+	*stack.Stack
+	mac      net.HardwareAddr
+	shutdown func()
+}
+
+const nic = tcpip.NICID(1)
+
+// boot starts a guest with static addresses, or without any.
+func boot(t *testing.T, n *network.Network, bridge string, vlan int, mac string, addresses ...string) *guest {
+	t.Helper()
+	hw, err := net.ParseMAC(mac)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	c := newCard(t, n, bridge, vlan)
+	ndp := ipv6.DefaultNDPConfigurations()
+	ndp.MaxRtrSolicitationDelay, ndp.AutoGenTempGlobalAddresses = 0, false
+	g := &guest{mac: hw, Stack: stack.New(stack.Options{
+		NetworkProtocols: []stack.NetworkProtocolFactory{
+			arp.NewProtocol, ipv4.NewProtocol, ipv6.NewProtocolWithOptions(ipv6.Options{AutoGenLinkLocal: true, NDPConfigs: ndp}),
+		},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
+	})}
+	link := channel.New(1024, 1500+header.EthernetMinimumSize, tcpip.LinkAddress(hw))
+	NewWithT(t).Expect(g.CreateNIC(nic, ethernet.New(link))).To(Succeed())
+	g.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nic}, {Destination: header.IPv6EmptySubnet, NIC: nic}})
+	for _, text := range addresses {
+		p := netip.MustParsePrefix(text)
+		address := tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(p.Addr().AsSlice()), PrefixLen: p.Bits()}
+		NewWithT(t).Expect(g.AddProtocolAddress(nic, tcpip.ProtocolAddress{Protocol: protocol(p.Addr()), AddressWithPrefix: address}, stack.AddressProperties{})).
+			To(Succeed())
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		for packet := link.ReadContext(ctx); packet != nil; packet = link.ReadContext(ctx) {
+			_ = c.send(packet.ToView().AsSlice())
+			packet.DecRef()
+		}
+	}()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for frame, err := c.receive(); err == nil; frame, err = c.receive() {
+			packet := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(frame)})
+			link.InjectInbound(0, packet)
+			packet.DecRef()
+		}
+	}()
+	g.shutdown = sync.OnceFunc(func() {
+		cancel()
+		_ = c.conn.Close()
+		<-done
+		g.Destroy()
+	})
+	t.Cleanup(g.shutdown)
+	return g
+}
+
+func (g *guest) dial(t *testing.T, address string) (*gonet.TCPConn, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	return gonet.DialContextTCP(ctx, g.Stack, fullAddress(address), protocol(netip.MustParseAddrPort(address).Addr()))
+}
+
+func fullAddress(address string) tcpip.FullAddress {
+	a := netip.MustParseAddrPort(address)
+	return tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(a.Addr().AsSlice()), Port: a.Port()}
+}
+
+// serveEcho starts a server in the guest that returns what it receives.
+func (g *guest) serveEcho(t *testing.T, address string) {
+	t.Helper()
+	l, err := gonet.ListenTCP(g.Stack, fullAddress(address), protocol(netip.MustParseAddrPort(address).Addr()))
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	serveEcho(t, l)
+}
+
+func serveEcho(t *testing.T, l net.Listener) {
+	t.Helper()
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+			go func() {
+				defer func() { _ = conn.Close() }()
+				_, _ = io.Copy(conn, conn)
+			}()
+		}
+	}()
+}
+
+func protocol(a netip.Addr) tcpip.NetworkProtocolNumber {
+	if a.Is4() {
+		return ipv4.ProtocolNumber
+	}
+	return ipv6.ProtocolNumber
 }
