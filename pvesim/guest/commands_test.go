@@ -40,19 +40,18 @@ func TestCommandsStartKubelet(t *testing.T) {
 		"sh -eux /opt/join.sh": both,
 		"/opt/loop.sh":         nothing,
 	} {
-		t.Run(text, func(t *testing.T) {
-			t.Parallel()
-			vm := newGuest(newDisk(map[string]string{
-				"/opt/join.sh":    "#!/bin/sh\nset -e\nsystemctl enable --now kubelet\n",
-				"/opt/prepare.sh": "#!/bin/sh\napt-get update\npoweroff\n",
-				"/opt/loop.sh":    "#!/bin/sh\n/opt/loop.sh\n",
-			}))
-			NewWithT(t).Expect(vm.effectOfText(text, maxScriptDepth)).To(Equal(want))
-		})
+		vm := newGuest(newDisk(map[string]string{
+			"/opt/join.sh":    "#!/bin/sh\nset -e\nsystemctl enable --now kubelet\n",
+			"/opt/prepare.sh": "#!/bin/sh\napt-get update\npoweroff\n",
+			"/opt/loop.sh":    "#!/bin/sh\n/opt/loop.sh\n",
+		}))
+		NewWithT(t).Expect(vm.effectOfText(text, maxScriptDepth)).To(Equal(want), text)
 	}
+	script, _ := boot(t, newDisk(nil), seedWith(t, "i-1", "#!/bin/bash\nsystemctl start kubelet\n"))
+	NewWithT(t).Expect(script.service).To(Equal(kubeletService), "a script as user-data")
 }
 
-func TestCommandsSerialNumber(t *testing.T) {
+func TestCommandsFiles(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	disk := newDisk(map[string]string{"/etc/config": "a: 1\n", "/etc/name": "worker\n"})
@@ -62,22 +61,9 @@ func TestCommandsSerialNumber(t *testing.T) {
 	g.Expect(disk.text("/etc/config")).To(Equal("a: 1\nid: proxmox://home/20001\n"))
 	vm.effectOfText(`echo "$(cat /etc/name) $(cat /etc/none)$(rm -rf /)" > /etc/config; echo to nobody`, maxScriptDepth)
 	g.Expect(disk.text("/etc/config")).To(Equal("worker $(rm -rf /)\n"))
-}
-
-func TestCommandsMove(t *testing.T) {
-	t.Parallel()
-	disk := newDisk(map[string]string{"/etc/a": "a: 1\n"})
-	newGuest(disk).effectOfText("echo 'b: 2' >> /etc/a; mv -f /etc/a /etc/b; mv /etc/none /etc/c", maxScriptDepth)
-	NewWithT(t).Expect(disk.text("/etc/b")).To(Equal("a: 1\nb: 2\n"))
-	_, found := disk.Read("/etc/c")
-	NewWithT(t).Expect(found).To(BeFalse())
-}
-
-func TestUserDataScript(t *testing.T) {
-	t.Parallel()
-	vm := newGuest(newDisk(nil), seedWith(t, "i-1", "#!/bin/bash\nsystemctl start kubelet\n"))
-	system, _ := vm.cloudInit()
-	NewWithT(t).Expect(system.service).To(Equal(kubeletService))
+	vm.effectOfText("echo 'b: 2' >> /etc/config; mv -f /etc/config /etc/b; mv /etc/none /etc/c", maxScriptDepth)
+	g.Expect(disk.text("/etc/b")).To(Equal("worker $(rm -rf /)\nb: 2\n"))
+	g.Expect(disk.Names()).NotTo(ContainElement("/etc/c"))
 }
 
 func TestUnitEnablesKubelet(t *testing.T) {

@@ -5,10 +5,7 @@ package guest
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/rsa"
 	"encoding/base64"
-	"encoding/pem"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -100,12 +97,10 @@ func testNetwork(t *testing.T, p plane) {
 	m.runtime.options.NetworkTime = 3 * time.Second
 	m.powerOn()
 	expectReady(t, p, "network")
-	node, err := p.node(t.Context(), "network")
-	g := NewWithT(t)
-	g.Expect(err).NotTo(HaveOccurred())
+	node := p.node(t, "network")
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady { // times are in whole seconds
-			g.Expect(c.LastTransitionTime.Sub(node.CreationTimestamp.Time)).To(BeNumerically(">=", 2*time.Second))
+			NewWithT(t).Expect(c.LastTransitionTime.Sub(node.CreationTimestamp.Time)).To(BeNumerically(">=", 2*time.Second))
 		}
 	}
 }
@@ -115,14 +110,11 @@ func testJoinAndReboot(t *testing.T, p plane) {
 	ctx := t.Context()
 	m := join(t, p, "joiner", "joiner", "maxPods: 30\nkubeReserved: {cpu: 100m, memory: 384Mi}\nevictionHard: {memory.available: 100Mi}")
 
-	node, err := p.node(ctx, "joiner")
-	g.Expect(err).NotTo(HaveOccurred())
+	node := p.node(t, "joiner")
 	g.Expect(node.Spec.ProviderID).To(Equal("proxmox://region/joiner"))
-	g.Expect(node.Labels).To(HaveKeyWithValue("karpenter.sh/nodepool", "default"))
-	g.Expect(node.Labels).To(HaveKeyWithValue("kubernetes.io/hostname", "joiner"))
+	g.Expect(node.Labels).To(And(HaveKeyWithValue("karpenter.sh/nodepool", "default"), HaveKeyWithValue("kubernetes.io/hostname", "joiner")))
 	g.Expect(node.Spec.Taints).To(ContainElement(HaveField("Key", "karpenter.sh/unregistered")))
-	g.Expect(node.Status.NodeInfo.SystemUUID).To(Equal("uuid-of-joiner"))
-	g.Expect(node.Status.NodeInfo.BootID).To(Equal("boot-1"))
+	g.Expect(node.Status.NodeInfo).To(And(HaveField("SystemUUID", "uuid-of-joiner"), HaveField("BootID", "boot-1")))
 	server, err := p.client.Discovery().ServerVersion()
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(node.Status.NodeInfo.KubeletVersion).To(Equal(server.GitVersion), "a kubelet must not be newer than the API server")
@@ -137,8 +129,7 @@ func testJoinAndReboot(t *testing.T, p plane) {
 	m.drives = func() [][]byte { return nil }
 	m.powerOn()
 	g.Eventually(func(g Gomega) {
-		again, err := p.node(ctx, "joiner")
-		g.Expect(err).NotTo(HaveOccurred())
+		again := p.node(t, "joiner")
 		g.Expect(again.UID).To(Equal(node.UID))
 		g.Expect(again.Status.NodeInfo.BootID).To(Equal("boot-2"))
 		g.Expect(readiness(again)).To(Equal(corev1.ConditionTrue))
@@ -190,7 +181,6 @@ func (p plane) runPod(t *testing.T, pod *corev1.Pod) func() *corev1.Pod {
 
 func testPods(t *testing.T, p plane) {
 	g := NewWithT(t)
-	ctx := t.Context()
 	m := join(t, p, "podder", "podder", "")
 	stopping := newPod("healthy", "podder", nil)
 	stopping.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 5}}}
@@ -199,28 +189,22 @@ func testPods(t *testing.T, p plane) {
 	once := newPod("once", "podder", nil)
 	once.Spec.RestartPolicy = corev1.RestartPolicyNever
 	ended := p.runPod(t, once)
-	running := func(get func() *corev1.Pod) func() bool {
-		return func() bool { return get().Status.Phase == corev1.PodRunning }
+	for _, pod := range []func() *corev1.Pod{healthy, unhealthy, ended} {
+		g.Eventually(pod, joinTimeout, polling).Should(HaveField("Status.Phase", corev1.PodRunning))
 	}
-	g.Eventually(running(healthy), joinTimeout, polling).Should(BeTrue())
-	g.Eventually(running(unhealthy), joinTimeout, polling).Should(BeTrue())
-	g.Eventually(running(ended), joinTimeout, polling).Should(BeTrue())
-	pod := healthy()
-	g.Expect(isPodReady(pod)).To(BeTrue())
-	g.Expect(pod.Status.PodIP).To(HavePrefix("10.128."))
-	g.Expect(pod.Status.HostIP).To(Equal("172.16.0.1"))
-	g.Expect(pod.Status.StartTime).NotTo(BeNil())
+	g.Expect(isPodReady(healthy())).To(BeTrue())
+	g.Expect(healthy().Status).To(And(HaveField("PodIP", HavePrefix("10.128.")), HaveField("HostIP", "172.16.0.1"), HaveField("StartTime", Not(BeNil()))))
 	g.Expect(isPodReady(unhealthy())).To(BeFalse())
 
 	// A reboot restarts the containers of existing pods unless their restart policy is Never.
 	m.powerCut()
 	m.powerOn()
-	g.Eventually(func() int32 { return healthy().Status.ContainerStatuses[0].RestartCount }, joinTimeout, polling).Should(BeEquivalentTo(1))
-	g.Eventually(func() corev1.PodPhase { return ended().Status.Phase }, joinTimeout, polling).Should(Equal(corev1.PodFailed))
+	g.Eventually(healthy, joinTimeout, polling).Should(HaveField("Status.ContainerStatuses", ConsistOf(HaveField("RestartCount", int32(1)))))
+	g.Eventually(ended, joinTimeout, polling).Should(HaveField("Status.Phase", corev1.PodFailed))
 	g.Eventually(func() bool { return isPodReady(healthy()) }, joinTimeout, polling).Should(BeTrue())
 
 	asked := time.Now()
-	g.Expect(p.client.CoreV1().Pods(metav1.NamespaceDefault).Delete(ctx, "healthy", metav1.DeleteOptions{})).To(Succeed())
+	g.Expect(p.client.CoreV1().Pods(metav1.NamespaceDefault).Delete(t.Context(), "healthy", metav1.DeleteOptions{})).To(Succeed())
 	g.Eventually(healthy, joinTimeout, polling).Should(BeNil())
 	// The deletion timestamp has a resolution of a second.
 	g.Expect(time.Since(asked)).To(BeNumerically(">", 4*time.Second), "the pre-stop hook takes 5 s")
@@ -228,47 +212,27 @@ func testPods(t *testing.T, p plane) {
 
 func testForeignConditions(t *testing.T, p plane) {
 	g := NewWithT(t)
-	ctx := t.Context()
 	join(t, p, "foreign", "foreig", "")
 	foreign := `{"status":{"conditions":[{"type":"ProxmoxGuestUnhealthy","status":"True","reason":"Test"},{"type":"Ready","status":"Unknown"}]}}`
-	_, err := p.client.CoreV1().Nodes().Patch(ctx, "foreign", types.StrategicMergePatchType, []byte(foreign), metav1.PatchOptions{}, "status")
+	_, err := p.client.CoreV1().Nodes().Patch(t.Context(), "foreign", types.StrategicMergePatchType, []byte(foreign), metav1.PatchOptions{}, "status")
 	g.Expect(err).NotTo(HaveOccurred())
-
 	expectReady(t, p, "foreign") // the kubelet reports before statusInterval has elapsed
-
-	node, err := p.node(ctx, "foreign")
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(node.Status.Conditions).To(ContainElement(And(
+	g.Expect(p.node(t, "foreign").Status.Conditions).To(ContainElement(And(
 		HaveField("Type", corev1.NodeConditionType("ProxmoxGuestUnhealthy")), HaveField("Status", corev1.ConditionTrue))))
 }
 
 func testPowerCut(t *testing.T, p plane) {
-	g := NewWithT(t)
 	m := join(t, p, "cutoff", "cutoff", "")
 	m.powerCut()
-	g.Eventually(func() corev1.ConditionStatus {
-		node, err := p.node(t.Context(), "cutoff")
-		g.Expect(err).NotTo(HaveOccurred())
-		for _, c := range node.Status.Conditions {
-			if c.Type == corev1.NodeReady {
-				return c.Status
-			}
-		}
-		return ""
-	}, joinTimeout, time.Second).Should(Equal(corev1.ConditionUnknown), "the node controller notices")
+	NewWithT(t).Eventually(p.ready(t, "cutoff"), joinTimeout, time.Second).Should(Equal(corev1.ConditionUnknown), "the node controller notices")
 }
 
 func testDeletedNode(t *testing.T, p plane) {
 	g := NewWithT(t)
-	ctx := t.Context()
 	m := join(t, p, "deleted", "delete", "")
-	g.Expect(p.client.CoreV1().Nodes().Delete(ctx, "deleted", metav1.DeleteOptions{})).To(Succeed())
-	exists := func() bool {
-		_, err := p.node(ctx, "deleted")
-		return !apierrors.IsNotFound(err)
-	}
+	g.Expect(p.client.CoreV1().Nodes().Delete(t.Context(), "deleted", metav1.DeleteOptions{})).To(Succeed())
 	g.Eventually(func() string { return m.runtime.Console(100) }, joinTimeout, polling).Should(ContainSubstring("node deleted not found"))
-	g.Consistently(exists, 2*time.Second, 100*time.Millisecond).Should(BeFalse())
+	g.Consistently(func() *corev1.Node { return p.node(t, "deleted") }, 2*time.Second, 100*time.Millisecond).Should(BeNil())
 	m.powerCut()
 	m.powerOn()
 	expectReady(t, p, "deleted")
@@ -280,11 +244,8 @@ func testGracefulShutdown(t *testing.T, p plane) {
 	pod := p.runPod(t, newPod("graceful", "graceful", nil))
 	g.Eventually(func() bool { return isPodReady(pod()) }, joinTimeout, polling).Should(BeTrue())
 	m.shutDown()
-	g.Expect(pod().Status.Phase).To(Equal(corev1.PodFailed))
-	g.Expect(pod().Status.Reason).To(Equal("Terminated"))
-	node, err := p.node(t.Context(), "graceful")
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(readiness(node)).NotTo(Equal(corev1.ConditionTrue))
+	g.Expect(pod().Status).To(And(HaveField("Phase", corev1.PodFailed), HaveField("Reason", "Terminated")))
+	g.Expect(readiness(p.node(t, "graceful"))).NotTo(Equal(corev1.ConditionTrue))
 }
 
 func testHealth(t *testing.T, p plane) {
@@ -304,15 +265,10 @@ func testHealth(t *testing.T, p plane) {
 	m.health = func() (pvesim.Health, <-chan struct{}) { s := now.Load(); return s.health, s.changed }
 	m.powerOn()
 	expectReady(t, p, "not-ready")
-	ready := func() corev1.ConditionStatus {
-		node, err := p.node(t.Context(), "not-ready")
-		g.Expect(err).NotTo(HaveOccurred())
-		return readiness(node)
-	}
 	become(pvesim.HealthSick)
-	g.Eventually(ready, joinTimeout, polling).Should(Equal(corev1.ConditionFalse))
+	g.Eventually(p.ready(t, "not-ready"), joinTimeout, polling).Should(Equal(corev1.ConditionFalse))
 	become(pvesim.HealthWell)
-	g.Eventually(ready, joinTimeout, polling).Should(Equal(corev1.ConditionTrue))
+	expectReady(t, p, "not-ready")
 
 	renewed := func() *metav1.MicroTime {
 		lease, err := p.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(t.Context(), "not-ready", metav1.GetOptions{})
@@ -331,15 +287,10 @@ func testHealth(t *testing.T, p plane) {
 func testInvalidBootData(t *testing.T, p plane) {
 	noCA, otherCA := p, p
 	noCA.ca = []byte("no certificate")
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	other, _, err := cert.GenerateSelfSignedCertKey("kubernetes", nil, nil)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	other, err := cert.NewSelfSignedCACert(cert.Config{CommonName: "kubernetes"}, key)
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	otherCA.ca = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other.Raw})
-	for name, test := range map[string]struct {
-		userData string
-		want     string
-	}{
+	otherCA.ca = other
+	for name, test := range map[string]struct{ userData, want string }{
 		"badtoken": {userData(p, "badtoken", "aaaaaa.0123456789abcdef", ""), "cannot request a certificate: cannot create certificate signing request: Unauthorized"},
 		"noca":     {userData(noCA, "noca", "aaaaaa.0123456789abcdef", ""), "contains no certificates"},
 		"badca":    {userData(otherCA, "badca", "aaaaaa.0123456789abcdef", ""), "certificate signed by unknown authority"},
@@ -352,8 +303,7 @@ func testInvalidBootData(t *testing.T, p plane) {
 			m.powerOn()
 			g.Eventually(func() int { return strings.Count(m.runtime.Console(100), test.want) }, joinTimeout, polling).
 				Should(BeNumerically(">=", 2), "the kubelet must log the reason and retry")
-			_, err := p.node(t.Context(), name)
-			g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
+			g.Expect(p.node(t, name)).To(BeNil())
 		})
 	}
 }
