@@ -30,7 +30,7 @@ KUBEPLANE_MODULE := go$(addprefix .,$(OLDER_KUBERNETES))
 CONTROLLER := $(BIN)/controller
 CLOUD_CONTROLLER := $(BIN)/cloud-controller-manager
 DEMO := $(BIN)/demo
-E2E = KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) CONTROLLER=$(CONTROLLER) PVESIM=$(BIN)/pvesim MANIFEST=$(CACHE)/install.yaml \
+E2E = KUBEPLANE=$(KUBEPLANE) HELM=$(HELM) CONTROLLER=$(CONTROLLER) MANIFEST=$(CACHE)/install.yaml \
 	CLOUD_CONTROLLER=$(CLOUD_CONTROLLER) go test -count=1
 ifdef E2E_PROXMOX_CONFIG
 # Tests run in the directory of their package, so the path must be absolute.
@@ -127,9 +127,11 @@ ci-checks:
 	$(MAKE) --no-print-directory timed-unit-rest; unit=$$?; \
 	$(MAKE) --no-print-directory --keep-going --jobs=2 timed-e2e timed-kubeplane-test timed-clients timed-reproducible; exit $$((lint + unit + $$?))
 
+# Wall time and CPU time. The jobserver of make uses the descriptors 3 and 4.
 timed-%:
-	@start=$$SECONDS failed=; $(MAKE) --no-print-directory $* || failed=', failed'; \
-	printf '%-15s %4d s%s\n' $* $$((SECONDS - start)) "$$failed" >> $(CACHE)/times; test -z "$$failed"
+	@exec 8>&1 9>&2; failed= TIMEFORMAT='%0R %0U %0S'; \
+	times=$$({ time $(MAKE) --no-print-directory $* 1>&8 2>&9; } 2>&1) || failed=', failed'; \
+	printf '%-15s %4d s, CPU %4d s + %d s system%s\n' $* $$times "$$failed" >> $(CACHE)/times; test -z "$$failed"
 
 .PHONY: build
 build: $(KUBEPLANE) $(HELM) controller pvesim manifest
@@ -168,12 +170,12 @@ kubeplane-test: $(KUBEPLANE) ## Test the Kubernetes control plane binary
 
 # It needs seconds for each Node, and shows that the parts work together: the unit tests are fakes and simulations.
 .PHONY: e2e-short
-e2e-short: $(KUBEPLANE) $(HELM) controller pvesim manifest ## Run the end-to-end tests that show most in the shortest time
+e2e-short: $(KUBEPLANE) $(HELM) controller manifest ## Run the end-to-end tests that show most in the shortest time
 	$(call log,"testing end to end with Kubernetes $(KUBERNETES) (a minute)")
 	$(E2E) -short -timeout 10m ./test/e2e
 
 .PHONY: e2e
-e2e: $(KUBEPLANE) $(HELM) controller pvesim cloud-controller manifest ## Run end-to-end tests with a simulated Proxmox; E2E_PROXMOX_CONFIG=file uses your own, KUBERNETES=1.30 another version (docs/e2e.md)
+e2e: $(KUBEPLANE) $(HELM) controller cloud-controller manifest ## Run end-to-end tests with a simulated Proxmox; E2E_PROXMOX_CONFIG=file uses your own, KUBERNETES=1.30 another version (docs/e2e.md)
 ifdef E2E_PROXMOX_CONFIG
 	$(call log,"testing end to end with the Proxmox of $(E2E_PROXMOX_CONFIG) (the duration depends on its VMs)")
 	$(E2E) -v -timeout 4h ./test/e2e | grep --line-buffered -v -e '^=== '
@@ -186,7 +188,7 @@ endif
 PREVIOUS ?= HEAD^
 
 .PHONY: e2e-upgrade
-e2e-upgrade: $(KUBEPLANE) $(HELM) controller pvesim ## Upgrade a release of the commit PREVIOUS (HEAD^) with a running Node
+e2e-upgrade: $(KUBEPLANE) $(HELM) controller ## Upgrade a release of the commit PREVIOUS (HEAD^) with a running Node
 	$(call log,"building the controller of $(PREVIOUS)")
 	@rm -rf $(CACHE)/previous && mkdir -p $(CACHE)/previous && git archive $(PREVIOUS) | tar -xf - -C $(CACHE)/previous
 	cd $(CACHE)/previous && go build -o controller ./cmd/controller
@@ -264,33 +266,26 @@ fuzz: ## Fuzz every parser of external text, each target for FUZZTIME (10s); RUN
 BENCH ?= .
 
 .PHONY: bench
-bench: controller $(KUBEPLANE) ## Measure calls, launches, bursts, scheduling and cost; write test/perf/results.json; BENCH=TestBurst measures only one test
-	$(call log,"comparing figures with test/perf/ranges.yaml (about 50 minutes; mostly waiting)")
+bench: controller $(KUBEPLANE) ## Measure calls, launches, bursts, scheduling and cost; write test/perf/figures.yaml; BENCH=TestBurst measures only one test
+	$(call log,"comparing figures with test/perf/figures.yaml (about 50 minutes; mostly waiting)")
 	KUBEPLANE=$(KUBEPLANE) CONTROLLER=$(CONTROLLER) PERF=long \
-		PERF_RESULTS=$(CURDIR)/test/perf/results.json PERF_COMMAND='make bench$(if $(filter-out .,$(BENCH)), BENCH=$(BENCH))' \
+		PERF_FIGURES=$(CURDIR)/test/perf/figures.yaml \
 		go test -v -count=1 -run '$(BENCH)' -parallel 12 -timeout 100m ./test/perf | grep --line-buffered -v -e '^=== '
 
 CONFORMANCE := $(CACHE)/conformance$(addprefix -,$(OLDER_KUBERNETES))
 SUITES ?= regression,disruption
 # The figures of the performance suite depend on the load of the machine.
 WORLDS ?= $(if $(findstring performance,$(SUITES)),1,2)
-# The performance suite is compared with Karpenter core's kwok provider. The version of kwok is that of core's hack/install-kwok.sh.
-KWOK_VERSION := v0.8.0
-KWOK := $(BIN)/kwok-$(KWOK_VERSION)
-KWOK_PROVIDER := $(CONFORMANCE)/kwok-provider
-COMPARE_KWOK := $(findstring performance,$(SUITES))
 
 .PHONY: conformance
-conformance: $(KUBEPLANE) $(HELM) controller $(if $(COMPARE_KWOK),$(KWOK)) ## Run Karpenter core's own suites; SPECS=representative runs a selection, SUITES=performance another suite, FOCUS=regexp some specs, FRESH=1 repeats all (docs/conformance.md)
+conformance: $(KUBEPLANE) $(HELM) controller ## Run Karpenter core's own suites; SPECS=representative runs a selection, SUITES=performance another suite, FOCUS=regexp some specs, FRESH=1 repeats all (docs/conformance.md)
 	$(call log,"building the suites of Karpenter core (first time: 2-3 minutes)")
 	@mkdir -p $(CONFORMANCE)
-	cd test/conformance && go test . && go build -o $(BIN)/conformance . && \
-	for suite in $$(echo $(SUITES) | tr , ' '); do go test -c -o $(CONFORMANCE)/$$suite.test sigs.k8s.io/karpenter/test/suites/$$suite || exit 1; done$(if $(COMPARE_KWOK), && \
-	go build -o $(KWOK_PROVIDER) sigs.k8s.io/karpenter/kwok && go mod download sigs.k8s.io/kwok@$(KWOK_VERSION))
+	go build -o $(BIN)/conformance ./test/conformance && \
+	for suite in $$(echo $(SUITES) | tr , ' '); do go test -c -o $(CONFORMANCE)/$$suite.test sigs.k8s.io/karpenter/test/suites/$$suite || exit 1; done
 	$(call log,"running $(SUITES) in $(WORLDS) worlds (everything takes hours; repeat the command to continue after an interruption)")
 	$(BIN)/conformance --dir $(CONFORMANCE) --kubeplane $(KUBEPLANE) --controller $(CONTROLLER) --helm $(HELM) --chart $(CHART) \
-		--core $$(cd test/conformance && go list -m -f '{{.Dir}}' sigs.k8s.io/karpenter) --suites $(SUITES) --worlds $(WORLDS) \
-		$(if $(COMPARE_KWOK),--kwok-provider $(KWOK_PROVIDER) --kwok $(KWOK) --kwok-module $$(go env GOMODCACHE)/sigs.k8s.io/kwok@$(KWOK_VERSION)) \
+		--core $$(go list -m -f '{{.Dir}}' sigs.k8s.io/karpenter) --suites $(SUITES) --worlds $(WORLDS) \
 		$(if $(filter representative,$(SPECS)),--representative) $(if $(FOCUS),--focus '$(FOCUS)') $(if $(FRESH),--fresh)
 
 ##@ Code
@@ -311,7 +306,7 @@ verify: $(HELM_DOCS) ## Check that go.mod and generated files are up to date, wi
 	if [ -n "$$stale" ]; then echo "verify: generated files are stale:$$stale: run \"make generate\"" >&2; exit 1; fi
 
 # Modules whose dependencies only some targets need.
-MODULES := examples/verify test/cloudcontroller test/clients test/conformance
+MODULES := examples/verify test/cloudcontroller test/clients
 
 .PHONY: verify-modules
 verify-modules: ## Check that the other modules are up to date
@@ -320,15 +315,13 @@ verify-modules: ## Check that the other modules are up to date
 		{ echo "verify-modules: $$module/go.mod or go.sum is stale: run \"go mod tidy\" there" >&2; exit 1; }; done
 	@cd kubeplane && go mod tidy -modfile=$(KUBEPLANE_MODULE).mod -diff || \
 		{ echo 'verify-modules: kubeplane/$(KUBEPLANE_MODULE).mod or .sum is stale: run "go mod tidy -modfile=$(KUBEPLANE_MODULE).mod" there' >&2; exit 1; }
-	@core=$$(go list -m sigs.k8s.io/karpenter) && suites=$$(cd test/conformance && go list -m sigs.k8s.io/karpenter) && [ "$$core" = "$$suites" ] || \
-		{ echo "verify-modules: test/conformance/go.mod has $$suites, want the version of go.mod: $$core" >&2; exit 1; }
 
 .PHONY: lint
 lint: ## Run the linters, including the import rules
 	$(call log,"linting (first time: 5 to 12 minutes to build golangci-lint and its cache; then seconds)")
 	$(LINTER) run --allow-serial-runners ./...
 	cd kubeplane && $(LINTER) run --allow-serial-runners ./internal/...
-	for module in test/conformance test/clients; do (cd $$module && go vet ./...) || exit 1; done
+	cd test/clients && go vet ./...
 
 .PHONY: vulncheck
 vulncheck: ## Check the dependencies for known vulnerabilities (needs vuln.go.dev)
@@ -440,11 +433,6 @@ $(CRANE):
 $(COSIGN):
 	$(call log,"building cosign (first time: 5 minutes)")
 	GOBIN=$(BIN) go install github.com/sigstore/cosign/v3/cmd/cosign@v3.1.3
-
-$(KWOK):
-	$(call log,"building kwok (first time: 3 minutes)")
-	GOBIN=$(BIN) go install sigs.k8s.io/kwok/cmd/kwok@$(KWOK_VERSION)
-	@mv $(BIN)/kwok $@
 
 # Phony because go, not make, tracks the dependencies of the binary.
 .PHONY: $(DEMO)

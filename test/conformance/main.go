@@ -15,14 +15,15 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"syscall"
+
+	// go.mod has what the suites import only if a package of this module imports it, too.
+	_ "sigs.k8s.io/karpenter/test/pkg/environment/common"
 )
 
 // options are the flags of the command.
@@ -74,7 +75,6 @@ func parse(args []string) (options, error) {
 	var o options
 	var suites, focus string
 	fs := flag.NewFlagSet("conformance", flag.ContinueOnError)
-	fs.StringVar(&o.dir, "dir", "", "directory with the binaries of the suites, for results and reports")
 	fs.StringVar(&suites, "suites", "regression,disruption", "suites to run")
 	fs.StringVar(&focus, "focus", "", "regular expression that selects specs by \"suite/file text\"")
 	fs.BoolVar(&o.representative, "representative", false, "run only the representative specs")
@@ -83,23 +83,13 @@ func parse(args []string) (options, error) {
 	paths := map[string]*string{
 		"dir": &o.dir, "kubeplane": &o.world.Kubeplane, "controller": &o.world.Controller, "helm": &o.world.Helm, "chart": &o.world.Chart, "core": &o.world.Core,
 	}
-	fs.StringVar(&o.world.Kubeplane, "kubeplane", "", "path of the kubeplane binary")
-	fs.StringVar(&o.world.Controller, "controller", "", "path of the controller binary")
-	fs.StringVar(&o.world.Helm, "helm", "", "path of the helm binary")
-	fs.StringVar(&o.world.Chart, "chart", "", "directory of the chart")
-	fs.StringVar(&o.world.Core, "core", "", "directory of Karpenter core's module")
-	fs.StringVar(&o.world.Kwok.Provider, "kwok-provider", "", "path of the binary of Karpenter's kwok provider, for the performance suite")
-	fs.StringVar(&o.world.Kwok.Binary, "kwok", "", "path of the kwok binary, for the performance suite")
-	fs.StringVar(&o.world.Kwok.Module, "kwok-module", "", "directory of kwok's module, for the performance suite")
+	for name, path := range paths {
+		fs.StringVar(path, name, "", "path; make conformance sets it")
+	}
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
 	o.suites = strings.Split(suites, ",")
-	if slices.Contains(o.suites, performanceSuite) {
-		maps.Copy(paths, map[string]*string{
-			"kwok-provider": &o.world.Kwok.Provider, "kwok": &o.world.Kwok.Binary, "kwok-module": &o.world.Kwok.Module,
-		})
-	}
 	for name, path := range paths {
 		if _, err := os.Stat(*path); err != nil {
 			return o, fmt.Errorf("--%s: %q not found; make conformance sets all paths", name, *path)

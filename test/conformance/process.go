@@ -46,7 +46,7 @@ type worldProcess struct {
 	cancel   context.CancelFunc
 	done     chan error
 	log      string
-	kind     worldKind
+	large    bool
 }
 
 // startWorld starts a world and returns when its controller is ready. Everything in the
@@ -81,7 +81,7 @@ func startWorld(ctx context.Context, o worldOptions) (*worldProcess, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &worldProcess{
 		requests: json.NewEncoder(stdin), replies: json.NewDecoder(stdout), stdin: stdin, stdout: stdout,
-		cancel: cancel, done: make(chan error, 1), log: filepath.Join(o.Dir, "world.log"), kind: o.Kind,
+		cancel: cancel, done: make(chan error, 1), log: filepath.Join(o.Dir, "world.log"), large: o.Large,
 	}
 	go func() {
 		err := harness.RunProcess(ctx, "world", w.log, cmd)
@@ -95,7 +95,7 @@ func startWorld(ctx context.Context, o worldOptions) (*worldProcess, error) {
 	return w, nil
 }
 
-// call sends a request and waits for the reply.
+// call sends a request and waits for the reply. It returns an error if the world fails, and a result if the spec does.
 func (w *worldProcess) call(request any) (Result, error) {
 	var reply worldReply
 	if err := w.requests.Encode(request); err != nil {
@@ -111,9 +111,6 @@ func (w *worldProcess) call(request any) (Result, error) {
 	}
 	return reply.Result, nil
 }
-
-// run runs one spec. It returns an error if the world fails, and a result if the spec does.
-func (w *worldProcess) run(request specRequest) (Result, error) { return w.call(request) }
 
 // stop ends the world.
 func (w *worldProcess) stop() {

@@ -4,16 +4,16 @@
 package main
 
 import (
-	"errors"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/onsi/ginkgo/v2/reporters"
-	"github.com/onsi/ginkgo/v2/types"
+	"sigs.k8s.io/karpenter/test/suites/performance"
 )
 
 // Outcomes of a spec.
@@ -27,7 +27,7 @@ const (
 
 func (r *runner) outcome(result Result) string {
 	switch reason := r.lists.reason(result.Spec); {
-	case result.passed() && (reason == "" || result.Spec.Kwok):
+	case result.passed() && reason == "":
 		return outcomePassed
 	case result.passed():
 		return outcomeStale
@@ -37,12 +37,9 @@ func (r *runner) outcome(result Result) string {
 	return outcomeFailed
 }
 
-// report prints the table, and writes it and a JUnit file. It returns an error unless all
-// specs have the expected outcome.
+// report prints and writes the table. It returns an error unless all specs have the expected
+// outcome.
 func (r *runner) report(out io.Writer) error {
-	if err := r.writeJUnit(); err != nil {
-		return err
-	}
 	table, bad := r.table()
 	fmt.Fprint(out, "\n"+table)
 	if err := os.WriteFile(filepath.Join(r.dir, "results.md"), []byte(table), 0o600); err != nil {
@@ -64,7 +61,7 @@ func (r *runner) table() (text string, bad int) {
 	rows, files, total := map[string]*row{}, []string{}, &row{}
 	var notes strings.Builder
 	for _, spec := range r.specs {
-		file := spec.group()
+		file := spec.file()
 		if rows[file] == nil {
 			rows[file] = &row{}
 			files = append(files, file)
@@ -109,46 +106,56 @@ func (r *runner) table() (text string, bad int) {
 // note describes an outcome that is worth a line.
 func (r *runner) note(outcome string, result Result) string {
 	switch {
-	case outcome == outcomeAllowed && result.Spec.Kwok:
-		return "allowed: " + r.lists.reason(result.Spec) + "; it failed: " + oneLine(result.Problem)
 	case outcome == outcomeAllowed:
 		return "allowed: " + r.lists.reason(result.Spec)
 	case outcome == outcomeStale:
 		return "STALE: it passed; remove it from the allowed specs in specs.yaml"
 	case outcome == outcomeFailed:
-		return "FAILED: " + oneLine(result.Problem)
+		return "FAILED: " + strings.Join(strings.Fields(shorten(result.Problem)), " ")
 	case outcome == outcomePassed && result.Attempt > 1:
 		return "passed when it was repeated alone"
 	}
 	return ""
 }
 
-// oneLine returns the first lines of a message as one line.
-func oneLine(message string) string { return strings.Join(strings.Fields(shorten(message)), " ") }
+// readPhases reads the reports that the performance suite writes for each phase of a spec.
+func readPhases(dir string) ([]performance.PerformanceReport, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*_performance_report.json"))
+	if err != nil {
+		return nil, fmt.Errorf("listing performance reports: %w", err)
+	}
+	var phases []performance.PerformanceReport
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("reading performance report: %w", err)
+		}
+		var phase performance.PerformanceReport
+		if err := json.Unmarshal(content, &phase); err != nil {
+			return nil, fmt.Errorf("reading performance report %s: %w", file, err)
+		}
+		phases = append(phases, phase)
+	}
+	slices.SortFunc(phases, func(a, b performance.PerformanceReport) int { return a.Timestamp.Compare(b.Timestamp) })
+	return phases, nil
+}
 
-// writeJUnit writes one file with the results of all suites, without those of the kwok provider.
-func (r *runner) writeJUnit() error {
-	var files []string
-	for _, suite := range r.suites {
-		report := types.Report{SuiteDescription: suite, SuiteSucceeded: true}
-		for _, spec := range r.specs {
-			result, ok := r.results[spec.id()]
-			if !ok || spec.Suite != suite || spec.Kwok {
-				continue
-			}
-			report.SpecReports = append(report.SpecReports, result.Report)
-			report.RunTime += result.Took
-			report.SuiteSucceeded = report.SuiteSucceeded && !r.unexpected(result)
+// phaseTable returns a Markdown table of the performance suite's figures, or nothing. A spec that did
+// not pass has a row after its last phase.
+func (r *runner) phaseTable() string {
+	var rows strings.Builder
+	for _, spec := range r.specs {
+		result := r.results[spec.id()]
+		for _, p := range result.Phases {
+			fmt.Fprintf(&rows, "| %s | %s | %s | %d | %.0f %% | %.0f %% | %.0f MB | %.0f MB | %.2f cores |\n", spec.file(), p.TestType, p.TotalTime.Round(time.Second),
+				p.TotalNodes, 100*p.TotalReservedCPUUtil, 100*p.TotalReservedMemoryUtil, p.KarpenterP95HeapMB, p.KarpenterMaxMemoryMB, p.KarpenterAvgCPUCores)
 		}
-		file := filepath.Join(r.dir, suite+"-junit.xml")
-		config := reporters.JunitReportConfig{OmitTimelinesForSpecState: types.SpecStatePassed | types.SpecStateSkipped, OmitCapturedStdOutErr: true}
-		if err := reporters.GenerateJUnitReportWithConfig(report, file, config); err != nil {
-			return fmt.Errorf("writing JUnit report: %w", err)
+		if spec.Suite == performanceSuite && !result.passed() {
+			fmt.Fprintf(&rows, "| %s | %s | | | | | | | |\n", spec.file(), outcomeFailed)
 		}
-		files = append(files, file)
 	}
-	if messages, err := reporters.MergeAndCleanupJUnitReports(files, filepath.Join(r.dir, "junit.xml")); err != nil {
-		return errors.Join(fmt.Errorf("merging JUnit reports: %w", err), errors.New(strings.Join(messages, "; ")))
+	if rows.Len() == 0 {
+		return ""
 	}
-	return nil
+	return "\n| file | phase | time | nodes | CPU reserved | memory reserved | heap (95 %) | RSS (max) | CPU (average) |\n|---|---|---|---|---|---|---|---|---|\n" + rows.String()
 }

@@ -7,15 +7,20 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/onsi/ginkgo/v2/types"
+	"sigs.k8s.io/karpenter/test/suites/performance"
 )
 
 // runner runs the selected specs that have no result yet.
@@ -25,7 +30,7 @@ type runner struct {
 	store store
 
 	specs   []Spec
-	inputs  map[string]string // by suite and provider
+	inputs  map[string]string // by suite
 	mu      sync.Mutex
 	results map[string]Result // by ID
 	done    int
@@ -37,8 +42,7 @@ func suiteOf(name string) string {
 	return suite
 }
 
-// selectSpecs lists the specs of the suites and reads the results that are still valid. It selects
-// those of the performance suite for both providers.
+// selectSpecs lists the specs of the suites and reads the results that are still valid.
 func (r *runner) selectSpecs(ctx context.Context) error {
 	r.inputs, r.results = map[string]string{}, map[string]Result{}
 	var all []Spec
@@ -60,10 +64,6 @@ func (r *runner) selectSpecs(ctx context.Context) error {
 			continue
 		}
 		r.specs = append(r.specs, spec)
-		if spec.Suite == performanceSuite {
-			spec.Kwok = true
-			r.specs = append(r.specs, spec)
-		}
 	}
 	if len(r.specs) == 0 {
 		return fmt.Errorf("no spec of %s matches --focus", strings.Join(r.suites, ", "))
@@ -74,14 +74,14 @@ func (r *runner) selectSpecs(ctx context.Context) error {
 // readResults reads the results of the selected specs that are valid for the current binaries.
 func (r *runner) readResults() error {
 	for _, spec := range r.specs {
-		if r.inputs[spec.inputs()] == "" {
-			hash, err := hashFiles(r.world.controller(spec.world()), binary(r.dir, spec.Suite))
+		if r.inputs[spec.Suite] == "" {
+			hash, err := hashFiles(r.world.Controller, binary(r.dir, spec.Suite))
 			if err != nil {
 				return err
 			}
-			r.inputs[spec.inputs()] = hash
+			r.inputs[spec.Suite] = hash
 		}
-		result, valid, err := r.store.read(spec, r.inputs[spec.inputs()])
+		result, valid, err := r.store.read(spec, r.inputs[spec.Suite])
 		if err != nil {
 			return err
 		}
@@ -179,30 +179,27 @@ func (r *runner) runWorld(ctx context.Context, number, attempt int, queue <-chan
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if w != nil && w.kind != spec.world() {
+		if w != nil && w.large != spec.isLarge() {
 			stop()
 		}
 		if w == nil {
 			o := r.world
-			o.Kind = spec.world()
+			o.Large = spec.isLarge()
 			o.Dir = filepath.Join(r.dir, fmt.Sprintf("world-%d", number))
-			if spec.Kwok {
-				o.Dir += "-kwok" // the logs of the other provider are kept
-			}
 			var err error
 			if w, err = startWorld(ctx, o); err != nil {
 				return err
 			}
 		}
 		began := time.Now()
-		result, err := w.run(specRequest{Spec: spec, Binary: binary(r.dir, spec.Suite), Dir: filepath.Join(r.dir, "logs", spec.id())})
+		result, err := w.call(specRequest{Spec: spec, Binary: binary(r.dir, spec.Suite), Dir: filepath.Join(r.dir, "logs", spec.id())})
 		if ctx.Err() != nil {
 			return ctx.Err() // the result is that of an interrupted spec
 		}
 		if err != nil {
 			return fmt.Errorf("running %s: %w", spec, err)
 		}
-		result.Inputs, result.Attempt, result.Took = r.inputs[spec.inputs()], attempt, time.Since(began)
+		result.Inputs, result.Attempt, result.Took = r.inputs[spec.Suite], attempt, time.Since(began)
 		if err := r.record(result); err != nil {
 			return err
 		}
@@ -220,7 +217,7 @@ func (r *runner) record(result Result) error {
 	r.results[result.Spec.id()] = result
 	r.done++
 	fmt.Printf("%s [%d/%d] %-7s %4.0fs  %s\n", time.Now().Format(time.TimeOnly), r.done, r.pending, r.outcome(result), result.Took.Seconds(), result.Spec)
-	if r.unexpected(result) || result.Spec.Kwok && !result.passed() {
+	if r.unexpected(result) {
 		fmt.Printf("    %s\n    log: %s\n", strings.ReplaceAll(shorten(result.Problem), "\n", "\n    "), filepath.Join(r.dir, "logs", result.Spec.id()))
 	}
 	return r.store.write(result)
@@ -230,4 +227,59 @@ func (r *runner) record(result Result) error {
 func shorten(message string) string {
 	lines := strings.Split(strings.TrimSpace(message), "\n")
 	return strings.Join(lines[:min(5, len(lines))], "\n")
+}
+
+// Result is the outcome of one spec.
+type Result struct {
+	Spec Spec
+	// Inputs identifies the binaries that were tested.
+	Inputs string
+	// Report is Ginkgo's report of the spec.
+	Report types.SpecReport
+	// Problem is why the spec did not pass. It is empty if it passed.
+	Problem string
+	// Skipped is set if the spec skipped itself.
+	Skipped bool
+	// Took includes the start of the suite and the check for leaks.
+	Took time.Duration
+	// Attempt is 1, or 2 if the spec was repeated.
+	Attempt int
+	// Phases are the figures of the performance suite, in order.
+	Phases []performance.PerformanceReport `json:",omitempty"`
+}
+
+func (r Result) passed() bool { return r.Problem == "" }
+
+// store has the last result of each spec as a file.
+type store struct{ dir string }
+
+func (s store) file(spec Spec) string { return filepath.Join(s.dir, spec.id()+".json") }
+
+// read returns the result of a spec with the given inputs.
+func (s store) read(spec Spec, inputs string) (Result, bool, error) {
+	var result Result
+	content, err := os.ReadFile(s.file(spec))
+	if errors.Is(err, fs.ErrNotExist) {
+		return result, false, nil
+	}
+	if err != nil {
+		return result, false, fmt.Errorf("reading result: %w", err)
+	}
+	if err := json.Unmarshal(content, &result); err != nil {
+		return result, false, fmt.Errorf("reading result %s: %w", s.file(spec), err)
+	}
+	return result, result.Inputs == inputs, nil
+}
+
+// write replaces the result of a spec.
+func (s store) write(result Result) error {
+	content, err := json.MarshalIndent(result, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encoding result: %w", err)
+	}
+	temporary := s.file(result.Spec) + ".new"
+	if err := os.WriteFile(temporary, content, 0o600); err != nil {
+		return fmt.Errorf("writing result: %w", err)
+	}
+	return os.Rename(temporary, s.file(result.Spec))
 }

@@ -4,14 +4,18 @@
 package main
 
 import (
-	"fmt"
+	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"sigs.k8s.io/karpenter/test/suites/performance"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
 func spec(text string, line int) Spec {
@@ -58,8 +62,22 @@ func TestStore(t *testing.T) {
 	}
 }
 
+// TestTable checks the table of all outcomes, with the figures that the performance suite writes.
 func TestTable(t *testing.T) {
 	t.Parallel()
+	dir, began := t.TempDir(), time.Now()
+	for name, phase := range map[string]performance.PerformanceReport{
+		"scale_out":     {TestType: "scale-out", Timestamp: began, TotalTime: 61 * time.Second, TotalNodes: 70, TotalReservedCPUUtil: 0.9, KarpenterMaxMemoryMB: 200},
+		"consolidation": {TestType: "consolidation", Timestamp: began.Add(time.Minute), KarpenterAvgCPUCores: 0.25, KarpenterP95HeapMB: 99},
+	} {
+		content, err := json.Marshal(phase)
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(dir, name+"_performance_report.json"), content, 0o600))
+	}
+	phases, err := readPhases(dir)
+	must(t, err)
+	scale, slow := spec("should scale", 7), spec("should be fast", 8)
+	scale.Suite, slow.Suite = performanceSuite, performanceSuite
 	r := &runner{results: map[string]Result{}, lists: lists{Allowed: []allowed{
 		{Spec: spec("should be for kwok only", 2).String(), Reason: "kwok only"}, {Spec: spec("should be fixed", 3).String(), Reason: "a bug"},
 	}}}
@@ -69,6 +87,8 @@ func TestTable(t *testing.T) {
 		{Spec: spec("should be fixed", 3)},
 		{Spec: spec("should fail", 4), Problem: "Timed out\nafter 15m"},
 		{Spec: spec("should be repeated", 5), Attempt: 2},
+		{Spec: scale, Phases: phases},
+		{Spec: slow, Phases: phases[:1], Problem: "too slow\nfor its own limits"},
 	} {
 		result.Took = time.Duration(i) * time.Second
 		r.specs = append(r.specs, result.Spec)
@@ -79,15 +99,24 @@ func TestTable(t *testing.T) {
 	want := `| file | specs | passed | allowed | failed or not run | time |
 |---|---|---|---|---|---|
 | regression/integration | 6 | 2 | 1 | 3 | 10s |
-| all | 6 | 2 | 1 | 3 | 10s |
+| performance/integration | 2 | 1 | 0 | 1 | 11s |
+| all | 8 | 3 | 1 | 4 | 21s |
+
+| file | phase | time | nodes | CPU reserved | memory reserved | heap (95 %) | RSS (max) | CPU (average) |
+|---|---|---|---|---|---|---|---|---|
+| performance/integration | scale-out | 1m1s | 70 | 90 % | 0 % | 0 MB | 200 MB | 0.00 cores |
+| performance/integration | consolidation | 0s | 0 | 0 % | 0 % | 99 MB | 0 MB | 0.25 cores |
+| performance/integration | scale-out | 1m1s | 70 | 90 % | 0 % | 0 MB | 200 MB | 0.00 cores |
+| performance/integration | FAILED | | | | | | | |
 
 - regression/integration_test.go should be for kwok only: allowed: kwok only
 - regression/integration_test.go should be fixed: STALE: it passed; remove it from the allowed specs in specs.yaml
 - regression/integration_test.go should fail: FAILED: Timed out after 15m
 - regression/integration_test.go should be repeated: passed when it was repeated alone
+- performance/integration_test.go should be fast: FAILED: too slow for its own limits
 `
-	if got != want || bad != 3 {
-		t.Errorf("table with %d bad specs, want 3:\n%s\nwant:\n%s", bad, got, want)
+	if got != want || bad != 4 {
+		t.Errorf("table with %d bad specs, want 4:\n%s\nwant:\n%s", bad, got, want)
 	}
 }
 
@@ -108,40 +137,60 @@ func TestLists(t *testing.T) {
 func TestSelect(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	for name, content := range map[string]string{
-		"controller": "1", "kwok-provider": "1",
-		"regression.test":  listingScript("integration_test.go", "should join"),
-		"performance.test": listingScript("basic_test.go", "should scale"),
-	} {
-		must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o700)) //nolint:gosec // a script
-	}
+	controller := filepath.Join(dir, "controller")
+	must(t, os.WriteFile(controller, []byte("1"), 0o600))
+	must(t, os.WriteFile(binary(dir, "regression"), []byte(listingScript), 0o700))
 	newRunner := func(focus string) *runner {
-		o := options{dir: dir, suites: []string{"regression", performanceSuite}, focus: regexp.MustCompile(focus)}
-		o.world = worldOptions{Controller: filepath.Join(dir, "controller"), Kwok: kwokOptions{Provider: filepath.Join(dir, "kwok-provider")}}
-		return &runner{options: o, store: store{dir: filepath.Join(dir, "results")}}
+		o := options{dir: dir, suites: []string{"regression"}, focus: regexp.MustCompile(focus), world: worldOptions{Controller: controller}}
+		r := &runner{options: o, store: store{dir: filepath.Join(dir, "results")}}
+		must(t, r.selectSpecs(t.Context()))
+		return r
 	}
 	r := newRunner("")
-	must(t, r.selectSpecs(t.Context()))
-	want := []string{"regression/integration_test.go should join", "performance/basic_test.go should scale", "performance/basic_test.go should scale (kwok)"}
-	var got []string
-	for _, s := range r.specs {
-		got = append(got, s.String())
-		must(t, r.store.write(Result{Spec: s, Inputs: r.inputs[s.inputs()]}))
+	if len(r.specs) != 2 || r.specs[1].String() != "regression/integration_test.go should join" {
+		t.Fatalf("selected %v, want two specs by line", r.specs)
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("selected %q, want %q", got, want)
+	must(t, r.store.write(Result{Spec: r.specs[1], Inputs: r.inputs["regression"]}))
+	if r = newRunner("integration_test.go should join$"); len(r.specs) != 1 || len(r.results) != 1 {
+		t.Errorf("found specs %v and results %v, want one spec with its result", r.specs, r.results)
 	}
-	// Another version of the controller makes only its own results invalid.
-	must(t, os.WriteFile(filepath.Join(dir, "controller"), []byte("2"), 0o600))
-	r = newRunner("basic_test.go should scale$")
-	must(t, r.selectSpecs(t.Context()))
-	if len(r.specs) != 2 || len(r.results) != 1 || !r.results[r.specs[1].id()].Spec.Kwok {
-		t.Errorf("with a new controller, found specs %v and results %v; want one spec for two providers, and the result of kwok", r.specs, r.results)
+	must(t, os.WriteFile(controller, []byte("2"), 0o600))
+	if r = newRunner(""); len(r.specs) != 2 || len(r.results) != 0 {
+		t.Errorf("with a new controller, found specs %v and results %v, want no result", r.specs, r.results)
 	}
 }
 
-// listingScript returns a program that writes a report with one spec, as the dry run of a suite does.
-func listingScript(file, text string) string {
-	return fmt.Sprintf("#!/bin/sh\nfor arg; do case $arg in --ginkgo.json-report=*) report=${arg#*=};; esac; done\n"+
-		`echo '[{"SpecReports": [{"LeafNodeType": "It", "LeafNodeText": "%s", "LeafNodeLocation": {"FileName": "%s"}}]}]' > "$report"`+"\n", text, file)
+// listingScript is a program that writes a report with two specs, as the dry run of a suite does.
+const listingScript = `#!/bin/sh
+for arg; do case $arg in --ginkgo.json-report=*) report=${arg#*=};; esac; done
+spec() { echo '{"LeafNodeType": "It", "LeafNodeText": "'"$1"'", "LeafNodeLocation": {"FileName": "integration_test.go", "LineNumber": '"$2"'}}'; }
+echo "[{\"SpecReports\": [$(spec 'should join' 2), $(spec 'should leave' 1)]}]" > "$report"
+`
+
+// TestPodDeletedWhileStarting checks that no controller outlives its pod: it would hold the
+// Lease for which the suites wait.
+func TestPodDeletedWhileStarting(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	binary, started := filepath.Join(dir, "controller"), filepath.Join(dir, "started")
+	must(t, os.WriteFile(binary, []byte("#!/bin/sh\necho x >> "+started+"\nexec sleep 600\n"), 0o700))
+	controller, err := harness.NewController(harness.ControllerOptions{Binary: binary, Dir: dir})
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	p := &systemPod{controller: controller, done: make(chan struct{})}
+	go p.run(ctx)
+	for { // until the process runs
+		if _, err := os.Stat(started); err == nil {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	cancel()
+	<-p.done
+	if controller.Running() {
+		t.Error("the controller still runs")
+	}
+	if starts, err := os.ReadFile(started); err != nil || string(starts) != "x\n" {
+		t.Errorf("starts: %q, want one; error %v", starts, err)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	_ "embed"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -19,6 +20,7 @@ import (
 	"strings"
 
 	"github.com/onsi/ginkgo/v2/types"
+	"sigs.k8s.io/yaml"
 )
 
 const performanceSuite = "performance"
@@ -31,43 +33,16 @@ type Spec struct {
 	Line               int
 	// Text is the text of all containers and of the spec.
 	Text string
-	// Kwok is set if the spec runs against Karpenter's kwok provider, for comparison.
-	Kwok bool
 }
 
 // String returns what users see and select.
-func (s Spec) String() string {
-	text := s.Suite + "/" + s.File + " " + s.Text
-	if s.Kwok {
-		text += " (kwok)"
-	}
-	return text
-}
+func (s Spec) String() string { return s.Suite + "/" + s.File + " " + s.Text }
 
 // file returns the suite and the file of the spec.
 func (s Spec) file() string { return s.Suite + "/" + strings.TrimSuffix(s.File, "_test.go") }
 
-// group returns the row of the table that counts the spec.
-func (s Spec) group() string {
-	if s.Kwok {
-		return s.file() + " (kwok)"
-	}
-	return s.file()
-}
-
-// provider returns the name of the cloud provider that the spec runs against.
-func (s Spec) provider() string {
-	if s.Kwok {
-		return "kwok"
-	}
-	return "proxmox"
-}
-
-// inputs names the binaries that the spec tests.
-func (s Spec) inputs() string { return s.Suite + "/" + s.provider() }
-
-// world returns what the spec needs.
-func (s Spec) world() worldKind { return worldKind{Large: s.Suite == performanceSuite, Kwok: s.Kwok} }
+// isLarge reports whether the spec needs a Proxmox cluster for thousands of pods.
+func (s Spec) isLarge() bool { return s.Suite == performanceSuite }
 
 // id returns a file name that no other spec has.
 func (s Spec) id() string {
@@ -119,7 +94,7 @@ func listSpecs(ctx context.Context, dir, suite string) ([]Spec, error) {
 
 // readReport reads the JSON report of one run of one suite.
 func readReport(file string) (types.Report, error) {
-	content, err := os.ReadFile(file) //nolint:gosec // the path is ours
+	content, err := os.ReadFile(file)
 	if err != nil {
 		return types.Report{}, err
 	}
@@ -131,4 +106,62 @@ func readReport(file string) (types.Report, error) {
 		return types.Report{}, errors.New("reading " + file + ": it has no report")
 	}
 	return reports[0], nil
+}
+
+//go:embed specs.yaml
+var listsFile []byte
+
+// lists are the specs that are treated differently.
+type lists struct {
+	// Allowed are specs that do not pass, with the reason.
+	Allowed []allowed `json:"allowed"`
+	// Representative are the specs of a short run.
+	Representative []string `json:"representative"`
+}
+
+// allowed is a spec that may fail or be skipped.
+type allowed struct {
+	Spec   string `json:"spec"`
+	Reason string `json:"reason"`
+}
+
+func readLists() (lists, error) {
+	var l lists
+	if err := yaml.UnmarshalStrict(listsFile, &l); err != nil {
+		return l, fmt.Errorf("reading specs.yaml: %w", err)
+	}
+	for _, a := range l.Allowed {
+		if a.Reason == "" {
+			return l, fmt.Errorf("reading specs.yaml: allowed spec %q has no reason", a.Spec)
+		}
+	}
+	return l, nil
+}
+
+// reason returns why a spec may fail. It is empty if the spec must pass.
+func (l lists) reason(s Spec) string {
+	for _, a := range l.Allowed {
+		if a.Spec == s.String() {
+			return a.Reason
+		}
+	}
+	return ""
+}
+
+// check returns an error for an entry of the given suites that names no spec.
+func (l lists) check(suites []string, specs []Spec) error {
+	named := slices.Clone(l.Representative)
+	for _, a := range l.Allowed {
+		named = append(named, a.Spec)
+	}
+	for _, name := range named {
+		suite := suiteOf(name)
+		if !slices.Contains(suites, suite) {
+			continue
+		}
+		if !slices.ContainsFunc(specs, func(s Spec) bool { return s.String() == name }) {
+			return fmt.Errorf("reading specs.yaml: suite %s has no spec %q", suite, name)
+		}
+	}
+	return nil
 }

@@ -48,31 +48,15 @@ type worldOptions struct {
 	Dir, Kubeplane, Controller, Helm, Chart string
 	// Core is the directory of Karpenter core's module.
 	Core string
-	Kwok kwokOptions
-	Kind worldKind
-}
-
-// controller returns the path of the controller that runs in a world of the given kind.
-func (o worldOptions) controller(kind worldKind) string {
-	if kind.Kwok {
-		return o.Kwok.Provider
-	}
-	return o.Controller
-}
-
-// worldKind is what specs need of their world.
-type worldKind struct {
 	// Large is a Proxmox cluster for thousands of pods.
 	Large bool
-	// Kwok is a world without Proxmox, in which Karpenter's kwok provider creates the Nodes.
-	Kwok bool
 }
 
-// proxmox returns a cluster that is large enough for each spec.
-func (k worldKind) proxmox() harness.ProxmoxOptions {
+// proxmoxOptions returns a cluster that is large enough for each spec.
+func (o worldOptions) proxmoxOptions() harness.ProxmoxOptions {
 	// A spec for topology spread constraints needs all its Nodes before the first one is ready.
 	hosts, cores, memory, networkTime := 6, 64, 512*pvesim.GiB, 3*time.Second
-	if k.Large {
+	if o.Large {
 		hosts, cores, memory, networkTime = 16, 768, 6*pvesim.TiB, 0
 	}
 	return harness.ProxmoxOptions{
@@ -89,25 +73,21 @@ func (k worldKind) proxmox() harness.ProxmoxOptions {
 	}
 }
 
-// world is a control plane, a simulated Proxmox cluster or kwok, and the controller as a pod.
+// world is a control plane, a simulated Proxmox cluster, and the controller as a pod.
 type world struct {
 	worldOptions
 	plane   *harness.Plane
-	proxmox *harness.Proxmox // nil with kwok
+	proxmox *harness.Proxmox
 	node    *systemNode
-	// stopKwok ends the process that simulates the Nodes of the kwok provider. It is nil without.
-	stopKwok func()
 	// before is what Proxmox stores between specs.
 	before harness.Holdings
 }
 
 func newWorld(ctx context.Context, o worldOptions) (*world, error) {
 	w := &world{worldOptions: o}
-	nodes, install := w.startProxmox, w.installChart
-	if o.Kind.Kwok {
-		nodes, install = w.startKwok, w.installKwokChart
-	}
-	for _, start := range []func(context.Context) error{w.startNetwork, w.startPlane, nodes, w.startScheduler, w.startNode, install, w.waitForController} {
+	for _, start := range []func(context.Context) error{
+		w.startNetwork, w.startPlane, w.startProxmox, w.startScheduler, w.startNode, w.installChart, w.waitForController,
+	} {
 		if err := start(ctx); err != nil {
 			w.close()
 			return nil, err
@@ -136,7 +116,7 @@ func (w *world) startPlane(ctx context.Context) (err error) {
 
 // startProxmox starts the cluster, and creates the objects that the suites' NodeClass refers to.
 func (w *world) startProxmox(ctx context.Context) (err error) {
-	if w.proxmox, err = harness.StartProxmox(ctx, w.Kind.proxmox()); err != nil {
+	if w.proxmox, err = harness.StartProxmox(ctx, w.proxmoxOptions()); err != nil {
 		return err
 	}
 	kit, err := harness.NewKit("conformance", w.plane.Server)
@@ -179,17 +159,17 @@ func (w *world) poolFile() string  { return filepath.Join(w.Dir, "nodepool.yaml"
 
 // startNode starts the system node, which runs the pod of the chart's Deployment.
 func (w *world) startNode(ctx context.Context) (err error) {
-	w.node, err = startSystemNode(ctx, w.plane, filepath.Join(w.Dir, "node"), w.controller(w.Kind))
+	w.node, err = startSystemNode(ctx, w.plane, filepath.Join(w.Dir, "node"), w.Controller)
 	return err
 }
 
-// featureGates are those with which core runs its suites.
-var featureGates = map[string]any{"nodeRepair": true, "capacityBuffer": true, "staticCapacity": true}
-
 func (w *world) installChart(ctx context.Context) error {
-	// The suites wait a few minutes for the deletion of orphans.
-	settings := map[string]any{"featureGates": featureGates, "orphanGracePeriod": "1m"}
-	if !w.Kind.Large { // figures are those of the default types
+	settings := map[string]any{
+		// Core runs its suites with these.
+		"featureGates":      map[string]any{"nodeRepair": true, "capacityBuffer": true, "staticCapacity": true},
+		"orphanGracePeriod": "1m", // the suites wait a few minutes for it
+	}
+	if !w.Large { // figures are those of the default types
 		settings["instanceTypesFile"], settings["vmSizePolicy"] = w.typesFile(), "Exact"
 	}
 	return w.plane.InstallChart(ctx, w.Helm, w.Chart, release, map[string]any{
@@ -204,7 +184,7 @@ func (w *world) installChart(ctx context.Context) error {
 
 // waitForController waits until the controller runs, and records what Proxmox stores then.
 func (w *world) waitForController(ctx context.Context) (err error) {
-	if err := w.node.waitForController(ctx); err != nil || w.proxmox == nil {
+	if err := w.node.waitForController(ctx); err != nil {
 		return err
 	}
 	w.before, err = w.proxmox.API.Holdings(ctx)
@@ -224,10 +204,8 @@ func (w *world) run(ctx context.Context, request specRequest) (Result, error) {
 	defer stopMetrics()
 	report := filepath.Join(request.Dir, "report.json")
 	args := append(request.Spec.focus(),
-		"--ginkgo.json-report="+report, "--ginkgo.vv", "--ginkgo.no-color", "--ginkgo.timeout="+specTimeout.String(), "--test.timeout=0")
-	if !request.Spec.Kwok { // the suites' defaults are for kwok
-		args = append(args, "--default-nodeclass="+w.classFile(), "--repair-condition=ProxmoxGuestUnhealthy=True", "--reboot-condition=ProxmoxRebootRequired=True")
-	}
+		"--ginkgo.json-report="+report, "--ginkgo.vv", "--ginkgo.no-color", "--ginkgo.timeout="+specTimeout.String(), "--test.timeout=0",
+		"--default-nodeclass="+w.classFile(), "--repair-condition=ProxmoxGuestUnhealthy=True", "--reboot-condition=ProxmoxRebootRequired=True")
 	if request.Spec.File == "capacitybuffer_test.go" {
 		args = append(args, "--default-nodepool="+w.poolFile())
 	}
@@ -236,7 +214,7 @@ func (w *world) run(ctx context.Context, request specRequest) (Result, error) {
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.plane.Kubeconfig, "OUTPUT_DIR="+request.Dir)
 	runErr := harness.RunProcess(ctx, "suite", filepath.Join(request.Dir, "output.log"), cmd)
 	w.judge(&result, report, runErr)
-	if result.passed() && w.proxmox != nil {
+	if result.passed() {
 		result.Problem = w.awaitNoLeaks(ctx)
 	}
 	result.Phases, err = readPhases(request.Dir)
@@ -305,9 +283,6 @@ func (w *world) serveMetrics(ctx context.Context, spec Spec) (stop func(), err e
 func (w *world) close() {
 	if w.node != nil {
 		w.node.close()
-	}
-	if w.stopKwok != nil {
-		w.stopKwok()
 	}
 	if w.proxmox != nil {
 		_ = w.proxmox.WriteRequests(filepath.Join(w.Dir, "proxmox-requests.log")) // the log is optional
