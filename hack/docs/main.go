@@ -38,11 +38,7 @@ func write(dir string) error {
 	if err != nil {
 		return fmt.Errorf("describing the metrics: %w", err)
 	}
-	results, err := perf.ReadResults("test/perf/results.json")
-	if err != nil {
-		return err
-	}
-	performance, err := perf.Page(results)
+	performance, err := perf.Page()
 	if err != nil {
 		return err
 	}

@@ -4,9 +4,9 @@
 package perf_test
 
 import (
-	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,35 +15,22 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/perf"
 )
 
-// recorded are the figures of this run. Each is written to the file PERF_RESULTS at once, so an
-// aborted run keeps what it measured.
-var recorded = struct {
-	sync.Mutex
-	results perf.Results
-}{results: perf.Results{}}
+// file guards the file PERF_FIGURES, to which each figure is written at once, so an aborted run
+// keeps what it measured.
+var file sync.Mutex
 
 func store(name string, value float64) error {
-	recorded.Lock()
-	defer recorded.Unlock()
-	recorded.results[name] = perf.Figure{Value: value, Command: os.Getenv("PERF_COMMAND")}
-	path := os.Getenv("PERF_RESULTS")
+	path := os.Getenv("PERF_FIGURES")
 	if !long() || path == "" {
 		return nil
 	}
-	return perf.UpdateResults(path, recorded.results)
-}
-
-// TestMain prints the table of "make bench".
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if table, err := perf.Table(recorded.results); long() {
-		fmt.Print(table)
-		if err != nil {
-			fmt.Fprintln(os.Stderr, "error:", err)
-			code = 1
-		}
+	file.Lock()
+	defer file.Unlock()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err
 	}
-	os.Exit(code)
+	return os.WriteFile(path, []byte(perf.Update(string(content), name, value)), 0o644)
 }
 
 // long reports whether everything is measured.
@@ -82,12 +69,12 @@ func checkTime(t *testing.T, name string, value float64) {
 
 func check(t *testing.T, name string, value, slack float64) {
 	t.Helper()
-	r, err := perf.FindRange(name)
+	f, err := perf.Find(name)
 	testenv.Must(t, err)
 	testenv.Must(t, store(name, value))
-	t.Logf("%-52s %8.3f  (%s)", name, value, r)
-	if !r.Contains(value, slack) {
-		t.Errorf("%s: found %.3f, allowed: %s", name, value, r)
+	t.Logf("%-52s %8.3f  (%s)", name, value, f.Allowed())
+	if !f.Contains(value, slack) {
+		t.Errorf("%s: found %.3f, allowed: %s", name, value, f.Allowed())
 	}
 }
 
@@ -105,4 +92,54 @@ func representative(values []float64) float64 {
 func p95(durations []time.Duration) float64 {
 	sorted := slices.Sorted(slices.Values(durations))
 	return sorted[len(sorted)*95/100].Seconds()
+}
+
+func TestFigureContains(t *testing.T) {
+	t.Parallel()
+	low, high := 0.9, 1.2
+	for name, test := range map[string]struct {
+		f            perf.Figure
+		value, slack float64
+		want         bool
+	}{
+		"at_the_maximum":          {perf.Figure{Max: &high}, 1.2, 1, true},
+		"above_the_maximum":       {perf.Figure{Max: &high}, 1.21, 1, false},
+		"above_it_with_slack":     {perf.Figure{Max: &high}, 1.7, 1.5, true},
+		"at_the_minimum":          {perf.Figure{Min: &low}, 0.9, 1, true},
+		"below_the_minimum":       {perf.Figure{Min: &low}, 0.89, 1, false},
+		"below_it_with_slack":     {perf.Figure{Min: &low}, 0.7, 1.5, true},
+		"far_below_it_with_slack": {perf.Figure{Min: &low}, 0.5, 1.5, false},
+	} {
+		if got := test.f.Contains(test.value, test.slack); got != test.want {
+			t.Errorf("%s: %s contains %g with slack %g: %t, want %t", name, test.f.Allowed(), test.value, test.slack, got, test.want)
+		}
+	}
+}
+
+// TestMeasured checks that the stored figures are in their ranges.
+func TestMeasured(t *testing.T) {
+	t.Parallel()
+	sections, err := perf.Sections()
+	testenv.Must(t, err)
+	for _, section := range sections {
+		for _, f := range section.Figures {
+			if f.Measured != nil && !f.Contains(*f.Measured, 1) {
+				t.Errorf("figures.yaml, %s: found %g, allowed: %s", f.Name, *f.Measured, f.Allowed())
+			}
+		}
+	}
+}
+
+func TestUpdate(t *testing.T) {
+	t.Parallel()
+	const content = "# figures\n- title: calls\n  figures:\n" +
+		"    - {name: calls, max: 8, measured: 6}\n    - {name: \"calls, idle\", max: 8}\n    - {name: time, min: 1, variants: {zfs: 1.5, ceph: null}}\n"
+	got := content
+	for name, value := range map[string]float64{"calls": 5.00001, "calls, idle": 7, "time, zfs": 2, "time, ceph": 0.5, "unknown": 1} {
+		got = perf.Update(got, name, value)
+	}
+	want := strings.NewReplacer("measured: 6", "measured: 5", "8}", "8, measured: 7}", "zfs: 1.5", "zfs: 2", "ceph: null", "ceph: 0.5").Replace(content)
+	if got != want {
+		t.Errorf("updated figures are:\n%s\nwant:\n%s", got, want)
+	}
 }

@@ -4,7 +4,6 @@
 package perf_test
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -116,7 +115,7 @@ func TestPacking(t *testing.T) {
 			fittedFew.add(place(exact, few, w.daemons()))
 		}
 		t.Logf("%s: %d VMs of exact size, %d of the catalog", w.name, fitted.vms, fixed.vms)
-		figure := func(name string, value float64) { checkCount(t, fmt.Sprintf("%s: %s", w.name, name), value) }
+		figure := func(name string, value float64) { checkCount(t, name+", "+w.name, value) }
 		figure("vCPUs used, catalog", fixed.usedCPUs/fixed.cpus)
 		figure("vCPUs used, exact", fitted.usedCPUs/fitted.cpus)
 		figure("memory used, catalog", fixed.usedMemory/fixed.memory)
