@@ -9,13 +9,13 @@ import (
 	"net/http"
 	"os"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
 )
 
@@ -79,63 +79,49 @@ func (p plan) persistentDuration() time.Duration {
 
 // tally counts the cases.
 type tally struct {
-	mu      sync.Mutex
-	tried   map[string]map[string]int // place, fault
-	on      map[lab.Installation]int
-	kept    int
-	gone    int
-	slowest lab.Convergence
-	which   string
+	mu          sync.Mutex
+	cases, kept int
+	slowest     lab.Convergence
+	which       fmt.Stringer
 }
 
-func (y *tally) add(on lab.Installation, where, what string, kept bool, took lab.Convergence) {
+func (y *tally) add(which fmt.Stringer, kept bool, took lab.Convergence) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	if y.tried == nil {
-		y.tried, y.on = map[string]map[string]int{}, map[lab.Installation]int{}
-	}
-	y.on[on]++
-	if y.tried[where] == nil {
-		y.tried[where] = map[string]int{}
-	}
-	y.tried[where][what]++
+	y.cases++
 	if kept {
 		y.kept++
-	} else {
-		y.gone++
 	}
 	if took.Rounds > y.slowest.Rounds {
-		y.slowest, y.which = took, where+": "+what
+		y.slowest, y.which = took, which
 	}
 }
 
-func (y *tally) report(t *testing.T, p plan) {
+// runCases runs a sample of cases in parallel. run returns whether the NodeClaim or template was
+// kept, and how long it took until all invariants held.
+func runCases[C fmt.Stringer](t *testing.T, p plan, stream uint64, short int, cases []C, run func(*testing.T, C) (bool, lab.Convergence)) {
 	t.Helper()
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	total := 0
-	places := map[string][]string{} // by faults
-	for where, tried := range y.tried {
-		what := make([]string, 0, len(tried))
-		for name, n := range tried {
-			total += n
-			what = append(what, fmt.Sprintf("%s ×%d", name, n))
-		}
-		slices.Sort(what)
-		key := strings.Join(what, ", ")
-		places[key] = append(places[key], where)
+	counted := &tally{}
+	t.Cleanup(func() {
+		t.Logf("%d cases; the claim or template was kept in %d; slowest to converge: %s (%v)", counted.cases, counted.kept, counted.slowest, counted.which)
+	})
+	for _, c := range sample(p.random(stream), cases, p.sampleSize(short)) {
+		t.Run(subtestName(c), func(t *testing.T) {
+			t.Parallel()
+			kept, took := run(t, c)
+			counted.add(c, kept, took)
+		})
 	}
-	for what, where := range places {
-		slices.Sort(where)
-		if p.long {
-			t.Logf("%s\n  at each of\n    %s", what, strings.Join(where, "\n    "))
-		}
-	}
-	t.Logf("%d cases at %d places; the claim or template was kept in %d and deleted in %d; slowest to converge: %s (%s); by installation: %v",
-		total, len(y.tried), y.kept, y.gone, y.slowest, y.which, y.on)
 }
 
-// faultCase is a failure at one place of a VM's lifecycle.
+var notInName = regexp.MustCompile(`[^A-Za-z0-9.]+`)
+
+// subtestName returns a name that can be passed to -run.
+func subtestName(of fmt.Stringer) string {
+	return strings.Trim(notInName.ReplaceAllString(of.String(), "_"), "_")
+}
+
+// faultCase is a failure at one place of the lifecycle of a VM or template.
 type faultCase struct {
 	on lab.Installation
 	place
@@ -143,25 +129,60 @@ type faultCase struct {
 	persistent bool
 }
 
-// faultCases returns the cases of all installations.
-func faultCases(t *testing.T, p plan) []faultCase {
-	t.Helper()
-	var cases []faultCase
-	for n, on := range lab.Installations() {
-		calls, tasks, _ := recordPlaces(t, on)
-		add := func(places []place, failures []failure) {
-			for i, persistent := range []bool{false, true} {
-				for j, place := range places {
-					for k, failure := range failures {
-						if p.includes(n, i+j+k) {
-							cases = append(cases, faultCase{on, place, failure, persistent})
-						}
+func (f faultCase) String() string {
+	how := "once"
+	if f.persistent {
+		how = "persistently"
+	}
+	return fmt.Sprintf("%s, %s, %s %s", f.on, f.place, f.name, how)
+}
+
+// faults returns the cases of the n-th installation.
+func (p plan) faults(n int, on lab.Installation, calls, tasks []place) (cases []faultCase) {
+	add := func(places []place, failures []failure) {
+		for i, persistent := range []bool{false, true} {
+			for j, place := range places {
+				for k, failure := range failures {
+					if p.includes(n, i+j+k) {
+						cases = append(cases, faultCase{on, place, failure, persistent})
 					}
 				}
 			}
 		}
-		add(calls, callFailures)
-		add(tasks, taskFailures)
+	}
+	add(calls, callFailures)
+	add(tasks, taskFailures)
+	return cases
+}
+
+// killCase is a kill of the controller at one place. In some cases, the NodeClaim or template is
+// deleted before another controller takes over.
+type killCase struct {
+	on lab.Installation
+	place
+	after, deleted bool
+}
+
+func (k killCase) String() string {
+	what := "killed before"
+	if k.after {
+		what = "killed after"
+	}
+	if k.deleted {
+		what += ", deleted"
+	}
+	return fmt.Sprintf("%s, %s, %s", k.on, k.place, what)
+}
+
+// kills returns the cases of the n-th installation.
+func (p plan) kills(n int, on lab.Installation, places []place) (cases []killCase) {
+	for j, place := range places {
+		for k, when := range []killCase{{}, {after: true}, {deleted: true}, {after: true, deleted: true}} {
+			if p.includes(n, j+k) && (!when.deleted || place.step != lab.StepDelete) {
+				when.on, when.place = on, place
+				cases = append(cases, when)
+			}
+		}
 	}
 	return cases
 }
@@ -171,43 +192,30 @@ func faultCases(t *testing.T, p plan) []faultCase {
 func TestFaultAtEveryCall(t *testing.T) {
 	t.Parallel()
 	p := newPlan(t)
-	cases := faultCases(t, p)
-	var counted tally
-	t.Cleanup(func() { counted.report(t, p) })
-	for _, f := range sample(p.random(1), cases, p.sampleSize(16)) {
-		how := "once"
+	var cases []faultCase
+	for n, on := range lab.Installations() {
+		calls, tasks, _ := recordPlaces(t, on)
+		cases = append(cases, p.faults(n, on, calls, tasks)...)
+	}
+	runCases(t, p, 1, 16, cases, func(t *testing.T, f faultCase) (kept bool, took lab.Convergence) {
 		settings := longRetries
 		if f.persistent {
-			how, settings = "persistently", nil
+			settings = nil
 		}
-		t.Run(subtestName(f.on, f.place, f.name, how), func(t *testing.T) {
-			t.Parallel()
-			c := newCase(t, f.on, f.step, settings)
-			c.env.AddFault(f.inject(f.fault, f.persistent))
-			if f.fault.Hang {
-				// An admin cancels the task after a while.
-				time.AfterFunc(c.env.Clock.Real(20*time.Second), c.env.CancelTasks)
-			}
-			_ = c.process.RunStep(f.step, c.claim) // only the resulting state matters
-			c.process.Run()
-			if f.persistent {
-				c.env.Clock.Sleep(p.persistentDuration())
-			}
-			c.clearFaults()
-			kept, took := c.settle(f.step)
-			if f.transient && !f.persistent && f.step != lab.StepDelete && !kept {
-				t.Errorf("the claim was deleted because of a transient fault")
-			}
-			counted.add(f.on, f.place.String(), f.name+" "+how, kept, took)
-		})
-	}
-}
-
-var notInName = regexp.MustCompile(`[^A-Za-z0-9.]+`)
-
-// subtestName joins the parts with underscores, so the name can be passed to -run.
-func subtestName(parts ...any) string {
-	return strings.Trim(notInName.ReplaceAllString(fmt.Sprintln(parts...), "_"), "_")
+		c := newCase(t, f.on, f.step, settings)
+		c.addFault(f)
+		_ = c.process.RunStep(f.step, c.claim) // only the resulting state matters
+		c.process.Run()
+		if f.persistent {
+			c.env.Clock.Sleep(p.persistentDuration())
+		}
+		c.clearFaults()
+		kept, took = c.settle(f.step)
+		if f.transient && !f.persistent && f.step != lab.StepDelete && !kept {
+			t.Errorf("the claim was deleted because of a transient fault")
+		}
+		return kept, took
+	})
 }
 
 // TestKillAtEveryCall kills the controller before and after each call of a VM's lifecycle and
@@ -216,57 +224,50 @@ func subtestName(parts ...any) string {
 func TestKillAtEveryCall(t *testing.T) {
 	t.Parallel()
 	p := newPlan(t)
-	type killCase struct {
-		on lab.Installation
-		place
-		after, deleted bool
-	}
 	var cases []killCase
 	for n, on := range lab.Installations() {
 		calls, _, writes := recordPlaces(t, on)
-		for j, place := range append(calls, writes...) {
-			for k, when := range []killCase{{}, {after: true}, {deleted: true}, {after: true, deleted: true}} {
-				if p.includes(n, j+k) && (!when.deleted || place.step != lab.StepDelete) {
-					when.on, when.place = on, place
-					cases = append(cases, when)
-				}
-			}
-		}
+		cases = append(cases, p.kills(n, on, append(calls, writes...))...)
 	}
-	var counted tally
-	t.Cleanup(func() { counted.report(t, p) })
-	for _, d := range sample(p.random(2), cases, p.sampleSize(10)) {
-		what := "killed before"
-		if d.after {
-			what = "killed after"
+	runCases(t, p, 2, 10, cases, func(t *testing.T, k killCase) (kept bool, took lab.Convergence) {
+		c := newCase(t, k.on, k.step, longRetries)
+		c.killAt(k.place, k.after)
+		c.runUntilReached(k.step)
+		if k.method == http.MethodGet {
+			// The number of task polls varies. If this poll did not happen, the process is
+			// killed at the end of the step.
+			c.process.Abort()
 		}
-		if d.deleted {
-			what += ", claim deleted"
+		c.awaitKill()
+		c.clearFaults()
+		step := k.step
+		if k.deleted {
+			c.env.DeleteClaim(c.claim)
+			step = lab.StepDelete
 		}
-		t.Run(subtestName(d.on, d.place, what), func(t *testing.T) {
-			t.Parallel()
-			c := newCase(t, d.on, d.step, longRetries)
-			c.killAt(d.place, d.after)
-			c.runUntilReached(d.step)
-			if d.method == http.MethodGet {
-				// The number of task polls varies. If this poll did not happen, the process is
-				// killed at the end of the step.
-				c.process.Abort()
-			}
-			c.awaitKill()
-			c.clearFaults()
-			step := d.step
-			if d.deleted {
-				c.env.DeleteClaim(c.claim)
-				step = lab.StepDelete
-			}
-			c.process = c.env.StartProcess(lab.ProcessOptions{Settings: longRetries})
-			c.process.Run()
-			kept, took := c.settle(step)
-			if step != lab.StepDelete && !kept {
-				t.Errorf("the claim was deleted")
-			}
-			counted.add(d.on, d.place.String(), what, kept, took)
-		})
+		c.process = c.env.StartProcess(lab.ProcessOptions{Settings: longRetries})
+		c.process.Run()
+		kept, took = c.settle(step)
+		if step != lab.StepDelete && !kept {
+			t.Errorf("the claim was deleted")
+		}
+		return kept, took
+	})
+}
+
+// TestLateUpload delays an upload whose response was lost. The controller uploads the boot
+// drive again and deletes it after use. When the first upload ends after that, its boot drive
+// must be deleted too.
+func TestLateUpload(t *testing.T) {
+	t.Parallel()
+	c := newCase(t, lab.Installations()[0], lab.StepLaunch, longRetries)
+	c.env.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/storage/{storage}/upload", Count: 1, DropAfter: true})
+	c.env.AddFault(pvesim.Fault{Task: "imgcopy", Count: 1, Delay: pvesim.Duration(3 * time.Minute)})
+	c.process.Run()
+	c.env.MustConverge(c.process, "after the launch")
+	c.env.Clock.Sleep(4 * time.Minute)
+	c.env.MustConverge(c.process, "after the late upload")
+	if len(c.env.Claims()) == 0 {
+		t.Error("the claim was deleted")
 	}
 }

@@ -74,50 +74,6 @@ func recordPreparePlaces(t *testing.T, on lab.Installation) (calls, tasks, write
 	return calls, tasks, writes
 }
 
-// prepareKill is a kill of the controller at one place. In some cases the template is deleted
-// before another controller takes over.
-type prepareKill struct {
-	on lab.Installation
-	place
-	after, deleted bool
-}
-
-// prepareCases returns the cases of all installations, in a short run of one with local and one
-// with shared storage.
-func prepareCases(t *testing.T, p plan) (faults []faultCase, kills []prepareKill) {
-	t.Helper()
-	installations := lab.Installations()
-	if !p.long {
-		installations = installations[:2]
-	}
-	for n, on := range installations {
-		calls, tasks, writes := recordPreparePlaces(t, on)
-		add := func(places []place, failures []failure) {
-			for j, at := range places {
-				for k, failure := range failures {
-					// A later read does not fail in another way for longer.
-					for i := range 2 {
-						if p.includes(n, i+j+k) && (i == 0 || at.method != http.MethodGet || at.nth == 0) {
-							faults = append(faults, faultCase{on, at, failure, i == 1})
-						}
-					}
-				}
-			}
-		}
-		add(calls, callFailures)
-		add(tasks, taskFailures)
-		for j, at := range append(calls, writes...) {
-			for k, kill := range []prepareKill{{}, {after: true}, {deleted: true}, {after: true, deleted: true}} {
-				if p.includes(n, j+k) && (!kill.deleted || at.step != lab.StepDelete) && (!kill.after || at.method != http.MethodGet) {
-					kill.on, kill.place = on, at
-					kills = append(kills, kill)
-				}
-			}
-		}
-	}
-	return faults, kills
-}
-
 // TestPrepareAtEveryCall prepares and deletes a template. It fails each call with each error and
 // each task in each way, once and persistently, and kills the controller before and after each
 // call and each write to the Kubernetes API. In the end each host has the template once, or all
@@ -125,51 +81,46 @@ func prepareCases(t *testing.T, p plan) (faults []faultCase, kills []prepareKill
 func TestPrepareAtEveryCall(t *testing.T) {
 	t.Parallel()
 	p := newPlan(t)
-	faults, kills := prepareCases(t, p)
-	var counted tally
-	t.Cleanup(func() { counted.report(t, p) })
-	for _, f := range sample(p.random(6), faults, p.sampleSize(3)) {
-		how := "once"
+	installations := lab.Installations()
+	if !p.long {
+		installations = installations[:2] // one with local and one with shared storage
+	}
+	var faults []faultCase
+	var kills []killCase
+	for n, on := range installations {
+		calls, tasks, writes := recordPreparePlaces(t, on)
+		faults = append(faults, p.faults(n, on, calls, tasks)...)
+		kills = append(kills, p.kills(n, on, append(calls, writes...))...)
+	}
+	// A later read does not fail in another way for longer.
+	faults = slices.DeleteFunc(faults, func(f faultCase) bool { return f.persistent && f.method == http.MethodGet && f.nth > 0 })
+	kills = slices.DeleteFunc(kills, func(k killCase) bool { return k.after && k.method == http.MethodGet })
+	runCases(t, p, 6, 3, faults, func(t *testing.T, f faultCase) (kept bool, took lab.Convergence) {
+		c := newPrepareCase(t, f.on, f.step)
+		c.addFault(f)
+		c.begin(f.step)
+		c.awaitFault()
 		if f.persistent {
-			how = "persistently"
+			c.env.Clock.Sleep(p.persistentDuration())
+			gomega.NewWithT(t).Eventually(c.env.UnreportedTemplate).Should(gomega.BeEmpty(), "neither up to date nor a reason")
 		}
-		t.Run(subtestName(f.on, f.place, f.name, how), func(t *testing.T) {
-			t.Parallel()
-			took := failPreparation(t, p, f)
-			counted.add(f.on, f.place.String(), f.name+" "+how, true, took)
-		})
-	}
-	for _, k := range sample(p.random(7), kills, p.sampleSize(3)) {
-		what := "killed before"
-		if k.after {
-			what = "killed after"
-		}
+		return true, c.settlePreparation(f.step)
+	})
+	runCases(t, p, 7, 3, kills, func(t *testing.T, k killCase) (kept bool, took lab.Convergence) {
+		c := newPrepareCase(t, k.on, k.step)
+		c.killAt(k.place, k.after)
+		c.begin(k.step)
+		c.env.ConvergeUnlessKilled(c.process)
+		c.process.Kill()
+		c.clearFaults()
+		step := k.step
 		if k.deleted {
-			what += ", template deleted"
+			c.begin(lab.StepDelete)
+			step = lab.StepDelete
 		}
-		t.Run(subtestName(k.on, k.place, what), func(t *testing.T) {
-			t.Parallel()
-			took := killPreparation(t, k)
-			counted.add(k.on, k.place.String(), what, !k.deleted, took)
-		})
-	}
-}
-
-// failPreparation runs one case with a fault.
-func failPreparation(t *testing.T, p plan, f faultCase) lab.Convergence {
-	t.Helper()
-	c := newPrepareCase(t, f.on, f.step)
-	c.env.AddFault(f.inject(f.fault, f.persistent))
-	if f.fault.Hang {
-		time.AfterFunc(c.env.Clock.Real(20*time.Second), c.env.CancelTasks)
-	}
-	c.begin(f.step)
-	c.awaitFault()
-	if f.persistent {
-		c.env.Clock.Sleep(p.persistentDuration())
-		gomega.NewWithT(t).Eventually(c.env.UnreportedTemplate).Should(gomega.BeEmpty(), "neither up to date nor a reason")
-	}
-	return c.settlePreparation(f.step)
+		c.startPreparing()
+		return !k.deleted, c.settlePreparation(step)
+	})
 }
 
 // awaitFault waits until the fault was injected. The number of reads varies, so that may not
@@ -179,24 +130,6 @@ func (c *testCase) awaitFault() {
 	for c.env.Clock.Now().Before(deadline) && !slices.ContainsFunc(c.env.Sim.Faults(), func(f pvesim.FaultState) bool { return f.Hits > 0 }) {
 		time.Sleep(5 * time.Millisecond)
 	}
-}
-
-// killPreparation runs one case with a kill.
-func killPreparation(t *testing.T, k prepareKill) lab.Convergence {
-	t.Helper()
-	c := newPrepareCase(t, k.on, k.step)
-	c.killAt(k.place, k.after)
-	c.begin(k.step)
-	c.env.ConvergeUnlessKilled(c.process)
-	c.process.Kill()
-	c.clearFaults()
-	step := k.step
-	if k.deleted {
-		c.begin(lab.StepDelete)
-		step = lab.StepDelete
-	}
-	c.startPreparing()
-	return c.settlePreparation(step)
 }
 
 // settlePreparation ends all faults and waits until all invariants hold. Then it deletes the

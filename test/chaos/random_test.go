@@ -106,17 +106,25 @@ func (r *round) run(disturbances int) {
 			}
 		}
 		r.env.Clock.Sleep(time.Duration(2+r.rand.IntN(10)) * time.Second)
-		r.disturb()
+		r.disturbBy(r.kill, map[string]func() bool{"foreign VMs": r.createForeignVM, "addresses taken": r.takeAddress})
 	}
 	r.stopDisturbing()
-	took := r.env.MustConverge(r.process, fmt.Sprintf("after the disturbances %v", r.done))
-	left := len(r.env.Claims())
+	r.finish()
+}
+
+// finish waits until all invariants hold, deletes all NodeClaims, and waits again.
+func (r *round) finish() {
+	r.t.Helper()
+	took, left := r.env.MustConverge(r.process, fmt.Sprintf("after the disturbances %v", r.done)), len(r.env.Claims())
+	r.deleteAll()
+	emptied := r.env.MustConverge(r.process, fmt.Sprintf("after deleting all claims, with %v", r.done))
+	r.t.Logf("%s: %v; %d claims kept; converged after %s, empty after %s more", r.env.Installation, r.done, left, took, emptied)
+}
+
+func (r *round) deleteAll() {
 	for _, claim := range r.env.Claims() {
 		r.env.DeleteClaim(claim.Name)
 	}
-	emptied := r.env.MustConverge(r.process, fmt.Sprintf("after deleting all claims, with %v", r.done))
-	r.t.Logf("%s: %v; %d of %d claims kept; converged after %s, empty after %s more",
-		r.env.Installation, r.done, left, burst, took, emptied)
 }
 
 // addRandomFaults replaces all faults with a few random ones. Failures that end a launch are
@@ -142,18 +150,19 @@ func (r *round) addFault(at place, failure failure) {
 	r.env.AddFault(f)
 }
 
-// disturb runs one random disturbance.
-func (r *round) disturb() {
-	r.disturbBy(map[string]func() bool{
-		"controllers killed": r.kill, "hosts toggled": r.toggleHost, "quorum toggled": r.toggleQuorum, "claims deleted": r.deleteOne,
-		"foreign VMs": r.createForeignVM, "addresses taken": r.takeAddress, "guests powered off": r.powerOff, "tasks canceled": r.cancelTasks,
-		"new faults": r.changeFaults, "load": r.addLoad,
+// disturbBy runs one of the disturbances of all rounds and the given ones, which report whether
+// they had an effect.
+func (r *round) disturbBy(kill func() bool, more map[string]func() bool) {
+	disturbances := map[string]func() bool{
+		"controllers killed": kill, "hosts toggled": r.toggleHost, "quorum toggled": r.toggleQuorum, "claims deleted": r.deleteOne,
+		"guests powered off": r.powerOff, "tasks canceled": r.cancelTasks, "new faults": r.changeFaults, "load": r.addLoad,
 		"partitions toggled": r.togglePartition, "hangs toggled": r.toggleHang, "storages toggled": r.toggleStorage,
-	})
+	}
+	maps.Copy(disturbances, more)
+	r.disturbOnce(disturbances)
 }
 
-// disturbBy runs one of the disturbances, which report whether they had an effect.
-func (r *round) disturbBy(disturbances map[string]func() bool) {
+func (r *round) disturbOnce(disturbances map[string]func() bool) {
 	name := pick(r.rand, slices.Sorted(maps.Keys(disturbances)))
 	if disturbances[name]() {
 		r.done[name]++
@@ -245,14 +254,17 @@ func (r *round) createForeignVM() bool {
 	return r.env.CreateForeignVM(in.Host, in.VMID)
 }
 
-func (r *round) powerOff() bool {
+func (r *round) powerOff() bool { return r.onVM(r.env.Sim.PowerOffGuest) }
+
+// onVM calls do with the VMID of a random NodeClaim.
+func (r *round) onVM(do func(vmid int) error) bool {
 	claims := r.env.Claims()
 	if len(claims) == 0 {
 		return false
 	}
 	claim := pick(r.rand, claims)
 	in, ok := instance.ReadIntent(&claim)
-	return ok && r.env.Sim.PowerOffGuest(in.VMID) == nil
+	return ok && do(in.VMID) == nil
 }
 
 // stopDisturbing ends all faults and outages.
@@ -271,3 +283,39 @@ func (r *round) stopDisturbing() {
 }
 
 func pick[T any](r *rand.Rand, list []T) T { return list[r.IntN(len(list))] }
+
+// TestHA launches and deletes the VMs of a NodePool in HA while calls to HA fail and controllers
+// are killed. No resource and no rule may be left.
+func TestHA(t *testing.T) {
+	t.Parallel()
+	p := newPlan(t)
+	for n, on := range lab.Installations() {
+		if !p.long && n != 0 && n != 3 {
+			continue // one installation of each release
+		}
+		t.Run(subtestName(on), func(t *testing.T) {
+			t.Parallel()
+			r := &round{
+				t: t, rand: rand.New(rand.NewPCG(p.seed, 5)), done: map[string]int{},
+				env: lab.New(t, lab.Options{Hosts: 3, Installation: on, Seed: p.seed, HA: true}),
+			}
+			r.process = r.env.StartProcess(lab.ProcessOptions{Settings: longRetries})
+			for _, path := range []string{"/cluster/ha/resources", "/cluster/ha/resources/{sid}", "/cluster/ha/rules", "/cluster/ha/rules/{rule}"} {
+				r.env.AddFault(pvesim.Fault{Path: path, Probability: 0.1, DropBefore: true})
+				r.env.AddFault(pvesim.Fault{Path: path, Probability: 0.1, DropAfter: true})
+			}
+			r.process.Run()
+			created := 0
+			for range 10 {
+				for len(r.env.Claims()) < len(r.env.Hosts) {
+					r.env.CreateClaim(fmt.Sprintf("pool-%d", created))
+					created++
+				}
+				r.env.Clock.Sleep(time.Duration(5+r.rand.IntN(20)) * time.Second)
+				r.disturbOnce(map[string]func() bool{"controllers killed": r.kill, "claims deleted": r.deleteOne})
+			}
+			r.env.Sim.ClearFaults()
+			r.finish()
+		})
+	}
+}

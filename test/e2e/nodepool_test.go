@@ -4,7 +4,6 @@
 package e2e
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -137,12 +136,6 @@ func (p *nodePool) waitForClaim(t *testing.T, what string, is func(*karpv1.NodeC
 	return &p.waitForClaims(t, 1, what, is)[0]
 }
 
-// waitForNodes waits for exactly so many NodeClaims, all of them settled.
-func (p *nodePool) waitForNodes(t *testing.T, want int) {
-	t.Helper()
-	p.waitForClaims(t, want, "are settled", p.settled)
-}
-
 func (p *nodePool) waitForClaims(t *testing.T, want int, what string, is func(*karpv1.NodeClaim) error) (claims []karpv1.NodeClaim) {
 	t.Helper()
 	p.eventually(t, fmt.Sprintf("%d claims of %s: %s", want, p.name, what), func(g Gomega) {
@@ -157,7 +150,7 @@ func (p *nodePool) waitForClaims(t *testing.T, want int, what string, is func(*k
 
 // launched returns an error unless the VM runs.
 func (e *env) launched(claim *karpv1.NodeClaim) error {
-	vm, err := e.findVM(claim)
+	vm, err := e.api.VMOf(e.ctx, claim)
 	if err != nil || vm.Status != "running" {
 		return fmt.Errorf("VM of claim %s does not run: %+v, %w", claim.Name, vm, err)
 	}
@@ -170,36 +163,17 @@ func (e *env) settled(claim *karpv1.NodeClaim) error {
 	if c := claim.StatusConditions().Get(karpv1.ConditionTypeInitialized); !c.IsTrue() {
 		return fmt.Errorf("claim %s is not initialized: %s", claim.Name, c.Message)
 	}
-	vm, err := e.findVM(claim)
+	vm, err := e.api.VMOf(e.ctx, claim)
 	if mark, _ := ownership.Read(vm.Notes()); err != nil || mark.Boot != nil || mark.Applied == nil || len(mark.Applied.Pending) > 0 {
 		return fmt.Errorf("VM of claim %s is not settled: %s, %w", claim.Name, vm.Notes(), err)
 	}
 	return nil
 }
 
-// findVM reads the VM of a NodeClaim.
-func (e *env) findVM(claim *karpv1.NodeClaim) (harness.Guest, error) {
-	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
-	if err != nil {
-		return harness.Guest{}, err
-	}
-	guests, err := e.api.Guests(e.ctx)
-	if n := slices.IndexFunc(guests, func(g harness.Guest) bool { return g.VMID == id.VMID }); n >= 0 {
-		return guests[n], err
-	}
-	return harness.Guest{}, errors.Join(err, fmt.Errorf("VM %d does not exist", id.VMID))
-}
-
 // hasIntent returns an error unless the VM is planned.
-func hasIntent(claim *karpv1.NodeClaim) error { _, err := intent(claim); return err }
-
-// intent returns the VMID of a NodeClaim's VM.
-func intent(claim *karpv1.NodeClaim) (int, error) {
-	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
-	if err != nil {
-		return 0, fmt.Errorf("claim %s: %w", claim.Name, err)
-	}
-	return id.VMID, nil
+func hasIntent(claim *karpv1.NodeClaim) error {
+	_, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
+	return err
 }
 
 // node returns a NodeClaim's Node.
@@ -250,9 +224,9 @@ func (e *env) guest(g Gomega, vmid int) harness.Guest {
 
 // vmOf returns the VM of a NodeClaim.
 func (e *env) vmOf(g Gomega, claim *karpv1.NodeClaim) harness.Guest {
-	vmid, err := intent(claim)
+	vm, err := e.api.VMOf(e.ctx, claim)
 	g.Expect(err).NotTo(HaveOccurred())
-	return e.guest(g, vmid)
+	return vm
 }
 
 // boots returns how often the VM of a NodeClaim was started.

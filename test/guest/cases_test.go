@@ -123,12 +123,8 @@ func addresses(v4, v6 bool) func(*testing.T, *env, *harness.Kit) {
 func hasHardware(machine, firmware string) func(testing.TB, *node) {
 	return func(t testing.TB, n *node) {
 		t.Helper()
-		if found := n.run(t, "cat /sys/class/dmi/id/product_name"); !strings.Contains(found, machine) {
-			t.Errorf("the machine is %q, want %s", found, machine)
-		}
-		if found := n.run(t, "if [ -d /sys/firmware/efi ]; then echo UEFI; else echo BIOS; fi"); found != firmware {
-			t.Errorf("the firmware is %s, want %s", found, firmware)
-		}
+		n.expect(t, "machine", "cat /sys/class/dmi/id/product_name", machine)
+		n.expect(t, "firmware", "if [ -d /sys/firmware/efi ]; then echo UEFI; else echo BIOS; fi", "^"+firmware+"$")
 	}
 }
 
@@ -144,7 +140,5 @@ func hasBothFamilies(t testing.TB, n *node) {
 // hasExtraDisk checks that the guest has the template's second disk.
 func hasExtraDisk(t testing.TB, n *node) {
 	t.Helper()
-	if sizes := strings.Fields(n.run(t, "lsblk --nodeps --noheadings --bytes --output SIZE")); !slices.Contains(sizes, "2147483648") {
-		t.Errorf("the guest has disks of %v bytes, want one of 2 GiB", sizes)
-	}
+	n.expect(t, "sizes of the disks", "lsblk --nodeps --noheadings --bytes --output SIZE", `(?m)^\s*2147483648$`)
 }

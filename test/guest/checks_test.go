@@ -4,15 +4,28 @@
 package guest
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
 // checkAll checks a Node from outside and inside.
@@ -99,9 +112,7 @@ func (n *node) checkCloudInit(t testing.TB) {
 	if len(result.V1.Errors) > 0 || !strings.Contains(result.V1.Datasource, "NoCloud") {
 		t.Errorf("cloud-init reports data source %q and errors %v", result.V1.Datasource, result.V1.Errors)
 	}
-	if failed := n.run(t, "systemctl --failed --no-legend --plain"); failed != "" {
-		t.Errorf("failed units:\n%s", failed)
-	}
+	n.expect(t, "failed units", "systemctl --failed --no-legend --plain", "^$")
 }
 
 // readPods prints the cgroup of each process of a pod, an empty line, and the resolv.conf of a container. It waits until a
@@ -155,4 +166,142 @@ func (n *node) checkAgent(t testing.TB) {
 			t.Errorf("Proxmox shows addresses %v, want %s among them", shown, ip)
 		}
 	}
+}
+
+// readKubelet reads the configuration of the running kubelet from its own API, as the API server would.
+func (n *node) readKubelet(t testing.TB) kubeletv1beta1.KubeletConfiguration {
+	t.Helper()
+	config := rest.CopyConfig(n.plane.Config)
+	// Its serving certificate is self-signed.
+	config.TLSClientConfig = rest.TLSClientConfig{Insecure: true, CertData: config.CertData, KeyData: config.KeyData, CertFile: config.CertFile, KeyFile: config.KeyFile}
+	config.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return n.dial(ctx, "10250") }
+	kubelet, err := rest.HTTPClientFor(config)
+	must(t, err)
+	var answer struct {
+		Configuration kubeletv1beta1.KubeletConfiguration `json:"kubeletconfig"`
+	}
+	n.within(t, agentTimeout, "the kubelet's configuration", func(ctx context.Context) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://kubelet:10250/configz", nil)
+		if err != nil {
+			return err
+		}
+		response, err := kubelet.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		if err == nil && response.StatusCode != http.StatusOK {
+			err = fmt.Errorf("the kubelet returned %s: %s", response.Status, body)
+		}
+		if err != nil {
+			return err
+		}
+		return json.Unmarshal(body, &answer)
+	})
+	return answer.Configuration
+}
+
+// checkKubelet checks that the running kubelet has the configuration that the provider computed.
+func (n *node) checkKubelet(t testing.TB) {
+	t.Helper()
+	k := n.readKubelet(t)
+	t.Logf("kubelet: resolvConf %q, kubeReserved %v, systemReserved %v, evictionHard %v", ptr.Deref(k.ResolverConfig, ""), k.KubeReserved, k.SystemReserved, k.EvictionHard)
+	if k.ProviderID != n.claim.Status.ProviderID || k.CgroupDriver != "systemd" || len(k.ClusterDNS) != 1 {
+		t.Errorf("the kubelet has provider ID %q, cgroup driver %q and cluster DNS %v", k.ProviderID, k.CgroupDriver, k.ClusterDNS)
+	}
+	if !slices.ContainsFunc(k.RegisterWithTaints, func(taint corev1.Taint) bool { return taint.Key == karpv1.UnregisteredTaintKey }) {
+		t.Errorf("the kubelet registers with taints %v, want %s among them", k.RegisterWithTaints, karpv1.UnregisteredTaintKey)
+	}
+	if n.c.withoutKubeletConfiguration {
+		return
+	}
+	if want := n.claim.Status.Capacity.Pods().Value(); int64(k.MaxPods) != want {
+		t.Errorf("the kubelet's maximum of pods is %d, want %d", k.MaxPods, want)
+	}
+	if !slices.ContainsFunc(k.RegisterWithTaints, func(taint corev1.Taint) bool { return taint.MatchTaint(&teamTaint) }) {
+		t.Errorf("the kubelet registers with taints %v, want %v among them", k.RegisterWithTaints, teamTaint)
+	}
+	var reserved resource.Quantity
+	for _, amount := range []string{k.KubeReserved["memory"], k.SystemReserved["memory"], k.EvictionHard["memory.available"]} {
+		quantity, err := resource.ParseQuantity(amount)
+		must(t, err)
+		reserved.Add(quantity)
+	}
+	want := n.claim.Status.Capacity.Memory().DeepCopy()
+	want.Sub(*n.claim.Status.Allocatable.Memory())
+	if reserved.Cmp(want) != 0 {
+		t.Errorf("the kubelet reserves %s of memory, want %s, which Karpenter assumes", reserved.String(), want.String())
+	}
+}
+
+// podsReachEachOther starts a client next to each server, which sends a request to the server on the other Node.
+func (e *env) podsReachEachOther(t *testing.T, c testCase) {
+	t.Helper()
+	servers, err := harness.Pods(t.Context(), e.kube, c.name)
+	must(t, err)
+	for i := range servers {
+		from, to := &servers[i], &servers[(i+1)%len(servers)]
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: from.Namespace, Name: fmt.Sprintf("%s-client-%d", c.name, i)}, Spec: corev1.PodSpec{
+			NodeName: from.Spec.NodeName, RestartPolicy: corev1.RestartPolicyNever, Tolerations: from.Spec.Tolerations,
+			Containers: []corev1.Container{{
+				Name: "client", Image: testImage, ImagePullPolicy: corev1.PullNever, Args: []string{"get", "http://" + net.JoinHostPort(to.Status.PodIP, "8080"), "5m"},
+				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+			}},
+		}}
+		must(t, e.kube.Create(t.Context(), pod))
+		request := fmt.Sprintf("a request from a pod on %s to %s on %s", from.Spec.NodeName, to.Status.PodIP, to.Spec.NodeName)
+		e.within(t, bootTimeout, request, func(ctx context.Context) error {
+			if err := e.kube.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
+				return err
+			}
+			if pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+				return errors.New(podStates([]corev1.Pod{*pod}))
+			}
+			return nil
+		})
+		if pod.Status.Phase == corev1.PodFailed {
+			t.Fatalf("%s failed: %s", request, podStates([]corev1.Pod{*pod}))
+		}
+		t.Logf("%s succeeded", request)
+		must(t, e.kube.Delete(t.Context(), pod))
+	}
+}
+
+// checkPodNetwork checks that containerd found the network plugin, which is only in /opt/cni/bin.
+func (n *node) checkPodNetwork(t testing.TB) {
+	t.Helper()
+	pods, err := harness.Pods(t.Context(), n.kube, n.c.name)
+	must(t, err)
+	for i := range pods {
+		if pods[i].Spec.NodeName != n.node.Name || harness.PodReady(&pods[i]) {
+			continue
+		}
+		failure, err := n.networkFailure(t.Context(), &pods[i])
+		must(t, err)
+		t.Errorf("pod %s has no network: %s", pods[i].Name, failure)
+	}
+}
+
+// networkFailure returns why a pod gets no network. It is empty if the kubelet has reported no missing plugin.
+func (e *env) networkFailure(ctx context.Context, pod *corev1.Pod) (string, error) {
+	events := &corev1.EventList{}
+	if err := e.kube.List(ctx, events, client.InNamespace(pod.Namespace), client.MatchingFields{"involvedObject.uid": string(pod.UID)}); err != nil {
+		return "", err
+	}
+	for _, event := range events.Items {
+		if strings.Contains(event.Message, "failed to find plugin") {
+			return event.Message, nil
+		}
+	}
+	return "", nil
+}
+
+// createHostPod creates a pod in the network of the Node, which can start without a pod network.
+func (n *node) createHostPod(t *testing.T) {
+	t.Helper()
+	spec := n.c.deployment().Spec.Template.Spec
+	spec.HostNetwork, spec.NodeName, spec.Affinity = true, n.node.Name, nil
+	spec.Containers[0].Resources = corev1.ResourceRequirements{}
+	must(t, n.kube.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: n.node.Name}, Spec: spec}))
 }

@@ -246,18 +246,11 @@ func (e *env) cleanUp(t *testing.T, c testCase) {
 func (e *env) expectUnchanged(t *testing.T, before harness.Holdings) {
 	t.Helper()
 	e.within(t, deleteTimeout, "Kubernetes and Proxmox to be as before", func(ctx context.Context) error {
-		after, err := e.proxmox.API.Holdings(ctx)
-		if err != nil {
-			return err
+		left, err := before.Leaks(ctx, e.proxmox.API, e.kube)
+		if err == nil && len(left) > 0 {
+			err = errors.New(strings.Join(left, "; "))
 		}
-		left, err := harness.LeakedObjects(ctx, e.kube)
-		if err != nil {
-			return err
-		}
-		if left = append(left, before.Diff(after)...); len(left) > 0 {
-			return errors.New(strings.Join(left, "; "))
-		}
-		return nil
+		return err
 	})
 	if processes, _ := exec.CommandContext(t.Context(), "pgrep", "--full", "--list-full", "qemu-system.*"+e.guests.Dir()).Output(); len(processes) > 0 {
 		t.Errorf("these processes are left:\n%s", processes)

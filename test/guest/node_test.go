@@ -10,7 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -258,21 +258,9 @@ func (e *env) registered(ctx context.Context, c testCase) ([]*node, error) {
 }
 
 // readVM reads the VM of the NodeClaim.
-func (n *node) readVM(ctx context.Context) error {
-	id, err := v1alpha1.ParseProviderID(n.claim.Status.ProviderID)
-	if err != nil {
-		return err
-	}
-	guests, err := n.proxmox.API.Guests(ctx)
-	if err != nil {
-		return err
-	}
-	i := slices.IndexFunc(guests, func(g harness.Guest) bool { return g.VMID == id.VMID })
-	if i < 0 {
-		return fmt.Errorf("VM %d does not exist", id.VMID)
-	}
-	n.vm = guests[i]
-	return nil
+func (n *node) readVM(ctx context.Context) (err error) {
+	n.vm, err = n.proxmox.API.VMOf(ctx, n.claim)
+	return err
 }
 
 // read updates claim, Node and VM.
@@ -309,6 +297,14 @@ func internalIPs(node *corev1.Node) []string {
 // dial connects to a port of the guest.
 func (n *node) dial(ctx context.Context, port string) (net.Conn, error) {
 	return n.guests.Network.Dial(ctx, n.c.network(), net.JoinHostPort(internalIPs(n.node)[0], port))
+}
+
+// expect reports a failure unless the output of a shell script matches a regular expression.
+func (n *node) expect(t testing.TB, what, script, pattern string) {
+	t.Helper()
+	if found := n.run(t, script); !regexp.MustCompile(pattern).MatchString(found) {
+		t.Errorf("%s: found %q, want %s", what, found, pattern)
+	}
 }
 
 // run runs a shell script as root in the guest and returns its output without surrounding space. It fails if the script

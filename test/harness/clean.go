@@ -10,9 +10,20 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 )
 
 // cloneTimeout limits how long Clean waits for the clones of a killed controller.
@@ -134,4 +145,152 @@ func (a *API) waitForClones(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// Holdings are the guests and volumes of a Proxmox cluster at one moment.
+type Holdings struct {
+	Guests  []Guest
+	Volumes []Volume
+}
+
+// Holdings reads the guests and volumes of all online hosts.
+func (a *API) Holdings(ctx context.Context) (Holdings, error) {
+	guests, err := a.Guests(ctx)
+	if err != nil {
+		return Holdings{}, fmt.Errorf("listing holdings: %w", err)
+	}
+	volumes, err := a.Volumes(ctx)
+	if err != nil {
+		return Holdings{}, fmt.Errorf("listing holdings: %w", err)
+	}
+	return Holdings{Guests: guests, Volumes: volumes}, nil
+}
+
+// Diff describes how after differs from before: leaked VMs and volumes, changed guests, and
+// guests and volumes that are gone.
+func (before Holdings) Diff(after Holdings) (out []string) {
+	was, is := before.states(), after.states()
+	for what, state := range is {
+		if old, known := was[what]; !known {
+			out = append(out, fmt.Sprintf("%s leaked (%s)", what, state))
+		} else if old != state {
+			out = append(out, fmt.Sprintf("%s changed:\nit was %s\nit is  %s", what, old, state))
+		}
+	}
+	for what := range was {
+		if _, left := is[what]; !left {
+			out = append(out, what+" is gone")
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Leaks describes the objects that a Kubernetes cluster still has, and how a Proxmox cluster differs from before.
+func (before Holdings) Leaks(ctx context.Context, api *API, kube client.Client) ([]string, error) {
+	after, err := api.Holdings(ctx)
+	if err != nil {
+		return nil, err
+	}
+	left, err := LeakedObjects(ctx, kube)
+	return append(left, before.Diff(after)...), err
+}
+
+// states returns the state of each guest and volume.
+func (h Holdings) states() map[string]string {
+	states := map[string]string{}
+	for _, g := range h.Guests {
+		states[fmt.Sprintf("guest %d on host %s", g.VMID, g.Host)] = fmt.Sprint(g.Name, " ", g.Status, " ", g.Template, " ", g.Config)
+	}
+	for _, v := range h.Volumes {
+		states[fmt.Sprintf("volume %s on host %s", v.ID, v.Host)] = "a volume"
+	}
+	return states
+}
+
+// LeakedObjects describes the NodeClaims, Nodes and join tokens that a Kubernetes cluster
+// still has.
+func LeakedObjects(ctx context.Context, kube client.Client) (out []string, err error) {
+	claims, nodes := &karpv1.NodeClaimList{}, &corev1.NodeList{}
+	if err := errors.Join(kube.List(ctx, claims), kube.List(ctx, nodes)); err != nil {
+		return nil, fmt.Errorf("listing NodeClaims and Nodes: %w", err)
+	}
+	for _, claim := range claims.Items {
+		out = append(out, "nodeclaim "+claim.Name+" leaked")
+	}
+	for _, node := range nodes.Items {
+		out = append(out, "node "+node.Name+" leaked")
+	}
+	tokens, err := JoinTokens(ctx, kube)
+	for _, token := range tokens {
+		out = append(out, "join token secret "+token.Name+" leaked")
+	}
+	return out, err
+}
+
+// JoinTokens returns the Secrets of join tokens that the controller created.
+func JoinTokens(ctx context.Context, kube client.Client) ([]corev1.Secret, error) {
+	tokens := &corev1.SecretList{}
+	if err := kube.List(ctx, tokens, client.InNamespace(metav1.NamespaceSystem), client.HasLabels{v1alpha1.LabelBootstrapToken}); err != nil {
+		return nil, fmt.Errorf("listing join tokens: %w", err)
+	}
+	return tokens.Items, nil
+}
+
+// Record is a file that records that a Kubernetes cluster may have VMs in a lab. The process
+// that wrote it holds a lock on the file, so a record that can be locked belongs to a run that
+// ended without cleaning up.
+type Record struct {
+	// Cluster is the ID of the Kubernetes cluster.
+	Cluster string
+	file    *os.File
+}
+
+// NewRecord writes and locks a record. A lab is identified by its URL.
+func NewRecord(dir, cluster, lab string) (*Record, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("creating record directory: %w", err)
+	}
+	file, err := os.OpenFile(filepath.Join(dir, cluster), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("writing record: %w", err)
+	}
+	r := &Record{Cluster: cluster, file: file}
+	// Lock before writing: StaleRecords ignores a record that can be locked but has no lab
+	// yet.
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, fmt.Errorf("locking record: %w", err)
+	}
+	if _, err := file.WriteString(lab); err != nil {
+		return nil, fmt.Errorf("writing record: %w", err)
+	}
+	return r, nil
+}
+
+// Remove deletes the record after the run was cleaned up.
+func (r *Record) Remove() error { return errors.Join(os.Remove(r.file.Name()), r.file.Close()) }
+
+// Release unlocks the record, so a later run cleans up.
+func (r *Record) Release() error { return r.file.Close() }
+
+// StaleRecords locks and returns the records of a lab whose runs have ended.
+func StaleRecords(dir, lab string) ([]*Record, error) {
+	names, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		return nil, fmt.Errorf("listing records: %w", err)
+	}
+	var out []*Record
+	for _, name := range names {
+		file, err := os.OpenFile(name, os.O_RDWR, 0)
+		if err != nil {
+			continue // removed since it was listed
+		}
+		content, err := os.ReadFile(name)
+		if err != nil || strings.TrimSpace(string(content)) != lab || syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+			_ = file.Close() // another lab, or a run that is still active
+			continue
+		}
+		out = append(out, &Record{Cluster: filepath.Base(name), file: file})
+	}
+	return out, nil
 }

@@ -8,16 +8,23 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,14 +36,12 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// InstallCRDs installs Karpenter's CRDs, ours and the given ones, and returns when the API server
-// serves them.
-func InstallCRDs(ctx context.Context, kube client.Client, more ...*apiextensionsv1.CustomResourceDefinition) error {
+// InstallCRDs installs Karpenter's CRDs and ours, and returns when the API server serves them.
+func InstallCRDs(ctx context.Context, kube client.Client) error {
 	all, err := crds.All()
 	if err != nil {
 		return err
 	}
-	all = append(all, more...)
 	for _, crd := range all {
 		if err := kube.Create(ctx, crd); err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("creating CRD %s: %w", crd.Name, err)
@@ -152,17 +157,93 @@ func decode(file string, into ...client.Object) error {
 	return nil
 }
 
-// objects returns the kit's objects in creation order.
-func (k *Kit) objects() []client.Object {
-	return []client.Object{k.Templates, k.Values, k.Template, k.Class, k.Pool}
-}
-
 // Apply creates the kit's objects.
 func (k *Kit) Apply(ctx context.Context, kube client.Client) error {
-	for _, object := range k.objects() {
+	for _, object := range []client.Object{k.Templates, k.Values, k.Template, k.Class, k.Pool} {
 		if err := kube.Create(ctx, object); err != nil {
 			return fmt.Errorf("creating %T %s: %w", object, object.GetName(), err)
 		}
 	}
 	return nil
+}
+
+// InstallChart installs or upgrades the chart in a directory as a release in kube-system,
+// without its CRDs. It returns helm's output if helm fails.
+func (p *Plane) InstallChart(ctx context.Context, helm, chart, release string, values map[string]any) error {
+	content, err := json.Marshal(values)
+	if err != nil {
+		return fmt.Errorf("encoding chart values: %w", err)
+	}
+	home, err := os.MkdirTemp("", "helm-")
+	if err != nil {
+		return fmt.Errorf("creating helm's directory: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(home) }()
+	cmd := exec.CommandContext(ctx, helm, "upgrade", "--install", release, chart,
+		"--namespace", metav1.NamespaceSystem, "--skip-crds", "--values", "-")
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+p.Kubeconfig, "HELM_CONFIG_HOME="+home, "HELM_CACHE_HOME="+home, "HELM_DATA_HOME="+home)
+	cmd.Stdin = bytes.NewReader(content)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("installing chart: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// appNamespace is the namespace of the Deployments.
+const appNamespace = metav1.NamespaceDefault
+
+// Deployment returns a Deployment whose pods request one CPU each and have no termination
+// grace period. Its pods have the label app with its name.
+func Deployment(name string, replicas int32) *appsv1.Deployment {
+	labels := map[string]string{"app": name}
+	noGrace := int64(0)
+	d := &appsv1.Deployment{}
+	d.Name, d.Namespace = name, appNamespace
+	d.Spec.Replicas = &replicas
+	d.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels}
+	d.Spec.Template.Labels = labels
+	d.Spec.Template.Spec = corev1.PodSpec{
+		TerminationGracePeriodSeconds: &noGrace,
+		Containers: []corev1.Container{{
+			Name: "app", Image: "registry.k8s.io/pause:3.10",
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+				corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("512Mi"),
+			}},
+		}},
+	}
+	return d
+}
+
+// Scale changes the replicas of a Deployment.
+func Scale(ctx context.Context, kube client.Client, name string, replicas int32) error {
+	d := &appsv1.Deployment{}
+	d.Name, d.Namespace = name, appNamespace
+	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)
+	if err := kube.Patch(ctx, d, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("scaling %s: %w", name, err)
+	}
+	return nil
+}
+
+// Pods returns the pods of a Deployment that are not being deleted.
+func Pods(ctx context.Context, kube client.Client, name string) ([]corev1.Pod, error) {
+	list := &corev1.PodList{}
+	if err := kube.List(ctx, list, client.InNamespace(appNamespace), client.MatchingLabels{"app": name}); err != nil {
+		return nil, fmt.Errorf("listing pods of %s: %w", name, err)
+	}
+	return slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool { return !pod.DeletionTimestamp.IsZero() }), nil
+}
+
+// PodReady reports whether a pod is ready.
+func PodReady(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// NodeReady reports whether a Node is ready.
+func NodeReady(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
 }

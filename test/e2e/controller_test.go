@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"encoding/base64"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,8 +16,10 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
@@ -183,4 +186,77 @@ func (p *nodePool) expectAgreement(t *testing.T, claim *karpv1.NodeClaim, vm har
 		g.Expect(history.values[property].UnsortedList()).To(ConsistOf(want), property)
 	}
 	g.Expect(history.values[taints]).To(HaveKey(uninitializedTaint))
+}
+
+// TestCloudConfig starts the controller with an invalid cloud config, then with a cluster that is down, and changes the
+// cloud config while it runs. Other tests cover tokens and CAs in files that change, and several addresses.
+func TestCloudConfig(t *testing.T) {
+	t.Parallel()
+	needs(t, simulator("the cluster is down"))
+	e := newEnv(t, setup{idle: true})
+	t.Run("invalid", e.invalidConfig)
+	ports, err := harness.FreePorts(1)
+	must(t, err)
+	address, cluster := fmt.Sprintf("127.0.0.1:%d", ports[0]), e.proxmox.Cluster(e.region)
+	cluster.URLs = []string{"https://" + address}
+	must(t, e.controller.Configure(cluster))
+	must(t, e.controller.StartProcess()) // it is not ready without a cluster
+	p := e.newNodePool(t, "down", nil)
+	t.Run("down_at_start", func(t *testing.T) {
+		p.waitForReachable(t, false)
+		NewWithT(t).Expect(e.logOf(t)).To(MatchRegexp(`"level":"ERROR".*"connecting to the Proxmox cluster failed.*%s`, filepath.Base(e.controller.CloudConfig())))
+		forward, err := harness.StartForward(e.ctx, address, e.proxmox.Host())
+		must(t, err)
+		t.Cleanup(forward.Close)
+		p.waitForReachable(t, true)
+	})
+	t.Run("changed_while_running", func(t *testing.T) { e.changedConfig(t, e.proxmox.Cluster(e.region)) })
+}
+
+// secondTokenSecret is the secret of a token that does not exist.
+const secondTokenSecret = "22222222-3333-4444-5555-666666666666"
+
+// invalidConfig checks that an invalid file ends the controller with one line that names the file, the field and the fix.
+func (e *env) invalidConfig(t *testing.T) {
+	must(t, e.controller.Configure(harness.Cluster{
+		Region: e.region, URLs: []string{"http://127.0.0.1:8006"}, TokenID: "kubernetes@pve!second", TokenSecret: secondTokenSecret,
+	}))
+	output, exit, err := e.controller.Run(e.ctx)
+	must(t, err)
+	g := NewWithT(t)
+	g.Expect(exit).NotTo(BeZero())
+	g.Expect(strings.TrimSpace(output)).To(And(HavePrefix("error: "), Not(ContainSubstring("\n")), Not(ContainSubstring(secondTokenSecret)),
+		ContainSubstring(e.controller.CloudConfig()), ContainSubstring("clusters[0].url"), ContainSubstring("want https://host:8006")))
+}
+
+// changedConfig checks that the controller exits when a setting that is read only at start changes, and uses it after a restart.
+func (e *env) changedConfig(t *testing.T, cluster harness.Cluster) {
+	must(t, e.controller.Configure(cluster))
+	g := NewWithT(t)
+	g.Eventually(e.controller.Done()).WithTimeout(timeout()).Should(BeClosed())
+	g.Expect(e.logOf(t)).To(And(ContainSubstring("configuration file changed, exiting to reload"), Not(ContainSubstring("panic"))), "%v", e.controller.ExitError())
+	must(t, e.controller.Start(e.ctx))
+}
+
+// waitForReachable waits for the status of ClustersReachable, and for the events and the metric of a cluster that is not reachable.
+func (p *nodePool) waitForReachable(t *testing.T, status bool) {
+	t.Helper()
+	p.eventually(t, fmt.Sprintf("ClustersReachable to be %t", status), func(g Gomega) {
+		class := &v1alpha1.ProxmoxNodeClass{}
+		g.Expect(p.kube.Get(p.ctx, client.ObjectKeyFromObject(p.kit.Class), class)).To(Succeed())
+		c := class.StatusConditions().Get(v1alpha1.ConditionClustersReachable)
+		g.Expect(c.IsUnknown()).To(BeFalse())
+		g.Expect(c.IsTrue()).To(Equal(status), c.Message)
+	})
+	p.waitForEvent(t, p.name, v1alpha1.ConditionClustersReachable)
+	p.eventually(t, "failed polls to be counted", func(g Gomega) {
+		g.Expect(p.controller.Metric(p.ctx, "karpenter_proxmox_inventory_poll_errors_total", map[string]string{"region": p.region})).NotTo(BeZero())
+	})
+}
+
+// replaceFile replaces a file atomically, as kubelet does with a mounted Secret.
+func replaceFile(t *testing.T, path, content string) {
+	t.Helper()
+	must(t, os.WriteFile(path+".new", []byte(content), 0o600))
+	must(t, os.Rename(path+".new", path))
 }

@@ -11,11 +11,13 @@ import (
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ipam"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 // addressViolations returns addresses that two NodeClaims have and addresses that the Process
@@ -83,4 +85,81 @@ func (e *Env) isTaken(addr netip.Addr) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Contains(e.takenAddresses, addr)
+}
+
+// haViolations returns VMs that are not in HA, and resources and rules of VMs that do not exist.
+func (e *Env) haViolations(want map[int]*karpv1.NodeClaim) (violations []string) {
+	if !e.ha {
+		return nil
+	}
+	found := e.Sim.HAResources()
+	for vmid := range found {
+		if want[vmid] == nil {
+			violations = append(violations, fmt.Sprintf("HA resource of VM %d leaked", vmid))
+		}
+	}
+	var all []string
+	for vmid, claim := range want {
+		all = append(all, proxmox.HAResourceID(vmid))
+		if found[vmid]["state"] != "started" {
+			violations = append(violations, fmt.Sprintf("VM %d of claim %s is not in HA: %v", vmid, claim.Name, found[vmid]))
+		}
+	}
+	rules := e.Sim.HARules()
+	if e.Class.Spec.HighAvailability.SeparateHosts && len(want) > 1 && len(rules) != 1 {
+		violations = append(violations, fmt.Sprintf("%d VMs in HA have the rules %v, want one", len(want), rules))
+	}
+	for name, resources := range rules {
+		isStale := slices.ContainsFunc(resources, func(id string) bool { return !slices.Contains(all, id) })
+		if isStale || (len(all) != 1 && len(resources) != len(all)) {
+			violations = append(violations, fmt.Sprintf("HA rule %s has the resources %v, want %v", name, resources, all))
+		}
+	}
+	return violations
+}
+
+// machineHost is the host of the classes' machine.
+const machineHost = "pve1"
+
+// addMachine adds a machine with a retained disk to a class.
+func addMachine(class *v1alpha1.ProxmoxNodeClass) {
+	class.Spec.Machines = []v1alpha1.Machine{{Name: "machine", Zone: machineHost}}
+	class.Spec.Disks = append(class.Spec.Disks, v1alpha1.Disk{Name: "retained", Size: "5Gi", Storage: "local-lvm", Retain: true})
+}
+
+// allowRetainedDisks grants the token what docs/permissions.md lists for retained disks.
+func allowRetainedDisks(s *pvesim.Scenario) {
+	s.Roles = append(s.Roles, pvesim.Role{ID: "KarpenterRetained", Privileges: []string{"VM.Config.Disk"}})
+	s.ACLs = append(s.ACLs, pvesim.ACL{Path: fmt.Sprintf("/vms/%d", proxmox.RetainedVMID), Role: "KarpenterRetained", User: "kubernetes@pve"})
+}
+
+// retainedViolations checks that the machine has exactly one retained disk once a VM was
+// launched, that it stays the same one, and that the VM has it.
+func (e *Env) retainedViolations(ctx context.Context, vms int) (violations []string) {
+	if !e.machine {
+		return nil
+	}
+	volumes, err := e.admin.Volumes(ctx, machineHost, "local-lvm", "images")
+	if err != nil {
+		return []string{fmt.Sprintf("listing retained disks: %v", err)}
+	}
+	var found []string
+	for _, volume := range volumes {
+		if volume.VMID == proxmox.RetainedVMID {
+			found = append(found, volume.ID)
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case len(found) > 1:
+		return []string{fmt.Sprintf("the machine has the retained disks %v, want one", found)}
+	case len(found) == 1 && e.retained == "":
+		e.retained = found[0]
+	case len(found) == 0 && (e.retained != "" || vms > 0):
+		return []string{fmt.Sprintf("the retained disk %s is gone", e.retained)}
+	case len(found) == 1 && found[0] != e.retained:
+		return []string{fmt.Sprintf("the retained disk is %s, want %s", found[0], e.retained)}
+	}
+	return nil
 }
