@@ -134,9 +134,9 @@ func TestAPIServer(t *testing.T) {
 
 	// The selectors of events that other tests use with a fake API.
 	claim := w.Claim("a", w.NewClass())
-	createEvent(w, claim, 1, corev1.EventTypeWarning, "NodeNotJoined", "no Node joined")
+	createEvent(w, claim, noon(1), corev1.EventTypeWarning, "NodeNotJoined", "no Node joined")
 	w.Expect(runIn(w, "explain", "nodeclaim", claim.Name)).To(ContainSubstring("12:01:00 UTC NodeNotJoined: no Node joined\n"))
-	createEvent(w, claim, 2, corev1.EventTypeNormal, "DisruptionTerminating", "Disrupting NodeClaim: Drifted")
+	createEvent(w, claim, noon(2), corev1.EventTypeNormal, "DisruptionTerminating", "Disrupting NodeClaim: Drifted")
 	w.Expect(w.Kube.Delete(t.Context(), claim)).To(Succeed())
 	w.Expect(runIn(w, "explain", "nodeclaim", claim.Name)).To(ContainSubstring(" was deleted: Disrupting NodeClaim: Drifted"))
 }

@@ -153,17 +153,27 @@ func deploymentOf(w *testenv.Env, name string, pod corev1.PodSpec) *appsv1.Deplo
 	}}
 }
 
-// createEvent creates an event of an object, a number of minutes after noon.
-func createEvent(w *testenv.Env, object client.Object, minute int, eventType, reason, message string) {
+// noon returns a time some minutes after noon.
+func noon(minute int) time.Time { return time.Date(2026, 11, 16, 12, minute, 0, 0, time.UTC) }
+
+// createEvent creates an event of an object.
+func createEvent(w *testenv.Env, object client.Object, at time.Time, eventType, reason, message string) {
 	w.T.Helper()
-	at := metav1.NewTime(time.Date(2026, 11, 16, 12, minute, 0, 0, time.UTC))
 	w.Create(&corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "event-", Namespace: cmp.Or(object.GetNamespace(), metav1.NamespaceDefault)},
 		InvolvedObject: corev1.ObjectReference{
 			Kind: reflect.TypeOf(object).Elem().Name(), Name: object.GetName(), Namespace: object.GetNamespace(), UID: object.GetUID(),
 		},
-		Type: eventType, Reason: reason, Message: message, FirstTimestamp: at, LastTimestamp: at,
+		Source: corev1.EventSource{Component: "karpenter"}, FirstTimestamp: metav1.NewTime(at), LastTimestamp: metav1.NewTime(at),
+		Type: eventType, Reason: reason, Message: message,
 	})
+}
+
+// setNodeReady sets the condition Ready of a Node.
+func setNodeReady(w *testenv.Env, node *corev1.Node, ready corev1.ConditionStatus) {
+	w.T.Helper()
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
+	w.Expect(w.Kube.Status().Update(w.T.Context(), node)).To(Succeed())
 }
 
 // setPoolStatus makes a NodePool ready, with used resources.

@@ -155,8 +155,5 @@ func TestExplainLaunch(t *testing.T) {
 // createLaunched creates the event of a claim whose VM was started two seconds after the plan.
 func createLaunched(w *testenv.Env, claim *karpv1.NodeClaim) {
 	w.T.Helper()
-	w.Create(&corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: claim.Name}, InvolvedObject: corev1.ObjectReference{Kind: "NodeClaim", Name: claim.Name, UID: claim.UID},
-		Reason: v1alpha1.EventVMLaunched, LastTimestamp: metav1.NewTime(claim.CreationTimestamp.Add(2 * time.Second)),
-	})
+	createEvent(w, claim, claim.CreationTimestamp.Add(2*time.Second), corev1.EventTypeNormal, v1alpha1.EventVMLaunched, "launched VM")
 }

@@ -38,12 +38,12 @@ func TestExplainNominatedPod(t *testing.T) {
 		claim := w.Launched("a", class)
 		claim.StatusConditions().SetUnknownWithReason(karpv1.ConditionTypeRegistered, "NodeNotFound", "Node not registered with cluster")
 		setConditions(w, claim, karpv1.ConditionTypeLaunched)
-		createEvent(w, claim, 3, corev1.EventTypeWarning, "NodeNotJoined", "VM 1 has been running,\x1b[2J but no Node joined")
-		createEvent(w, claim, 4, corev1.EventTypeNormal, "DisruptionBlocked", "is not shown")
+		createEvent(w, claim, noon(3), corev1.EventTypeWarning, "NodeNotJoined", "VM 1 has been running,\x1b[2J but no Node joined")
+		createEvent(w, claim, noon(4), corev1.EventTypeNormal, "DisruptionBlocked", "is not shown")
 		class = testenv.Reload(w, class)
 		class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: "region-1/pve2", Reason: `bridge "vmbr0" is not on this host`}}
 		setConditions(w, class)
-		createEvent(w, w.PendingPod("web", "2"), 1, corev1.EventTypeNormal, "Nominated", "Pod should schedule on: nodeclaim/a")
+		createEvent(w, w.PendingPod("web", "2"), noon(1), corev1.EventTypeNormal, "Nominated", "Pod should schedule on: nodeclaim/a")
 
 		w.Expect(explained(w, "pod/web")).To(Equal(fmt.Sprintf(
 			`pod shop/web is waiting: nodeclaim a was created for it and is not ready: Registered is Unknown: Node not registered with cluster
@@ -177,10 +177,6 @@ func TestExplainPod(t *testing.T) {
 			want:   "no node can be created for it: nodepool pool: all instance types exceed its limit: cpu: 0 of 3 used",
 		},
 		"existing_node": {events: []string{"Nominated: Pod should schedule on: node/worker-1"}, want: "Karpenter expects it on node worker-1"},
-		"last_decision": {
-			events: []string{"Nominated: Pod should schedule on: node/worker-1", "NoHostFits: No node can be created for this pod: no host fits"},
-			want:   "No node can be created for this pod: no host fits",
-		},
 		// A NodePool without a problem of its own may create a node.
 		"last_decision_and_limit": {
 			pools:  []func(*karpv1.NodePool){func(*karpv1.NodePool) {}, limit("limited", "1")},
@@ -203,7 +199,7 @@ func TestExplainPod(t *testing.T) {
 			pod := w.PendingPod("web", "2", test.pod)
 			for n, event := range test.events {
 				reason, message, _ := strings.Cut(event, ": ")
-				createEvent(w, pod, n, corev1.EventTypeWarning, reason, message)
+				createEvent(w, pod, noon(n), corev1.EventTypeWarning, reason, message)
 			}
 			verdict, _, _ := strings.Cut(explained(w, "pod/web"), "\n")
 			w.Expect(verdict).To(Equal("pod shop/web is waiting: " + test.want))
@@ -252,7 +248,7 @@ func TestExplainDeletedClaim(t *testing.T) {
 			{"gone", 2, corev1.EventTypeNormal, "VMLaunched", "launched VM 100"},
 		} {
 			claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: event.claim, UID: types.UID(event.claim)}}
-			createEvent(w, claim, event.minute, event.eventType, event.reason, event.message)
+			createEvent(w, claim, noon(event.minute), event.eventType, event.reason, event.message)
 		}
 		w.Expect(explained(w, "nodeclaim/drifted")).To(Equal(`nodeclaim drifted was deleted: Disrupting NodeClaim: Drifted; it was replaced by nodeclaim replacement
 nodeclaim drifted

@@ -25,14 +25,10 @@ import (
 // newNode creates a Node and a NodeClaim with a VM.
 func newNode(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass, name, region, host string, ready corev1.ConditionStatus) (*karpv1.NodeClaim, *corev1.Node) {
 	w.T.Helper()
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	w.Create(node)
-	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
-	w.Expect(w.Kube.Status().Update(w.T.Context(), node)).To(Succeed())
 	claim := w.Claim(name, class, func(c *karpv1.NodeClaim) { c.Labels[corev1.LabelTopologyZone] = host })
 	claim.Status.ProviderID = "proxmox://" + region + "/20001"
-	claim.Status.NodeName = node.Name
-	w.Expect(w.Kube.Status().Update(w.T.Context(), claim)).To(Succeed())
+	node := w.Node(claim)
+	setNodeReady(w, node, ready)
 	return claim, node
 }
 
@@ -60,13 +56,6 @@ func TestFence(t *testing.T) {
 		moved.Status.ProviderID = "proxmox://region-1/111"
 		w.Expect(w.Kube.Status().Update(w.T.Context(), moved)).To(Succeed())
 		newNode(w, class, "other", "region-2", "pve1", corev1.ConditionUnknown)
-		expectFenced := func(want map[string]string) {
-			t.Helper()
-			w.Expect(testenv.Reload(w, fences).Data).To(Equal(want))
-		}
-		entry := func(at time.Time) map[string]string {
-			return map[string]string{"region-1.pve1": `{"time":"` + at.UTC().Format(time.RFC3339) + `"}`}
-		}
 		tainted := HaveField("Spec.Taints", ContainElement(outOfService))
 
 		for want, args := range map[string][]string{
@@ -101,14 +90,14 @@ func TestFence(t *testing.T) {
 			ContainSubstring("nodeclaim dead fenced: VM proxmox://region-1/20001, node dead\n"),
 			ContainSubstring("kubectl delete nodeclaim dead moved\n")))
 		w.Expect(time.Since(began)).To(BeNumerically("~", time.Minute, time.Second))
-		expectFenced(entry(began))
+		w.Expect(testenv.Reload(w, fences).Data).To(Equal(map[string]string{"region-1.pve1": `{"time":"` + began.UTC().Format(time.RFC3339) + `"}`}))
 		w.Expect(testenv.Reload(w, deadNode)).To(tainted)
 		w.Expect(testenv.Reload(w, liveNode)).NotTo(tainted)
 
 		dead.Status.ProviderID = "proxmox://region-1/112" // HA restarted the VM on pve2
 		w.Expect(w.Kube.Status().Update(w.T.Context(), dead)).To(Succeed())
 		w.Expect(errorOf(runIn(w, "fence", "region-1/pve1", "--undo", "--system-namespace=kube-system"))).NotTo(HaveOccurred())
-		expectFenced(nil)
+		w.Expect(testenv.Reload(w, fences).Data).To(BeEmpty())
 		w.Expect(testenv.Reload(w, deadNode)).NotTo(tainted)
 	})
 }

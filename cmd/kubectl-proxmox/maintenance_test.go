@@ -21,8 +21,11 @@ func TestMaintenance(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
 		w := newEnv(t, testenv.Hosts(2))
 		class := w.Class()
-		claim := w.Claim("a", class, onHost("region-1", "pve1"))
-		w.Claim("other", class, onHost("us-east-1", "us-east-1a"), func(c *karpv1.NodeClaim) {
+		claim := w.Claim("a", class, func(c *karpv1.NodeClaim) {
+			c.Labels[corev1.LabelTopologyRegion], c.Labels[corev1.LabelTopologyZone] = "region-1", "pve1"
+		})
+		w.Claim("other", class, func(c *karpv1.NodeClaim) {
+			c.Labels[corev1.LabelTopologyRegion], c.Labels[corev1.LabelTopologyZone] = "us-east-1", "us-east-1a"
 			c.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: "default"}
 		})
 		class.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: "region-1/pve2", Reason: "offline"}, {Zone: "region-1/pve8", Reason: "offline"}}
@@ -69,11 +72,4 @@ func TestMaintenance(t *testing.T) {
 			w.Expect(errorOf(maintained("start", host))).To(MatchError(And(ContainSubstring(host), ContainSubstring("want REGION/HOST"))))
 		}
 	})
-}
-
-// onHost returns a change of a NodeClaim: its VM is on a host.
-func onHost(region, host string) func(*karpv1.NodeClaim) {
-	return func(c *karpv1.NodeClaim) {
-		c.Labels[corev1.LabelTopologyRegion], c.Labels[corev1.LabelTopologyZone] = region, host
-	}
 }

@@ -15,13 +15,11 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/whatif"
@@ -31,9 +29,8 @@ import (
 // planEnv is a Kubernetes cluster with Nodes, on two Hosts of 8 cores.
 type planEnv struct {
 	*testenv.Env
-	class    *v1alpha1.ProxmoxNodeClass
-	provider *cloudprovider.CloudProvider
-	dir      string
+	class *v1alpha1.ProxmoxNodeClass
+	dir   string
 }
 
 // planOptions are the options of a planEnv: two Hosts of 8 cores.
@@ -56,10 +53,6 @@ func newPlanEnv(env *testenv.Env, args ...string) *planEnv {
 	w.class = w.Class()
 	setPoolStatus(env, w.Pool(w.class, func(p *karpv1.NodePool) { p.Name = w.class.Name }), nil)
 	createController(env, "karpenter", append(args, "--node-setting-file=")...)
-	w.provider = cloudprovider.New(cloudprovider.Deps{
-		Kube: w.Kube, VMs: w.Instances.VMs, Planner: w.Instances.Planner, Deleter: w.Instances.Deleter,
-		Types: w.Types, Recorder: w.Events, Clock: w.Clock,
-	})
 	return w
 }
 
@@ -87,14 +80,11 @@ func (w *planEnv) useTemplate(kind, name string, zones []string) {
 // addClaim adds a NodeClaim whose VM is on a Host and has not joined.
 func (w *planEnv) addClaim(name, pool, host string) *karpv1.NodeClaim {
 	w.T.Helper()
-	claim := w.Claim(name, w.class, testenv.OnHost(host), func(c *karpv1.NodeClaim) { c.Labels[karpv1.NodePoolLabelKey] = pool })
-	created, err := w.provider.Create(w.T.Context(), claim)
-	w.Expect(err).NotTo(HaveOccurred())
-	return w.Store(claim, created)
+	return w.Created(name, w.class, testenv.OnHost(host), func(c *karpv1.NodeClaim) { c.Labels[karpv1.NodePoolLabelKey] = pool })
 }
 
-// addNode adds a Node on a Host, with a pod that requests CPUs.
-func (w *planEnv) addNode(name, pool, host, cpu string) {
+// addNode adds a Node on a Host, with a pod that requests CPUs. It returns its NodeClaim.
+func (w *planEnv) addNode(name, pool, host, cpu string) *karpv1.NodeClaim {
 	w.T.Helper()
 	claim := w.addClaim(name, pool, host)
 	labels := maps.Clone(claim.Labels)
@@ -104,25 +94,14 @@ func (w *planEnv) addNode(name, pool, host, cpu string) {
 	}, claim.Status.Allocatable)
 	claim.Status.NodeName = name
 	setConditions(w.Env, claim, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized)
-	w.Create(&corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: strings.TrimPrefix(name, pool+"-"), OwnerReferences: []metav1.OwnerReference{
-			{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "app", UID: "app", Controller: new(true)},
-		}},
-		Spec: corev1.PodSpec{NodeName: name, Containers: []corev1.Container{{
-			Name: "c", Image: "i", Env: []corev1.EnvVar{{Name: "PASSWORD", Value: "confidential"}},
-			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}},
-		}}, EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
-			Name: "debug", Image: "i", Command: []string{"confidential"},
-		}}}},
+	w.PendingPod(strings.TrimPrefix(name, pool+"-"), cpu, func(p *corev1.Pod) {
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "app", UID: "app", Controller: new(true)}}
+		p.Spec.NodeName = name
+		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "PASSWORD", Value: "confidential"}}
+		debug := corev1.EphemeralContainerCommon{Name: "debug", Image: "i", Command: []string{"confidential"}}
+		p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: debug}}
 	})
-}
-
-// launch launches the VM of a NodeClaim, which shows its template.
-func (w *planEnv) launch(name string) {
-	w.T.Helper()
-	claim := testenv.Reload(w.Env, &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}})
-	claim.Status.Conditions = nil
-	w.Expect(w.Launch(claim, w.class)).To(Succeed()) // before its Node joins
+	return claim
 }
 
 // createNode creates a Node that is ready.
@@ -130,8 +109,7 @@ func (w *planEnv) createNode(node *corev1.Node, resources corev1.ResourceList) {
 	w.T.Helper()
 	w.Create(node)
 	node.Status.Capacity, node.Status.Allocatable = resources, resources
-	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	w.Expect(w.Kube.Status().Update(w.T.Context(), node)).To(Succeed())
+	setNodeReady(w.Env, node, corev1.ConditionTrue)
 }
 
 // write writes an object to a file of the saved plan.

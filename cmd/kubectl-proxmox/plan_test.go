@@ -63,17 +63,6 @@ func TestPlanDocs(t *testing.T) {
 			t.Errorf("docs/plan.md does not contain this example:\n%s", example)
 		}
 	}
-}
-
-func TestPlan(t *testing.T) {
-	t.Parallel()
-	s := savePlan(t, planSetup{objects: func(w *planEnv) { w.addNode("a", "default", "pve1", "1500m") }})
-	plan := s.plan("-f many.yaml --lose-host home/pve2")
-	s.Expect(plan.Create).To(HaveLen(2), "a host of 8 CPUs with another guest and a node has capacity for two nodes")
-	s.Expect(plan.Create).To(HaveEach(And(HaveField("Host", "pve1"), HaveField("CPUs", 2), HaveField("Pods", HaveLen(1)))))
-	s.Expect(plan.Delete).To(BeEmpty())
-	s.Expect(plan.Unschedulable).To(HaveLen(7))
-	s.Expect(plan.PriceAfter).To(BeNumerically("~", 3*plan.PriceBefore, 1e-9))
 	s.Expect(os.ReadFile(filepath.Join(s.dir, "saved.json"))).NotTo(Or(ContainSubstring("confidential"), ContainSubstring(pvesim.DefaultTokenSecret)))
 }
 
@@ -91,22 +80,12 @@ func TestPlanLive(t *testing.T) {
 	w.Expect(claims.Items).To(HaveLen(1), "nothing is created")
 }
 
-const rejectedPods = `
+const rejectedPod = `
 apiVersion: v1
 kind: Pod
-metadata: {name: small, namespace: shop}
+metadata: {name: %s, namespace: shop}
 spec:
-  containers: [{name: c, image: i, resources: {requests: {cpu: 1}}}]
-  affinity:
-    nodeAffinity:
-      requiredDuringSchedulingIgnoredDuringExecution:
-        nodeSelectorTerms: [{matchExpressions: [{key: karpenter.sh/nodepool, operator: DoesNotExist}]}]
----
-apiVersion: v1
-kind: Pod
-metadata: {name: large, namespace: shop}
-spec:
-  containers: [{name: c, image: i, resources: {requests: {cpu: 3}}}]
+  containers: [{name: c, image: i, resources: {requests: {cpu: %d}}}]
   affinity:
     nodeAffinity:
       requiredDuringSchedulingIgnoredDuringExecution:
@@ -130,6 +109,8 @@ func TestPlanSingle(t *testing.T) {
 		},
 		// No host can pin VMs. The controller's node-policy applies to NodeClasses without spec.cpu.
 		"node_policy": {planSetup{args: []string{"--node-policy=static"}}, "-f web.yaml", And(nothing, HaveField("Unschedulable", HaveLen(3)))},
+		// It replaces the settings of the controller, as in other commands.
+		"node_setting_file": {planSetup{save: []string{"--node-setting-file", "settings.json"}}, "-f many.yaml", HaveField("Unschedulable", BeEmpty())},
 		// The plan for other NodePools is not affected.
 		"missing_class": {planSetup{objects: func(w *planEnv) {
 			w.addNode("a", "default", "pve1", "1")
@@ -148,8 +129,9 @@ func TestPlanSingle(t *testing.T) {
 		"changed_template": {
 			planSetup{scenario: withSharedTemplate, objects: func(w *planEnv) {
 				w.useUnmanaged("other", v1alpha1.ProxmoxUnmanagedTemplateSpec{VMID: 9000})
-				w.addNode("a", "default", "pve1", "500m")
-				w.launch("a")
+				claim := w.addNode("a", "default", "pve1", "500m")
+				claim.Status.Conditions = nil
+				w.Expect(w.Launch(claim, w.class)).To(Succeed()) // before its Node joins
 			}}, "-f template.yaml",
 			And(
 				HaveField("Delete", ConsistOf(And(HaveField("NodeClaim", "a"), HaveField("Reason", string(v1alpha1.DriftImage))))),
@@ -160,7 +142,7 @@ func TestPlanSingle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := savePlan(t, test.setup)
-			write(t, s.dir, "rejected.yaml", rejectedPods)
+			write(t, s.dir, "rejected.yaml", fmt.Sprintf(rejectedPod+"---"+rejectedPod, "small", 1, "large", 3))
 			write(t, s.dir, "template.yaml",
 				`{apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1, kind: ProxmoxUnmanagedTemplate, metadata: {name: other}, spec: {vmid: 9500}}`)
 			s.Expect(s.plan(test.command)).To(test.want)
@@ -175,15 +157,6 @@ func TestPlanSleepingHost(t *testing.T) {
 	onSleeping := ContainElement(HaveField("Host", "pve2"))
 	s.Expect(s.plan("-f many.yaml").Create).To(onSleeping)
 	s.Expect(s.plan("-f many.yaml --lose-host home/pve2").Create).To(And(Not(BeEmpty()), Not(onSleeping)))
-}
-
-// --node-setting-file replaces the settings of the controller, as in other commands.
-func TestPlanNodeSettingFile(t *testing.T) {
-	t.Parallel()
-	s := savePlan(t, planSetup{})
-	s.Expect(s.plan("-f many.yaml").Unschedulable).NotTo(BeEmpty())
-	s = savePlan(t, planSetup{save: []string{"--node-setting-file", "settings.json"}})
-	s.Expect(s.plan("-f many.yaml").Unschedulable).To(BeEmpty())
 }
 
 const batchObjects = `

@@ -4,15 +4,14 @@
 package main
 
 import (
-	"context"
 	"crypto/tls"
-	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
 	"testing"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -39,11 +38,8 @@ func TestPreflightGrant(t *testing.T) {
 			role("/", "Sys.Audit", "Sys.Console")(s)
 			s.ACLs[0].NoPropagate = true
 		},
-		"no_role": func(s *pvesim.Scenario) { s.Roles, s.ACLs = nil, nil },
-		"own_roles_without_ACL": func(s *pvesim.Scenario) {
-			pvesim.PoolScoped(s)
-			s.ACLs = nil
-		},
+		"no_role":               func(s *pvesim.Scenario) { s.Roles, s.ACLs = nil, nil },
+		"own_roles_without_ACL": func(s *pvesim.Scenario) { pvesim.PoolScoped(s); s.ACLs = nil },
 		"no_access": func(s *pvesim.Scenario) {
 			role("/", auditPrivileges...)(s)
 			deny("/nodes/pve2", "/sdn/zones/localnetwork/vmbr0")(s)
@@ -73,27 +69,21 @@ func TestPreflightGrant(t *testing.T) {
 					separateStorages(s)
 					scenario(s)
 					s.Pools = []pvesim.Pool{{ID: "team"}, {ID: "karpenter"}}
+					s.Users[1].Tokens = []pvesim.Token{{ID: "admin", Secret: "admin"}} // of root
 					withMappings(s)
 				})
 				out, err := s.preflight(manifest)
 				found := failures(out)
-				if err == nil || len(found) != 1 || strings.Count(found[0], "run: ") != 1 {
-					t.Fatalf("found %d failures, want one with a command\n%s", len(found), out)
-				}
-				if strings.Contains(found[0], "acl modify / ") {
-					t.Errorf("found a role on everything for an account that may only read: %s", found[0])
-				}
-				if strings.Contains(found[0], "PVE") {
-					t.Errorf("found a built-in role in %s", found[0])
-				}
+				s.Expect(err).To(HaveOccurred())
+				s.Expect(found).To(HaveLen(1), out)
+				s.Expect(strings.Count(found[0], "run: ")).To(Equal(1), out)
+				s.Expect(found[0]).NotTo(Or(ContainSubstring("acl modify / "), ContainSubstring("PVE")), "it may only read, and has no built-in role")
 				_, commands, _ := strings.Cut(found[0], "run: ")
-				admin := newPveum(t, s.sim)
 				for _, command := range strings.Split(commands, " && ") {
-					admin.run(t, command)
+					s.pveum(command)
 				}
-				if out, err := s.preflight(manifest); err != nil {
-					t.Errorf("after %s: %v\n%s", commands, err, out)
-				}
+				out, err = s.preflight(manifest)
+				s.Expect(err).NotTo(HaveOccurred(), "after %s:\n%s", commands, out)
 			})
 		}
 	}
@@ -108,91 +98,42 @@ func deny(paths ...string) func(*pvesim.Scenario) {
 	}
 }
 
-// accessFaults are privileges that an ACL cancels, which Proxmox does not list.
-func accessFaults() map[string]fault {
-	denied := func(path, privileges, paths string) []string {
-		const token = "kubernetes@pve!karpenter"
-		return []string{fmt.Sprintf("PrivilegesSufficient: region home: API token %s lacks %s on %s; an ACL on %s cancels what it inherits there (pveum acl list); "+
-			"run: pveum acl delete %s --roles NoAccess --users kubernetes@pve --tokens '%s'", token, privileges, paths, path, path, token)}
-	}
-	const storage, disk, bridge = "/storage/local", "/storage/local-lvm", "/sdn/zones/localnetwork/vmbr0"
-	return map[string]fault{
-		"no_access_to_one_host": {scenario: deny("/nodes/pve2"), want: denied("/nodes/pve2", "Sys.AccessNetwork, Sys.Audit", "/nodes/pve2")},
-		"no_access_to_hosts":    {scenario: deny("/nodes"), want: denied("/nodes", "Sys.AccessNetwork, Sys.Audit", "/nodes/pve1, /nodes/pve2")},
-		"no_access_to_image_storage": {scenario: deny(storage),
-			want: denied(storage, "Datastore.Allocate, Datastore.AllocateSpace, Datastore.AllocateTemplate, Datastore.Audit", storage)},
-		"no_access_to_disk_storage": {scenario: deny(disk), manifest: unmanagedNode, want: denied(disk, "Datastore.AllocateSpace, Datastore.Audit", disk)},
-		"no_access_to_bridge":       {scenario: deny(bridge), want: denied(bridge, "SDN.Use", bridge)},
-	}
-}
-
-// pveum runs commands of Proxmox's tool for users against a simulator, as root.
-type pveum struct {
-	client *http.Client
-	url    string
-	header http.Header
-}
-
-func newPveum(t *testing.T, sim *pvesim.Simulator) *pveum {
-	t.Helper()
-	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DialContext: sim.DialContext}
-	p := &pveum{url: sim.URL(), client: &http.Client{Transport: transport}, header: http.Header{}}
-	t.Cleanup(p.client.CloseIdleConnections)
-	var login struct{ Ticket, CSRFPreventionToken string }
-	p.call(t, "POST", "/access/ticket", url.Values{"username": {"root@pam"}, "password": {pvesim.RootPassword}}, &login)
-	p.header.Set("Cookie", "PVEAuthCookie="+login.Ticket)
-	p.header.Set("CSRFPreventionToken", login.CSRFPreventionToken)
-	return p
-}
-
-func (p *pveum) call(t *testing.T, method, path string, form url.Values, out any) {
-	t.Helper()
-	request, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), method, p.url+path, strings.NewReader(form.Encode()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Header = p.header.Clone()
-	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	response, err := p.client.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = response.Body.Close() }()
-	data := struct{ Data any }{out}
-	if err := json.NewDecoder(response.Body).Decode(&data); err != nil || response.StatusCode != http.StatusOK {
-		t.Fatalf("%s %s %v: %s %v", method, path, form, response.Status, err)
-	}
-}
-
 var words = regexp.MustCompile(`"[^"]*"|'[^']*'|\S+`)
 
-// run runs one command: pveum role add|modify NAME, or pveum acl modify|delete PATH.
-func (p *pveum) run(t *testing.T, command string) {
-	t.Helper()
+// pveum runs a command as root: pveum role add|modify NAME, or pveum acl modify|delete PATH.
+func (s *site) pveum(command string) {
+	s.t.Helper()
 	args := words.FindAllString(command, -1)
 	for n := range args {
 		args[n] = strings.Trim(args[n], `"'`)
 	}
-	if len(args) < 4 || args[0] != "pveum" {
-		t.Fatalf("found the command %q", command)
-	}
+	s.Expect(len(args)).To(BeNumerically(">=", 4), command)
 	form := url.Values{}
 	for n := 4; n+1 < len(args); n += 2 {
 		form.Set(strings.TrimPrefix(args[n], "--"), args[n+1])
 	}
-	switch action := fmt.Sprintf("%s %s", args[1], args[2]); action {
-	case "role add":
+	method, path := http.MethodPut, "/access/acl"
+	switch strings.Join(args[:3], " ") {
+	case "pveum role add":
+		method, path = http.MethodPost, "/access/roles"
 		form.Set("roleid", args[3])
-		p.call(t, "POST", "/access/roles", form, nil)
-	case "role modify":
-		p.call(t, "PUT", "/access/roles/"+args[3], form, nil)
-	case "acl modify", "acl delete":
+	case "pveum role modify":
+		path = "/access/roles/" + args[3]
+	case "pveum acl modify":
 		form.Set("path", args[3])
-		form.Set("delete", map[bool]string{true: "1", false: "0"}[args[2] == "delete"])
-		p.call(t, "PUT", "/access/acl", form, nil)
+	case "pveum acl delete":
+		form.Set("path", args[3])
+		form.Set("delete", "1")
 	default:
-		t.Fatalf("found the command %q", command)
+		s.t.Fatalf("found the command %q", command)
 	}
+	request, err := http.NewRequestWithContext(s.t.Context(), method, s.sim.URL()+path, strings.NewReader(form.Encode()))
+	s.Expect(err).NotTo(HaveOccurred())
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	request.Header.Set("Authorization", "PVEAPIToken=root@pam!admin=admin")
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DialContext: s.sim.DialContext, DisableKeepAlives: true}
+	response, err := transport.RoundTrip(request)
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(response.Body.Close()).To(Succeed())
+	s.Expect(response.StatusCode).To(Equal(http.StatusOK), command)
 }
-
-var fingerprint = regexp.MustCompile(`([0-9A-F]{2}:){31}[0-9A-F]{2}`)

@@ -82,21 +82,6 @@ func withoutPrivilege(privilege string) func(*pvesim.Scenario) {
 	}
 }
 
-const managed = `
-apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1
-kind: ProxmoxTemplate
-metadata: {name: new}
-spec: {sourceImage: {url: "https://example.com/new.img"}, storageIDs: [local, local-lvm], network: [{bridge: vmbr0}]}
----
-apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1
-kind: ProxmoxNodeClass
-metadata: {name: new}
-spec:
-  instanceTemplateRef: {kind: ProxmoxTemplate, name: new}
-  bootDevice: {size: 30G}
-  metadataOptions: {type: none}
-`
-
 func TestPreflight(t *testing.T) {
 	t.Parallel()
 	example := []string{"-f", "../../examples/kubeadm"}
@@ -123,12 +108,12 @@ func TestPreflight(t *testing.T) {
 			"ProxmoxNodeClass kubeadm", "ok     InstanceTemplateReady", "ok     NetworkReady", "ok     StorageReady", "ok     InstanceMetadataOptionsReady"}},
 		"missing_privilege_of_every_class": {scenario: withoutPrivilege("VM.Allocate"), fails: true,
 			want: []string{"FAIL   " + lacks("VM.Allocate", "/vms")}},
-		"template_can_be_created": {manifest: managed,
+		"template_can_be_created": {manifest: managedNode,
 			want: []string{"ok     host home/pve1: storage local for the image, storage local for the template", "ok     InstanceTemplateReady", "ok     CapacityAvailable"}},
-		"template_cannot_be_created": {manifest: managed, fails: true,
+		"template_cannot_be_created": {manifest: managedNode, fails: true,
 			scenario: func(s *pvesim.Scenario) { s.Storages[0].Content = []string{"iso"} },
 			want:     []string{"FAIL   home/pve1, home/pve2: no storage of spec.storageIDs takes import content", `skip   InstanceTemplateReady: ProxmoxTemplate "new" is on no host yet`}},
-		"same_class_twice": {manifest: strings.Replace(managed, "kind: ProxmoxTemplate, name: new", "kind: ProxmoxTemplate, name: other", 1) + "---" + managed,
+		"same_class_twice": {manifest: strings.Replace(managedNode, "kind: ProxmoxTemplate, name: new", "kind: ProxmoxTemplate, name: other", 1) + "---" + managedNode,
 			want: []string{"ok     InstanceTemplateReady"}},
 	} {
 		testenv.RunSimulated(t, name, func(t *testing.T) {
@@ -146,20 +131,17 @@ func TestPreflight(t *testing.T) {
 func TestPreflightInvalidFiles(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
 		s := newSite(t, nil)
-		values := func(content string) []string { return []string{"--values", s.write("typo.yaml", content)} }
 		s.Expect(errorOf(s.run("preflight"))).To(MatchError(ContainSubstring("cloud-config values")))
-		for want, args := range map[string]func() []string{
-			"line 6: config.clusters[0].token_secre: unknown field": func() []string {
-				return values("replicaCount: 2\n\nconfig:\n  clusters:\n    - region: a\n      token_secre: b\n")
-			},
-			"clusters: found none, want": func() []string { return values("config: {clusters: []}") },
-			"no such file":               func() []string { return []string{"--values", filepath.Join(s.dir, "absent")} },
-			`unknown field "spec.instanceTempl"`: func() []string {
-				class := s.write("class.yaml", strings.Replace(managed, "instanceTemplateRef", "instanceTempl", 1))
-				return []string{"--values", filepath.Join(s.dir, "values.yaml"), "-f", class}
-			},
+		valid := filepath.Join(s.dir, "values.yaml")
+		invalid := strings.Replace(managedNode, "instanceTemplateRef", "instanceTempl", 1)
+		for want, args := range map[string][]string{
+			"line 6: config.clusters[0].token_secre: unknown field": {
+				s.write("typo.yaml", "replicaCount: 2\n\nconfig:\n  clusters:\n    - region: a\n      token_secre: b\n")},
+			"clusters: found none, want":         {s.write("none.yaml", "config: {clusters: []}")},
+			"no such file":                       {filepath.Join(s.dir, "absent")},
+			`unknown field "spec.instanceTempl"`: {valid, "-f", s.write("class.yaml", invalid)},
 		} {
-			s.Expect(errorOf(s.run(append([]string{"preflight"}, args()...)...))).To(MatchError(ContainSubstring(want)))
+			s.Expect(errorOf(s.run(append([]string{"preflight", "--values"}, args...)...))).To(MatchError(ContainSubstring(want)))
 		}
 	})
 }

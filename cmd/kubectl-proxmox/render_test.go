@@ -36,9 +36,7 @@ func TestRenderFiles(t *testing.T) {
 	g, dir := NewWithT(t), filepath.Join(t.TempDir(), "out")
 	g.Expect(run(t, "render", "kubeadm", "-f", example("kubeadm"), "-o", dir)).To(BeEmpty())
 	for _, name := range []string{"user-data", "meta-data", "network-config"} {
-		info, err := os.Stat(filepath.Join(dir, name))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(info.Mode().Perm()).To(BeEquivalentTo(0o600))
+		g.Expect(os.Stat(filepath.Join(dir, name))).To(HaveField("Mode()", BeEquivalentTo(0o600)))
 	}
 	image := filepath.Join(dir, "boot.iso")
 	g.Expect(run(t, "render", "-f", example("kubeadm"), "--iso", image)).To(BeEmpty())

@@ -15,8 +15,8 @@ import (
 	tea "charm.land/bubbletea/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -153,7 +153,7 @@ func TestTopPlain(t *testing.T) {
 		class := w.Class()
 		w.Pool(class)
 		claim := w.Launched("a", class)
-		w.Create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.NodeSpec{ProviderID: claim.Status.ProviderID}})
+		w.Node(claim)
 		createPod(w, "runs", "a")
 		waits := createPod(w, "waits", "")
 		createRefusal(w, waits, "pve1: 1 CPUs free, 2 required")
@@ -199,11 +199,7 @@ func TestTopPlain(t *testing.T) {
 // createRefusal creates the event that no Node can be created for a pod.
 func createRefusal(w *testenv.Env, pod *corev1.Pod, message string) {
 	w.T.Helper()
-	w.Create(&corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Namespace: w.Name, Name: "no-host-fits"},
-		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: w.Name, Name: pod.Name, UID: pod.UID}, Source: corev1.EventSource{Component: "karpenter"},
-		Type: corev1.EventTypeWarning, Reason: "NoHostFits", Message: message, LastTimestamp: metav1.Now(),
-	})
+	createEvent(w, pod, time.Now(), corev1.EventTypeWarning, v1alpha1.EventNoHostFits, message)
 }
 
 // A host is shown as awake when its record is gone, also if another cluster is unreachable.

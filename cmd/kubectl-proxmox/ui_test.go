@@ -11,10 +11,11 @@ import (
 	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
-	appsv1 "k8s.io/api/apps/v1"
+	"github.com/onsi/gomega/types"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/httpstream"      //nolint:staticcheck // its replacement would be a dependency of this test only
@@ -52,36 +53,24 @@ func TestUIProxy(t *testing.T) {
 	address := startUI(w, w.Name, func(context.Context) (fleet.Map, error) { return sampleFleet(), nil })
 	jar, err := cookiejar.New(nil)
 	w.Expect(err).NotTo(HaveOccurred())
-	get := func(client *http.Client, url string) (int, string) {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-		w.Expect(err).NotTo(HaveOccurred())
-		response, err := client.Do(request)
+	expect := func(client *http.Client, url string, matcher types.GomegaMatcher, reason ...any) {
+		t.Helper()
+		response, err := client.Get(url)
 		w.Expect(err).NotTo(HaveOccurred())
 		defer func() { w.Expect(response.Body.Close()).To(Succeed()) }()
-		body, err := io.ReadAll(response.Body)
-		w.Expect(err).NotTo(HaveOccurred())
-		return response.StatusCode, string(body)
+		w.Expect(response).To(matcher, reason...)
 	}
-	without, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
-	w.Expect(err).NotTo(HaveOccurred())
-	base := "http://" + without.URL.Host
-	status, _ := get(&http.Client{}, base+webpage.Path)
-	w.Expect(status).To(Equal(http.StatusForbidden), "without the key")
-	status, _ = get(&http.Client{}, base+"/?key=guess")
-	w.Expect(status).To(Equal(http.StatusForbidden), "with another key")
+	forbidden, allowed := HaveHTTPStatus(http.StatusForbidden), HaveHTTPStatus(http.StatusOK)
+	base, _, _ := strings.Cut(address, "/?")
+	expect(&http.Client{}, base+webpage.Path, forbidden, "without the key")
+	expect(&http.Client{}, base+"/?key=guess", forbidden, "with another key")
 	browser := &http.Client{Jar: jar}
-	status, body := get(browser, address)
-	w.Expect(status).To(Equal(http.StatusOK))
-	w.Expect(body).To(ContainSubstring("VM 20002"))
-	status, body = get(browser, base+webpage.Path+"?nodepool=default")
-	w.Expect(status).To(Equal(http.StatusOK), "the cookie is sufficient")
-	w.Expect(body).NotTo(ContainSubstring("VM 20002"))
+	expect(browser, address, And(allowed, HaveHTTPBody(ContainSubstring("VM 20002"))))
+	expect(browser, base+webpage.Path+"?nodepool=default", And(allowed, HaveHTTPBody(Not(ContainSubstring("VM 20002")))), "the cookie is sufficient")
 
 	second := startUI(w, w.Named("second"), func(context.Context) (fleet.Map, error) { return sampleFleet(), nil })
-	status, _ = get(browser, second)
-	w.Expect(status).To(Equal(http.StatusOK))
-	status, _ = get(browser, base+webpage.Path)
-	w.Expect(status).To(Equal(http.StatusOK), "browsers send a cookie to all ports, so a second session must not overwrite it")
+	expect(browser, second, allowed)
+	expect(browser, base+webpage.Path, allowed, "browsers send a cookie to all ports, so a second session must not overwrite it")
 }
 
 func TestUIErrors(t *testing.T) {
@@ -89,18 +78,14 @@ func TestUIErrors(t *testing.T) {
 	w := testenv.NewWithAPIServer(t, testenv.NeverPolled())
 	_, _, err := findWebPage(t.Context(), w.Kube, "")
 	w.Expect(err).To(MatchError("no Deployment has a container with the flag --cloud-config: is the controller installed?"))
-	labels := map[string]string{"app": w.Name}
-	container := corev1.Container{Name: "controller", Image: "i", Args: []string{"--cloud-config=/etc/proxmox/config.yaml"}}
-	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: "controller"}, Spec: appsv1.DeploymentSpec{
-		Selector: &metav1.LabelSelector{MatchLabels: labels},
-		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{container}}},
-	}}
+	spec := corev1.PodSpec{Containers: []corev1.Container{{Name: "controller", Image: "i", Args: []string{"--cloud-config=/etc/proxmox/config.yaml"}}}}
+	deployment := deploymentOf(w, "controller", spec)
 	w.Create(deployment)
 	_, _, err = findWebPage(t.Context(), w.Kube, "")
 	w.Expect(err).To(MatchError("the controller in Deployment " + w.Name + "/controller does not serve the page: set the chart value settings.webPagePort, for example to 8443"))
 	deployment.Spec.Template.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "webpage", ContainerPort: 8443}}
 	w.Expect(w.Kube.Update(t.Context(), deployment)).To(Succeed())
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: "controller-1", Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{container}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: "controller-1", Labels: deployment.Spec.Template.Labels}, Spec: spec}
 	w.Create(pod)
 	_, _, err = findWebPage(t.Context(), w.Kube, "")
 	w.Expect(err).To(MatchError("no pod of Deployment " + w.Name + "/controller is running"))
