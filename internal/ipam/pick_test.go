@@ -28,6 +28,8 @@ func TestPickByKey(t *testing.T) {
 
 	next, _ := p.Pick("claim-a", state(map[netip.Addr]bool{first: true}))
 	g.Expect(next).To(Equal(first.Next()))
+	_, ok := ipam.Pool{}.Pick("key", free)
+	g.Expect(ok).To(BeFalse(), "of the zero Pool")
 }
 
 func TestPickRecentlyReleased(t *testing.T) {

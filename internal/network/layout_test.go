@@ -42,13 +42,17 @@ func viewOf(bridges map[string]proxmox.Bridge) inventory.View {
 	return inventory.NewView(map[string]*inventory.Snapshot{"r": inventory.NewSnapshot(result, nil, inventory.VMIDRange{})}, nil, nil, inventory.Settings{})
 }
 
-func assign(t *testing.T, c *v1alpha1.ProxmoxNodeClass, cfg proxmox.VMConfig, view inventory.View) network.Assignment {
+func newLayout(t *testing.T, c *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) network.Layout {
 	t.Helper()
-	g := NewWithT(t)
-	layout, err := network.NewLayout(c, cfg)
-	g.Expect(err).NotTo(HaveOccurred())
-	assigned, err := layout.Assign(network.Request{View: view, Region: "r", Host: "pve1", Key: "uid"})
-	g.Expect(err).NotTo(HaveOccurred())
+	layout, err := network.NewLayout(c, template)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return layout
+}
+
+func assign(t *testing.T, c *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig, view inventory.View) network.Assignment {
+	t.Helper()
+	assigned, err := newLayout(t, c, template).Assign(network.Request{View: view, Region: "r", Host: "pve1", Key: "uid"})
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return assigned
 }
 
@@ -119,9 +123,8 @@ func TestAssignGateway(t *testing.T) {
 
 	// Neither gateway is assigned to a VM.
 	small := class(pool4("net0", "10.0.0.0/30"))
-	layout, err := network.NewLayout(small, template())
-	g.Expect(err).NotTo(HaveOccurred())
-	_, err = layout.Assign(network.Request{View: view, Region: "r", Host: "pve1", Key: "uid"})
+	layout := newLayout(t, small, template())
+	_, err := layout.Assign(network.Request{View: view, Region: "r", Host: "pve1", Key: "uid"})
 	g.Expect(err).To(MatchError("spec.network.interfaces[0].address4: all 2 addresses of 10.0.0.0/30 are taken"))
 	g.Expect(layout.Exhausted(view)).To(MatchError(ContainSubstring("10.0.0.0/30")))
 	g.Expect(layout.Exhausted(inventory.View{})).To(BeNil())
@@ -152,18 +155,35 @@ func TestNewLayoutInvalid(t *testing.T) {
 		"bad_name_server":                     {servers, template(), `spec.network.dnsServers[1] "300.0.0.53" is not an address: want an address such as 192.168.0.1 or 2001:db8::1`},
 		"broadcast_in_template":               {class(), template("ipconfig0", "ip=10.0.0.255/24"), `ipconfig0 of the template: cidr 10.0.0.0/24 has no address left for a VM`},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			NewWithT(t).Expect(network.NewLayout(row.class, row.template)).Error().To(MatchError(ContainSubstring(row.want)))
-		})
+		NewWithT(t).Expect(network.NewLayout(row.class, row.template)).Error().To(MatchError(ContainSubstring(row.want)), name)
 	}
 }
 
 // An invalid address of the template does not matter if the class replaces it.
 func TestNewLayoutReplacesAddress(t *testing.T) {
 	t.Parallel()
-	g := NewWithT(t)
-	layout, err := network.NewLayout(class(pool4("net0", "10.0.0.0/24")), template("ipconfig0", "ip=10.9.0.0/24,gw=10.8.0.1"))
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(layout.Interfaces[0].V4.Pool.Subnet().String()).To(Equal("10.0.0.0/24"))
+	layout := newLayout(t, class(pool4("net0", "10.0.0.0/24")), template("ipconfig0", "ip=10.9.0.0/24,gw=10.8.0.1"))
+	NewWithT(t).Expect(layout.Interfaces[0].V4.Pool.Subnet().String()).To(Equal("10.0.0.0/24"))
+}
+
+func TestConflicts(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		own, other, otherNIC string
+		network              string // empty for no conflict
+	}{
+		"same_subnet":                {"10.0.0.0/16", "10.0.0.0/16", "bridge=vmbr0", ""},
+		"same_subnet_other_notation": {"10.0.0.0/16", "10.0.0.5/16", "bridge=vmbr0", ""},
+		"separate_subnets":           {"10.0.0.0/24", "10.0.1.0/24", "bridge=vmbr0", ""},
+		"other_inside_own":           {"10.0.0.0/16", "10.0.1.0/24", "bridge=vmbr0", "bridge vmbr0"},
+		"own_inside_other":           {"10.0.1.0/24", "10.0.0.0/16", "bridge=vmbr0", "bridge vmbr0"},
+		"other_bridge":               {"10.0.0.0/16", "10.0.1.0/24", "bridge=vmbr1", ""},
+		"other_VLAN":                 {"10.0.0.0/16", "10.0.1.0/24", "bridge=vmbr0,tag=7", ""},
+	} {
+		own := newLayout(t, class(pool4("net0", c.own)), template())
+		other := newLayout(t, class(pool4("net0", c.other)), template("net0", "virtio=BC:24:11:00:00:03,"+c.otherNIC))
+		found, conflict := own.Conflicts(other)
+		NewWithT(t).Expect(conflict).To(Equal(c.network != ""), name)
+		NewWithT(t).Expect(found.Network).To(Equal(c.network), name)
+	}
 }

@@ -4,6 +4,7 @@
 package network_test
 
 import (
+	"fmt"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -12,59 +13,31 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 )
 
-func machine(name string, addresses ...v1alpha1.MachineAddresses) v1alpha1.Machine {
-	return v1alpha1.Machine{Name: name, Addresses: addresses}
+func machine(name string, addresses v1alpha1.MachineAddresses) v1alpha1.Machine {
+	return v1alpha1.Machine{Name: name, Addresses: []v1alpha1.MachineAddresses{addresses}}
 }
 
 func TestNewLayoutInvalidMachines(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		machines []v1alpha1.Machine
-		want     string
-	}{
-		"unknown_interface": {
-			machines: []v1alpha1.Machine{machine("db-1", v1alpha1.MachineAddresses{Interface: "net7", Address4: "10.0.0.5"})},
-			want:     "spec.machines[name=db-1].addresses[interface=net7].address4: the VMs have no interface net7",
-		},
-		"outside_the_subnet": {
-			machines: []v1alpha1.Machine{machine("db-1", v1alpha1.MachineAddresses{Interface: "net0", Address4: "10.0.1.5"})},
-			want:     "spec.machines[name=db-1].addresses[interface=net0].address4 is 10.0.1.5, want an address in 10.0.0.0/24 (spec.network.interfaces[0].address4)",
-		},
-		"gateway": {
-			machines: []v1alpha1.Machine{machine("db-1", v1alpha1.MachineAddresses{Interface: "net0", Address4: "10.0.0.1"})},
-			want:     "which is the gateway of spec.network.interfaces[0].address4",
-		},
-		"broadcast": {
-			machines: []v1alpha1.Machine{machine("db-1", v1alpha1.MachineAddresses{Interface: "net0", Address4: "10.0.0.255"})},
-			want:     "is 10.0.0.255, which is the network or broadcast address of 10.0.0.0/24",
-		},
-		"network": {
-			machines: []v1alpha1.Machine{machine("db-1", v1alpha1.MachineAddresses{Interface: "net0", Address4: "10.0.0.0"})},
-			want:     "is 10.0.0.0, which is the network or broadcast address of 10.0.0.0/24",
-		},
-		"no_address": {
-			machines: []v1alpha1.Machine{machine("db-1", v1alpha1.MachineAddresses{Interface: "net0", Address4: "10.0.0.999"})},
-			want:     `"10.0.0.999" is not an address`,
-		},
-		"no_subnet": {
-			machines: []v1alpha1.Machine{machine("db-1", v1alpha1.MachineAddresses{Interface: "net0", Address6: "fd00::1"})},
-			want:     "the interface has no cidr for it",
-		},
-		"same_address": {
-			machines: []v1alpha1.Machine{
-				machine("db-1", v1alpha1.MachineAddresses{Interface: "net0", Address4: "10.0.0.5"}),
-				machine("db-2", v1alpha1.MachineAddresses{Interface: "net0", Address4: "10.0.0.5"}),
-			},
-			want: "each address belongs to one machine",
-		},
+	at := func(address string) v1alpha1.MachineAddresses {
+		return v1alpha1.MachineAddresses{Interface: "net0", Address4: address}
+	}
+	for want, addresses := range map[string][]v1alpha1.MachineAddresses{
+		"spec.machines[name=db-0].addresses[interface=net7].address4: the VMs have no interface net7": {{Interface: "net7", Address4: "10.0.0.5"}},
+		"address4 is 10.0.1.5, want an address in 10.0.0.0/24 (spec.network.interfaces[0].address4)":  {at("10.0.1.5")},
+		"which is the gateway of spec.network.interfaces[0].address4":                                 {at("10.0.0.1")},
+		"is 10.0.0.255, which is the network or broadcast address of 10.0.0.0/24":                     {at("10.0.0.255")},
+		"is 10.0.0.0, which is the network or broadcast address of 10.0.0.0/24":                       {at("10.0.0.0")},
+		`"10.0.0.999" is not an address`:                                                              {at("10.0.0.999")},
+		"the interface has no cidr for it":                                                            {{Interface: "net0", Address6: "fd00::1"}},
+		"each address belongs to one machine":                                                         {at("10.0.0.5"), at("10.0.0.5")},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			with := class(pool4("net0", "10.0.0.0/24"))
-			with.Spec.Network.Interfaces[0].Address4.Gateway = "10.0.0.1"
-			with.Spec.Machines = c.machines
-			NewWithT(t).Expect(network.NewLayout(with, template())).Error().To(MatchError(ContainSubstring(c.want)))
-		})
+		with := class(pool4("net0", "10.0.0.0/24"))
+		with.Spec.Network.Interfaces[0].Address4.Gateway = "10.0.0.1"
+		for n, address := range addresses {
+			with.Spec.Machines = append(with.Spec.Machines, machine(fmt.Sprint("db-", n), address))
+		}
+		NewWithT(t).Expect(network.NewLayout(with, template())).Error().To(MatchError(ContainSubstring(want)))
 	}
 }
 

@@ -35,17 +35,12 @@ func TestNICs(t *testing.T) {
 			Queues: new(int32(2)), Firewall: new(true),
 		}), "virtio,bridge=vmbr9,firewall=1,tag=9,mtu=1,queues=2,rate=12.5,trunks=10;20-29"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			nics := network.NICs(class(c.nic), template("net2", "e1000=BC:24:11:00:00:03,bridge=vmbr2,tag=7,rate=5,link_down=1"))
-			found := map[string]string{}
-			for _, nic := range nics {
-				found[nic.Slot] = nic.Encode()
-			}
-			g.Expect(found).To(HaveKeyWithValue(c.nic.Name, c.want))
-			g.Expect(found).To(HaveKeyWithValue("net1", "virtio=BC:24:11:00:00:02,bridge=vmbr1,mtu=1"), "the class does not name it")
-		})
+		found := map[string]string{}
+		for _, nic := range network.NICs(class(c.nic), template("net2", "e1000=BC:24:11:00:00:03,bridge=vmbr2,tag=7,rate=5,link_down=1")) {
+			found[nic.Slot] = nic.Encode()
+		}
+		NewWithT(t).Expect(found).To(HaveKeyWithValue(c.nic.Name, c.want), name)
+		NewWithT(t).Expect(found).To(HaveKeyWithValue("net1", "virtio=BC:24:11:00:00:02,bridge=vmbr1,mtu=1"), "the class does not name it")
 	}
 }
 
@@ -68,11 +63,8 @@ func TestAssignCreatedInterface(t *testing.T) {
 	g.Expect(assigned.Interfaces["net2"].IPConfig().Encode()).To(Equal("ip=" + assigned.Interfaces["net2"].Address4.String()))
 
 	// Its network is that of the class's bridge and VLAN.
-	layout, err := network.NewLayout(class(nic), template())
-	g.Expect(err).NotTo(HaveOccurred())
-	other, err := network.NewLayout(class(pool4("net0", "10.9.0.0/16")), template("net0", "virtio=BC:24:11:00:00:03,bridge=vmbr9,tag=7"))
-	g.Expect(err).NotTo(HaveOccurred())
-	conflict, found := layout.Conflicts(other)
+	other := newLayout(t, class(pool4("net0", "10.9.0.0/16")), template("net0", "virtio=BC:24:11:00:00:03,bridge=vmbr9,tag=7"))
+	conflict, found := newLayout(t, class(nic), template()).Conflicts(other)
 	g.Expect(found).To(BeTrue())
 	g.Expect(conflict.Network).To(Equal("bridge vmbr9, VLAN 7"))
 }
@@ -102,11 +94,8 @@ func TestNewLayoutInvalidDevice(t *testing.T) {
 		"name_server":       {class(routing(v1alpha1.InterfaceRouting{DNSServers: []string{"1.1.1.999"}})), `spec.network.interfaces[0].dnsServers[0] "1.1.1.999" is not an address`},
 		"no_addresses":      {class(unconfigured), "net0 has no addresses, so it is not in the boot data: remove its routes and name servers"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, err := network.NewLayout(c.class, template("net0", "e1000=BC:24:11:00:00:01,bridge=vmbr0"))
-			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(c.want)))
-		})
+		_, err := network.NewLayout(c.class, template("net0", "e1000=BC:24:11:00:00:01,bridge=vmbr0"))
+		NewWithT(t).Expect(err).To(MatchError(ContainSubstring(c.want)), name)
 	}
 }
 

@@ -54,20 +54,17 @@ func TestFind(t *testing.T) {
 		"not_a_condition": {selection: v1alpha1.StorageSelection{Selector: "storage.name"}, invalid: true,
 			err: `spec.disks[name=data].storageSelector "storage.name" is invalid: its type is string, want bool; want a CEL expression over storage.name, storage.type, storage.free (bytes) and storage.shared that is true or false`},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c.selection.Field = "spec.disks[name=data]"
-			selector := storageselection.New(c.selection)
-			for range 2 {
-				got, err := selector.Find(newSnapshot(), "pve1")
-				text := ""
-				if err != nil {
-					text = err.Error()
-				}
-				if _, invalid := errors.AsType[*storageselection.ExpressionError](err); !slices.Equal(got, c.want) || text != c.err || invalid != c.invalid {
-					t.Errorf("found %q (%v), want %q (%s)", got, err, c.want, c.err)
-				}
+		c.selection.Field = "spec.disks[name=data]"
+		selector := storageselection.New(c.selection)
+		for range 2 {
+			got, err := selector.Find(newSnapshot(), "pve1")
+			text := ""
+			if err != nil {
+				text = err.Error()
 			}
-		})
+			if _, invalid := errors.AsType[*storageselection.ExpressionError](err); !slices.Equal(got, c.want) || text != c.err || invalid != c.invalid {
+				t.Errorf("%s: found %q (%v), want %q (%s)", name, got, err, c.want, c.err)
+			}
+		}
 	}
 }
