@@ -82,9 +82,7 @@ func startSim(t *testing.T, s *pvesim.Scenario, o pvesim.Options) *client {
 func (c *client) dial() net.Conn {
 	c.t.Helper()
 	conn, err := c.sim.DialContext(c.t.Context(), "tcp", c.sim.Host())
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	NewWithT(c.t).Expect(err).NotTo(HaveOccurred())
 	c.t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -107,34 +105,40 @@ func (c *client) as(token string) *client {
 // do sends a request with parameters "key", "value", ... in the query or in the body, depending on the method.
 func (c *client) do(method, path string, params ...string) response {
 	c.t.Helper()
+	return c.send(c.request(method, path, params...))
+}
+
+// request returns a request with parameters in the query or in the body, depending on the method.
+func (c *client) request(method, path string, params ...string) *http.Request {
+	c.t.Helper()
 	values := url.Values{}
 	for i := 0; i+1 < len(params); i += 2 {
 		values.Add(params[i], params[i+1])
 	}
-	var body io.Reader
+	if len(params) == 0 {
+		return c.requestWith(method, path, "", "")
+	}
 	if method == http.MethodPost || method == http.MethodPut {
-		if len(params) > 0 {
-			body = strings.NewReader(values.Encode())
-		}
-	} else if len(params) > 0 {
-		path += "?" + values.Encode()
+		return c.requestWith(method, path, "application/x-www-form-urlencoded", values.Encode())
 	}
-	req, err := http.NewRequest(method, c.url+path, body)
-	if err != nil {
-		c.t.Fatal(err)
+	return c.requestWith(method, path+"?"+values.Encode(), "", "")
+}
+
+// requestWith returns a request with this body.
+func (c *client) requestWith(method, path, contentType, body string) *http.Request {
+	c.t.Helper()
+	req, err := http.NewRequest(method, c.url+path, strings.NewReader(body))
+	NewWithT(c.t).Expect(err).NotTo(HaveOccurred())
+	if contentType != "" {
+		req.Header.Set("Content-Type", contentType)
 	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	}
-	return c.send(req)
+	return req
 }
 
 func (c *client) send(req *http.Request) response {
 	c.t.Helper()
 	a, err := c.try(req)
-	if err != nil {
-		c.t.Fatalf("%s %s: %v", req.Method, req.URL.Path, err)
-	}
+	NewWithT(c.t).Expect(err).NotTo(HaveOccurred(), "%s %s", req.Method, req.URL.Path)
 	return a
 }
 
@@ -153,12 +157,9 @@ func (c *client) try(req *http.Request) (response, error) {
 	}
 	if resp.Header.Get("Content-Encoding") == "gzip" {
 		z, err := gzip.NewReader(bytes.NewReader(raw))
-		if err != nil {
-			return response{}, err
-		}
-		if raw, err = io.ReadAll(z); err != nil {
-			return response{}, err
-		}
+		NewWithT(c.t).Expect(err).NotTo(HaveOccurred())
+		raw, err = io.ReadAll(z)
+		NewWithT(c.t).Expect(err).NotTo(HaveOccurred())
 	}
 	a := response{Status: resp.StatusCode, Header: resp.Header, Raw: string(raw)}
 	a.Reason = strings.TrimSpace(strings.TrimPrefix(resp.Status, fmt.Sprint(resp.StatusCode)))
@@ -177,9 +178,7 @@ func (c *client) try(req *http.Request) (response, error) {
 func (c *client) ok(method, path string, params ...string) any {
 	c.t.Helper()
 	a := c.do(method, path, params...)
-	if a.Status != http.StatusOK {
-		c.t.Fatalf("%s %s: %d %s %s", method, path, a.Status, a.Reason, a.Raw)
-	}
+	NewWithT(c.t).Expect(a.Status).To(Equal(http.StatusOK), "%s %s: %s %s", method, path, a.Reason, a.Raw)
 	return a.Data
 }
 
@@ -187,10 +186,13 @@ func (c *client) ok(method, path string, params ...string) any {
 func (c *client) refused(status int, reason, method, path string, params ...string) response {
 	c.t.Helper()
 	a := c.do(method, path, params...)
-	if a.Status != status || a.Reason != reason {
-		c.t.Errorf("%s %s: got %d %q %v, want %d %q", method, path, a.Status, a.Reason, a.Errors, status, reason)
-	}
+	NewWithT(c.t).Expect(a).To(answers(status, reason), "%s %s", method, path)
 	return a
+}
+
+// answers matches a response with this status and reason.
+func answers(status int, reason string) types.GomegaMatcher {
+	return And(HaveField("Status", status), HaveField("Reason", reason))
 }
 
 // exit waits for a task and returns its exit status.
@@ -198,19 +200,13 @@ func (c *client) exit(upid any) string {
 	c.t.Helper()
 	id, _ := upid.(string)
 	parts := strings.Split(id, ":")
-	if len(parts) < 9 {
-		c.t.Fatalf("%v is not a task ID", upid)
-	}
-	deadline := time.Now().Add(10 * time.Minute)
-	for time.Now().Before(deadline) {
-		status := c.object("/nodes/" + parts[1] + "/tasks/" + url.PathEscape(id) + "/status")
-		if status["status"] == "stopped" {
-			return status["exitstatus"].(string)
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	c.t.Fatalf("task %s did not end", id)
-	return ""
+	NewWithT(c.t).Expect(len(parts)).To(BeNumerically(">=", 9), "%v is not a task ID", upid)
+	var status map[string]any
+	eventually(c.t, "the end of task "+id, func() bool {
+		status = c.object("/nodes/" + parts[1] + "/tasks/" + url.PathEscape(id) + "/status")
+		return status["status"] == "stopped"
+	})
+	return status["exitstatus"].(string)
 }
 
 // object returns the data of a GET request.
@@ -228,9 +224,7 @@ func (c *client) ends(method, path string, params ...string) string {
 // task sends a request that starts a task and expects it to succeed.
 func (c *client) task(method, path string, params ...string) {
 	c.t.Helper()
-	if exit := c.ends(method, path, params...); exit != "OK" {
-		c.t.Fatalf("%s %s: task ended with %q", method, path, exit)
-	}
+	NewWithT(c.t).Expect(c.ends(method, path, params...)).To(Equal("OK"), "%s %s: the task ended", method, path)
 }
 
 // log returns a task's log.
@@ -260,31 +254,18 @@ func (c *client) uploadRequest(host, storage, content, name string, data []byte)
 	var b bytes.Buffer
 	w := multipart.NewWriter(&b)
 	_ = w.WriteField("content", content)
-	part, err := w.CreateFormFile("filename", name)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	part, _ := w.CreateFormFile("filename", name)
 	_, _ = part.Write(data)
 	_ = w.Close()
-	req, err := http.NewRequest(http.MethodPost, c.sim.URL()+"/nodes/"+host+"/storage/"+storage+"/upload", &b)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", w.FormDataContentType())
-	return req
+	return c.requestWith(http.MethodPost, "/nodes/"+host+"/storage/"+storage+"/upload", w.FormDataContentType(), b.String())
 }
 
 // eventually polls until cond returns true.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(2 * time.Minute)
-	for time.Now().Before(deadline) {
-		if cond() {
-			return
-		}
-		time.Sleep(100 * time.Millisecond)
+	for deadline := time.Now().Add(10 * time.Minute); !cond(); time.Sleep(100 * time.Millisecond) {
+		NewWithT(t).Expect(time.Now().Before(deadline)).To(BeTrue(), "timed out waiting for %s", what)
 	}
-	t.Fatalf("timed out waiting for %s", what)
 }
 
 // fields matches an object with these values, given as key, value, ...; the value nil also if there is no such field.
@@ -311,4 +292,66 @@ func row(list any, key string, value any) map[string]any {
 		}
 	}
 	return nil
+}
+
+// admin sends a request to the admin API and returns the body of the response.
+func (c *client) admin(status int, method, path, body string) string {
+	c.t.Helper()
+	g := NewWithT(c.t)
+	req, err := http.NewRequest(method, c.sim.AdminURL()+path, strings.NewReader(body))
+	g.Expect(err).NotTo(HaveOccurred())
+	if strings.Contains(body, "=") {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	resp, err := (&http.Client{Transport: &http.Transport{DialContext: c.sim.DialContext, DisableKeepAlives: true}}).Do(req)
+	g.Expect(err).NotTo(HaveOccurred())
+	defer func() { _ = resp.Body.Close() }()
+	raw, _ := io.ReadAll(resp.Body)
+	g.Expect(resp.StatusCode).To(Equal(status), "%s %s %q: %s", method, path, body, raw)
+	return string(raw)
+}
+
+func TestAdminAPI(t *testing.T) { simulated(t, testAdminAPI) }
+
+func testAdminAPI(t *testing.T, g *WithT) {
+	s := pvesim.DefaultScenario(2)
+	s.Guests[0].Name = "<b>ubuntu"
+	c := startSim(t, s, pvesim.Options{AdminListen: "127.0.0.1:0"})
+	g.Expect(c.admin(200, "POST", "/faults", `{"path": "/version", "count": 1, "status": 500, "message": "boom", "delay": "1s"}`)).To(ContainSubstring(`"id":1`))
+	c.refused(500, "boom", "GET", "/version")
+	c.ok("GET", "/version")
+	g.Expect(c.admin(200, "GET", "/requests/counts", "")).To(ContainSubstring(`"GET /version":2`))
+	for _, bad := range []string{`{"pfad": "/version"}`, `{"status": 200}`, `{`} {
+		g.Expect(c.admin(400, "POST", "/faults", bad)).NotTo(BeEmpty())
+	}
+	c.admin(200, "POST", "/hosts/pve2/down", "how=refused")
+	c.refused(595, "Connection refused", "GET", "/nodes/pve2/status")
+	c.admin(400, "POST", "/hosts/nosuch/down", "")
+	c.admin(200, "POST", "/guests/101/lock", "lock=backup")
+	c.refused(500, "VM is locked (backup)", "PUT", "/nodes/pve1/qemu/101/config", "cores", "1")
+
+	c.admin(200, "POST", "/hosts/pve2/up", "")
+	c.fault(pvesim.Fault{Task: "qmstart", Fail: "no luck"})
+	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", "worker")
+	page := c.admin(200, "GET", "/", "")
+	for _, want := range []string{"pve2", "worker", "qmclone 9000", "task qmstart", "local-lvm", "&lt;b&gt;ubuntu", c.sim.URL()} {
+		g.Expect(page).To(ContainSubstring(want))
+	}
+	g.Expect(page).NotTo(ContainSubstring("<b>ubuntu"), "guest name is not escaped")
+}
+
+func TestRestoreAndMigrate(t *testing.T) { simulated(t, testRestoreAndMigrate) }
+
+func testRestoreAndMigrate(t *testing.T, g *WithT) {
+	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{})
+	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "description", "mine", "full", "1")
+	g.Expect(c.sim.RestoreCopy(300, 301)).To(Succeed())
+	original := c.config("pve1", 300)
+	g.Expect(c.config("pve1", 301)).To(And(fields("smbios1", original["smbios1"], "description", "mine"), Not(fields("scsi0", original["scsi0"]))))
+	g.Expect(c.sim.MigrateGuest(301, "pve2")).To(Succeed())
+	c.refused(500, "Configuration file 'nodes/pve1/qemu-server/301.conf' does not exist", "GET", "/nodes/pve1/qemu/301/config")
+	c.task("POST", "/nodes/pve2/qemu/301/status/start")
+	c.task("POST", "/nodes/pve2/qemu/301/status/stop")
+	c.task("DELETE", "/nodes/pve2/qemu/301")
+	g.Expect(c.ok("GET", "/nodes/pve2/storage/local-lvm/content", "vmid", "301").([]any)).To(BeEmpty(), "leaked volumes")
 }

@@ -6,14 +6,15 @@ package pvesim_test
 import (
 	"context"
 	"fmt"
-	"net/http"
+	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/types"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -31,46 +32,24 @@ func TestCloneInParallel(t *testing.T) { simulated(t, testCloneInParallel) }
 
 func testCloneInParallel(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
-	exits := make([]string, 8)
 	var wg sync.WaitGroup
-	for i := range exits {
-		wg.Go(func() {
-			exits[i] = c.ends("POST", "/nodes/pve1/qemu/9000/clone", "newid", fmt.Sprint(300+i), "full", "0")
-		})
+	for i := range 8 {
+		wg.Go(func() { c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", fmt.Sprint(400+i), "full", "0") })
 	}
 	wg.Wait()
-	for i, e := range exits {
-		g.Expect(e).To(Equal("OK"), "clone %d", 300+i)
-	}
-}
 
-func TestCloneToSameVMID(t *testing.T) { simulated(t, testCloneToSameVMID) }
-
-func testCloneToSameVMID(t *testing.T, g *WithT) {
-	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	// The delay ensures that both calls arrive before the first task starts.
-	g.Expect(c.sim.AddFault(pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(15 * time.Second)})).Error().NotTo(HaveOccurred())
+	c.fault(pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(15 * time.Second)})
 	responses := make([]response, 2)
-	var wg sync.WaitGroup
 	for i := range responses {
 		wg.Go(func() {
 			responses[i] = c.do("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", fmt.Sprintf("vm-%d", i))
 		})
 	}
 	wg.Wait()
-	won := -1
-	for i, a := range responses {
-		g.Expect(a.Status).To(Equal(http.StatusOK), "clone %d was rejected: %d %s", i, a.Status, a.Reason)
-		switch exit := c.exit(a.Data); exit {
-		case "OK":
-			won = i
-		case "unable to create VM 300: config file already exists":
-		default:
-			t.Errorf("clone %d ended with %q", i, exit)
-		}
-	}
-	g.Expect(won).To(BeNumerically(">=", 0), "neither clone succeeded")
-	g.Expect(c.config("pve1", 300)["name"]).To(Equal(fmt.Sprintf("vm-%d", won)))
+	exits := []string{c.exit(responses[0].Data), c.exit(responses[1].Data)}
+	g.Expect(exits).To(ConsistOf("OK", "unable to create VM 300: config file already exists"))
+	g.Expect(c.config("pve1", 300)["name"]).To(Equal(fmt.Sprintf("vm-%d", slices.Index(exits, "OK"))))
 }
 
 func TestCloneLock(t *testing.T) { simulated(t, testCloneLock) }
@@ -103,15 +82,12 @@ func testCloneLock(t *testing.T, g *WithT) {
 
 func TestConfigWriteDuringClone(t *testing.T) {
 	t.Parallel()
-	for version, want := range map[string]int{"8.4": 200, "9.2": 500} {
-		runSimulated(t, version, func(t *testing.T, _ *WithT) {
+	for version, want := range map[string]types.GomegaMatcher{"8.4": HaveField("Status", 200), "9.2": answers(500, "VM is locked (clone)")} {
+		runSimulated(t, version, func(t *testing.T, g *WithT) {
 			c := startSim(t, dirScenario(version), pvesim.Options{})
 			upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "full", "1")
 			eventually(t, "the config of the clone", func() bool { return c.do("GET", "/nodes/pve1/qemu/300/config").Status == 200 })
-			a := c.do("PUT", "/nodes/pve1/qemu/300/config", "cores", "1")
-			if a.Status != want || (want == 500 && a.Reason != "VM is locked (clone)") {
-				t.Errorf("got %d %s", a.Status, a.Reason)
-			}
+			g.Expect(c.do("PUT", "/nodes/pve1/qemu/300/config", "cores", "1")).To(want)
 			c.exit(upid)
 		})
 	}
@@ -155,19 +131,8 @@ func testStorageLockStarvation(t *testing.T, g *WithT) {
 		})
 	}
 	wg.Wait()
-	good, starved := 0, 0
-	for _, e := range exits {
-		switch {
-		case e == "OK":
-			good++
-		case e == "cfs-lock 'storage-ceph' error: got lock request timeout":
-			starved++
-		default:
-			t.Errorf("allocation ended with %q", e)
-		}
-	}
-	g.Expect(good).NotTo(BeZero(), "want both with contention on a cluster-wide lock")
-	g.Expect(starved).NotTo(BeZero(), "want both with contention on a cluster-wide lock")
+	const starved = "cfs-lock 'storage-ceph' error: got lock request timeout"
+	g.Expect(exits).To(And(HaveEach(BeElementOf("OK", starved)), ContainElements("OK", starved)), "contention on a cluster-wide lock")
 }
 
 func TestDestroyLock(t *testing.T) { simulated(t, testDestroyLock) }
@@ -216,9 +181,8 @@ func testCloneStopped(t *testing.T, g *WithT) {
 	})
 	c.ok("DELETE", "/nodes/pve1/tasks/"+upid)
 	g.Expect(c.exit(upid)).NotTo(Equal("OK"), "stopped task succeeded")
-	a := c.do("GET", "/nodes/pve1/qemu/300/config")
-	g.Expect(a.Status).NotTo(BeEquivalentTo(200), "config still exists: %v", a.Data)
-	g.Expect(len(c.ok("GET", "/nodes/pve1/storage/local-lvm/content", "vmid", "300").([]any))).To(BeNumerically("<=", 0), "leaked volumes")
+	g.Expect(c.do("GET", "/nodes/pve1/qemu/300/config").Status).To(Equal(500), "config still exists")
+	g.Expect(c.ok("GET", "/nodes/pve1/storage/local-lvm/content", "vmid", "300")).To(BeEmpty(), "leaked volumes")
 }
 
 func TestWorkersBusy(t *testing.T) { simulated(t, testWorkersBusy) }
@@ -229,22 +193,13 @@ func testWorkersBusy(t *testing.T, g *WithT) {
 	g.Expect(err).NotTo(HaveOccurred())
 	defer release()
 	var wg sync.WaitGroup
-	var busy atomic.Int32
-	busy.Store(3)
 	for range 3 {
-		wg.Go(func() {
-			c.do("PUT", "/nodes/pve1/qemu/101/config", "cores", "1")
-			busy.Add(-1)
-		})
+		wg.Go(func() { c.do("PUT", "/nodes/pve1/qemu/101/config", "cores", "1") })
 	}
-	longest := time.Duration(0)
-	for busy.Load() == 3 {
-		start := time.Now()
-		c.ok("GET", "/nodes/pve1/qemu/101/status/current")
-		longest = max(longest, time.Since(start))
-	}
-	// The three calls block for ten simulated seconds; calls in between had to wait for most of that.
-	g.Expect(longest).To(BeNumerically(">=", 5*time.Second), "want calls to wait for a worker")
+	synctest.Wait() // the calls block for ten simulated seconds
+	start := time.Now()
+	c.ok("GET", "/nodes/pve1/qemu/101/status/current")
+	g.Expect(time.Since(start)).To(BeNumerically(">=", 5*time.Second), "want calls to wait for a worker")
 	wg.Wait()
 }
 
@@ -256,18 +211,15 @@ func testClonePoolDeleted(t *testing.T, g *WithT) {
 	s := pvesim.DefaultScenario(2)
 	s.Storages = append(s.Storages, pvesim.Storage{ID: "nfs", Type: "nfs", Content: []string{"images"}, Size: pvesim.TiB})
 	s.Pools = []pvesim.Pool{{ID: "kube"}}
-	s.Users[1].Tokens = []pvesim.Token{{ID: "admin", Secret: "s"}}
 	s.Guests[0].Config["scsi0"] = "nfs:9000/base-9000-disk-0.qcow2,size=40G"
 	s.Guests[0].Config["ide2"] = "nfs:9000/vm-9000-cloudinit.qcow2,media=cdrom"
-	c := startSim(t, s, pvesim.Options{})
-	root := c.as("root@pam!admin=s")
+	c := asRoot(t, s)
 	upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "full", "1", "target", "pve2", "pool", "kube")
 	eventually(t, "the copy to start", func() bool { return c.do("GET", "/nodes/pve1/qemu/300/config").Status == 200 })
-	root.ok("DELETE", "/pools/kube")
+	c.ok("DELETE", "/pools/kube")
 	g.Expect(c.exit(upid)).To(HavePrefix("clone failed: can't add VM 300 to pool 'kube'"), "clone ended")
 	conf := c.config("pve2", 300)
-	g.Expect(conf["lock"]).To(BeNil(), "config on the target")
-	g.Expect(conf["scsi0"]).NotTo(BeNil(), "config on the target")
+	g.Expect(conf).To(And(fields("lock", nil), HaveKey("scsi0")), "config on the target")
 	g.Expect(c.ends("POST", "/nodes/pve2/qemu/300/status/start")).To(ContainSubstring("does not exist"), "start of a VM without volumes ended")
 }
 

@@ -15,8 +15,14 @@ import (
 // asRoot starts a cluster and returns a client with all permissions except those reserved for the root@pam login.
 func asRoot(t *testing.T, s *pvesim.Scenario) *client {
 	t.Helper()
+	return startRoot(t, s, pvesim.Options{})
+}
+
+// startRoot is asRoot with options.
+func startRoot(t *testing.T, s *pvesim.Scenario, o pvesim.Options) *client {
+	t.Helper()
 	s.Users[1].Tokens = []pvesim.Token{{ID: "admin", Secret: "s"}}
-	return startSim(t, s, pvesim.Options{}).as("root@pam!admin=s")
+	return startSim(t, s, o).as("root@pam!admin=s")
 }
 
 func TestMigrateAndMoveDisk(t *testing.T) { simulated(t, testMigrateAndMoveDisk) }
@@ -34,8 +40,7 @@ func testMigrateAndMoveDisk(t *testing.T, g *WithT) {
 	g.Expect(c.object("/nodes/pve2/qemu/101/status/current")).To(fields("status", "running", "lock", nil), "after migration")
 	c.task("POST", "/nodes/pve2/qemu/101/move_disk", "disk", "scsi0", "storage", "zfs", "delete", "1")
 	g.Expect(c.config("pve2", 101)).To(fields("scsi0", "zfs:vm-101-disk-0,size=20G", "unused0", nil), "after moving the disk")
-	a := c.do("POST", "/nodes/pve2/qemu/101/migrate", "target", "pve2")
-	g.Expect(a.Errors["target"]).To(Equal("target is local node."), "migration to the same host: %d", a.Status)
+	g.Expect(c.do("POST", "/nodes/pve2/qemu/101/migrate", "target", "pve2").Errors).To(HaveKeyWithValue("target", "target is local node."))
 }
 
 func TestSnapshots(t *testing.T) { simulated(t, testSnapshots) }
@@ -105,36 +110,16 @@ func testRolesUsersTokens(t *testing.T, g *WithT) {
 func TestHAResource(t *testing.T) { simulated(t, testHAResource) }
 
 func testHAResource(t *testing.T, g *WithT) {
-	c := asRoot(t, pvesim.DefaultScenario(1))
-	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
-	c.ok("POST", "/cluster/ha/resources", "sid", "vm:300", "state", "stopped")
-	g.Expect(c.ok("POST", "/nodes/pve1/qemu/300/status/start").(string)).To(ContainSubstring(":hastart:300:"))
-	eventually(t, "the HA manager to start the VM", func() bool {
-		return c.object("/nodes/pve1/qemu/300/status/current")["status"] == "running"
-	})
-	c.ok("POST", "/nodes/pve1/qemu/300/status/stop")
-	eventually(t, "the HA manager to stop the VM", func() bool {
-		return c.object("/nodes/pve1/qemu/300/status/current")["status"] == "stopped"
-	})
-	c.refused(500, "unable to remove VM 300 - used in HA resources and purge parameter not set.", "DELETE", "/nodes/pve1/qemu/300")
-	c.task("DELETE", "/nodes/pve1/qemu/300", "purge", "1")
-	g.Expect(c.ok("GET", "/cluster/ha/resources").([]any)).To(BeEmpty(), "resource still exists after the VM was destroyed")
-}
-
-// TestHAManagerStopped requests a start while the HA manager does not run.
-func TestHAManagerStopped(t *testing.T) { simulated(t, testHAManagerStopped) }
-
-func testHAManagerStopped(t *testing.T, g *WithT) {
-	s := pvesim.DefaultScenario(1)
-	s.Users[1].Tokens = []pvesim.Token{{ID: "admin", Secret: "s"}}
-	c := startSim(t, s, pvesim.Options{AdminListen: "127.0.0.1:0"}).as("root@pam!admin=s")
+	c := startRoot(t, pvesim.DefaultScenario(1), pvesim.Options{AdminListen: "127.0.0.1:0"})
 	status := func() string { return c.do("GET", "/cluster/ha/status/manager_status").Raw }
 	const unused = `{"data":{"manager_status":{"node_status":{}},"quorum":{"node":"pve1","quorate":"1"}}}`
 	g.Expect(status()).To(Equal(unused))
 	c.admin(200, "POST", "/ha/stopped", "")
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 	c.ok("POST", "/cluster/ha/resources", "sid", "vm:300", "state", "stopped")
-	c.task("POST", "/nodes/pve1/qemu/300/status/start")
+	start := c.ok("POST", "/nodes/pve1/qemu/300/status/start")
+	g.Expect(start).To(ContainSubstring(":hastart:300:"))
+	g.Expect(c.exit(start)).To(Equal("OK"))
 	time.Sleep(10 * time.Minute)
 	g.Expect(c.object("/nodes/pve1/qemu/300/status/current")["status"]).To(Equal("stopped"))
 	g.Expect(status()).To(Equal(unused))
@@ -144,6 +129,13 @@ func testHAManagerStopped(t *testing.T, g *WithT) {
 		return c.object("/nodes/pve1/qemu/300/status/current")["status"] == "running"
 	})
 	g.Expect(status()).To(ContainSubstring(`"node_status":{"pve1":"online"}`))
+	g.Expect(c.ok("POST", "/nodes/pve1/qemu/300/status/stop")).To(ContainSubstring(":hastop:300:"))
+	eventually(t, "the HA manager to stop the VM", func() bool {
+		return c.object("/nodes/pve1/qemu/300/status/current")["status"] == "stopped"
+	})
+	c.refused(500, "unable to remove VM 300 - used in HA resources and purge parameter not set.", "DELETE", "/nodes/pve1/qemu/300")
+	c.task("DELETE", "/nodes/pve1/qemu/300", "purge", "1")
+	g.Expect(c.ok("GET", "/cluster/ha/resources")).To(BeEmpty(), "resource still exists after the VM was destroyed")
 }
 
 func TestSDNVirtualNetworks(t *testing.T) { simulated(t, testSDNVirtualNetworks) }
@@ -273,21 +265,17 @@ func testHostMaintenanceAndArch(t *testing.T, g *WithT) {
 	}
 }
 
-func TestClockSkewAndGuestPowerOff(t *testing.T) { simulated(t, testClockSkewAndGuestPowerOff) }
+func TestClockSkewAndHungGuest(t *testing.T) { simulated(t, testClockSkewAndHungGuest) }
 
-func testClockSkewAndGuestPowerOff(t *testing.T, g *WithT) {
-	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
+func testClockSkewAndHungGuest(t *testing.T, g *WithT) {
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{AdminListen: "127.0.0.1:0"})
 	c.sim.SetClockSkew(time.Hour)
 	g.Expect(time.Until(time.Unix(int64(c.object("/nodes/pve1/time")["time"].(float64)), 0))).To(BeNumerically(">=", 59*time.Minute), "clock skew")
 	g.Expect(c.sim.PowerOffGuest(101)).To(Succeed())
 	g.Expect(c.object("/nodes/pve1/qemu/101/status/current")["status"]).To(Equal("stopped"))
 	g.Expect(c.sim.PowerOffGuest(101)).To(HaveOccurred(), "power-off of a stopped guest was accepted")
-}
-
-func TestGuestHung(t *testing.T) { simulated(t, testGuestHung) }
-
-func testGuestHung(t *testing.T, g *WithT) {
-	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{AdminListen: "127.0.0.1:0"})
+	c.sim.SetClockSkew(0)
+	c.task("POST", "/nodes/pve1/qemu/101/status/start")
 	c.admin(200, "POST", "/guests/101/health", "health=hung")
 	g.Expect(c.ends("POST", "/nodes/pve1/qemu/101/status/shutdown", "timeout", "5")).To(Equal("VM quit/powerdown failed - got timeout"),
 		"shutdown of a hung guest ended")
@@ -297,4 +285,81 @@ func testGuestHung(t *testing.T, g *WithT) {
 	for _, bad := range []string{"health=dead", "", "health=well"} { // the VM is stopped
 		c.admin(400, "POST", "/guests/101/health", bad)
 	}
+}
+
+// asRootOf returns a client of root@pam on a release.
+func asRootOf(t *testing.T, release string) *client {
+	t.Helper()
+	s := pvesim.DefaultScenario(2)
+	s.Version = release
+	c := asRoot(t, s)
+	for _, vmid := range []string{"300", "301", "302"} {
+		c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", vmid)
+	}
+	return c
+}
+
+func TestHARules(t *testing.T) { simulated(t, testHARules) }
+
+func testHARules(t *testing.T, g *WithT) {
+	c := asRootOf(t, "9.2")
+	const rules, rule = "/cluster/ha/rules", "/cluster/ha/rules/apart"
+	c.ok("POST", "/cluster/ha/resources", "sid", "vm:300", "state", "ignored", "auto-rebalance", "0", "failback", "0")
+	c.ok("POST", "/cluster/ha/resources", "sid", "vm:301", "state", "stopped", "max_restart", "3")
+	c.refused(500, "invalid parameter 'group': ha groups have been migrated to rules", "POST", "/cluster/ha/resources", "sid", "vm:302", "group", "gg")
+	negative := []string{"rule", "apart", "type", "resource-affinity", "affinity", "negative", "resources"}
+	c.refused(500, "cannot use unmanaged resource(s) vm:302.", "POST", rules, append(negative, "vm:300,vm:302")...)
+	c.refused(400, "Rule 'apart' is invalid.", "POST", rules, append(negative, "vm:300")...)
+	c.refused(500, "unexpected property 'nodes'", "POST", rules, append(negative, "vm:300,vm:301", "nodes", "pve1")...)
+	c.refused(500, "missing value for required option 'affinity'", "POST", rules, "rule", "apart", "type", "resource-affinity", "resources", "vm:300,vm:301")
+	c.refused(500, "cannot use non-existant node(s) pve9.", "POST", rules, "rule", "on", "type", "node-affinity", "resources", "vm:300", "nodes", "pve9:2") //nolint:misspell // the spelling of Proxmox
+	c.ok("POST", rules, append(negative, "vm:300,vm:301")...)
+	c.ok("POST", "/cluster/ha/resources", "sid", "vm:302")
+	digest := c.object(rule)["digest"].(string)
+	c.refused(400, "Rule 'apart' is invalid.", "PUT", rule, "type", "resource-affinity", "resources", "vm:300,vm:301,vm:302", "digest", digest)
+	c.ok("PUT", rule, "type", "resource-affinity", "resources", "vm:300,vm:302", "digest", digest)
+	c.refused(500, "detected modified configuration - file changed by other user? Try again.", "PUT", rule, "type", "resource-affinity", "resources", "vm:300,vm:301", "digest", digest)
+	want := func(when string, resources ...string) {
+		t.Helper()
+		g.Expect(c.sim.HARules()["apart"]).To(Equal(resources), "%s: rule", when)
+	}
+	want("written", "vm:300", "vm:302")
+	c.ok("DELETE", "/cluster/ha/resources/vm:302")
+	want("resource removed", "vm:300")
+	c.task("DELETE", "/nodes/pve1/qemu/300", "purge", "1")
+	want("VM destroyed", "vm:300")
+	c.ok("POST", "/cluster/ha/resources", "sid", "vm:302")
+	c.refused(500, "cannot use unmanaged resource(s) vm:300.", "PUT", rule, "type", "resource-affinity", "resources", "vm:300,vm:302")
+	c.ok("PUT", rule, "type", "resource-affinity", "resources", "vm:301,vm:302")
+	c.ok("DELETE", "/cluster/ha/resources/vm:301")
+	c.ok("DELETE", "/cluster/ha/resources/vm:302")
+	g.Expect(c.sim.HARules()).To(BeEmpty(), "rule without resources")
+	g.Expect(c.sim.HAResources()).To(BeEmpty())
+	c.refused(500, "cannot delete service 'vm:301', not HA managed!", "DELETE", "/cluster/ha/resources/vm:301")
+}
+
+// TestHASeparated migrates a VM in HA to the host of one that a rule keeps apart from it.
+func TestHASeparated(t *testing.T) { simulated(t, testHASeparated) }
+
+func testHASeparated(t *testing.T, g *WithT) {
+	c := asRootOf(t, "9.2")
+	for _, sid := range []string{"vm:300", "vm:301"} {
+		c.ok("POST", "/cluster/ha/resources", "sid", sid, "state", "stopped")
+	}
+	g.Expect(c.sim.MigrateGuest(301, "pve2")).To(Succeed())
+	c.ok("POST", "/cluster/ha/rules", "rule", "apart", "type", "resource-affinity", "affinity", "negative", "resources", "vm:300,vm:301")
+	c.refused(500, "cannot migrate resource 'vm:300' to node 'pve2': resource 'vm:301' on target node in negative affinity",
+		"POST", "/nodes/pve1/qemu/300/migrate", "target", "pve2")
+}
+
+func TestHAGroups(t *testing.T) { simulated(t, testHAGroups) }
+
+func testHAGroups(t *testing.T, g *WithT) {
+	c := asRootOf(t, "8.4")
+	c.refused(500, "HA group 'rack1' does not exist", "POST", "/cluster/ha/resources", "sid", "vm:300", "group", "rack1")
+	c.ok("POST", "/cluster/ha/groups", "group", "rack1", "nodes", "pve1:2,pve2")
+	c.ok("POST", "/cluster/ha/resources", "sid", "vm:300", "group", "rack1", "state", "stopped")
+	c.ok("PUT", "/cluster/ha/resources/vm:300", "max_relocate", "0", "delete", "group")
+	g.Expect(c.object("/cluster/ha/resources/vm:300")).To(fields("group", nil, "max_relocate", "0"))
+	c.ok("DELETE", "/cluster/ha/resources/vm:300")
 }

@@ -22,7 +22,7 @@ func (r *replay) compare(rec record, a response) string {
 	}
 	want, got := r.parsed(rec.Body), r.parsed([]byte(a.Raw))
 	n := normalizer{replay: r, rec: rec}
-	if d := diff("", n.value("", want), n.value("", got)); d != "" {
+	if d := diff(n.value("", want), n.value("", got)); d != "" {
 		return "  " + d
 	}
 	return ""
@@ -41,11 +41,9 @@ func (r *replay) parsed(raw []byte) any {
 	if json.Unmarshal(raw, &v) != nil {
 		return string(raw)
 	}
-	if s, ok := v.(string); ok {
-		var inner any
-		if strings.HasPrefix(s, "{") && json.Unmarshal([]byte(s), &inner) == nil {
-			return inner
-		}
+	var inner any
+	if s, _ := v.(string); strings.HasPrefix(s, "{") && json.Unmarshal([]byte(s), &inner) == nil {
+		return inner
 	}
 	return v
 }
@@ -53,8 +51,8 @@ func (r *replay) parsed(raw []byte) any {
 func compareHeaders(rec record, a response) string {
 	for k, v := range rec.Headers {
 		switch strings.ToLower(k) {
-		case "server", "content-type", "cache-control", "pragma", "content-encoding":
-			if got := a.Header.Get(k); got != v && !(strings.EqualFold(k, "content-encoding")) {
+		case "server", "content-type", "cache-control", "pragma":
+			if got := a.Header.Get(k); got != v {
 				return fmt.Sprintf("  header %s: recorded %q, ours %q", k, v, got)
 			}
 		}
@@ -124,9 +122,7 @@ func (n normalizer) object(path string, m map[string]any) any {
 		case variable[k]:
 			out[k] = "<" + kindOf(v) + ">"
 		case k == "content" && kindOf(v) == "string":
-			parts := strings.Split(v.(string), ",")
-			sort.Strings(parts)
-			out[k] = strings.Join(parts, ",")
+			out[k] = strings.Join(slices.Sorted(slices.Values(strings.Split(v.(string), ","))), ",")
 		default:
 			out[k] = n.value(at, v)
 		}
@@ -141,14 +137,15 @@ func (n normalizer) reported(m map[string]any) bool {
 	return hasID && (typ == "qemu" || typ == "storage")
 }
 
+var (
+	hostStatus = regexp.MustCompile(`/nodes/[^/]+/(qemu/.*)?status$`)
+	hostFact   = regexp.MustCompile(`^\.data\.(boot-info|current-kernel|rootfs|swap|cpuinfo|memory)\.`)
+)
+
 // hostSpecific reports whether this part of a response describes the recording machine.
 func (n normalizer) hostSpecific(path string) bool {
-	if strings.HasSuffix(n.rec.Path, "/status") && strings.Contains(n.rec.Path, "/nodes/") && !strings.Contains(n.rec.Path, "/tasks/") && !strings.Contains(n.rec.Path, "/storage/") {
-		for _, p := range []string{".data.boot-info", ".data.current-kernel", ".data.rootfs", ".data.swap", ".data.cpuinfo", ".data.memory"} {
-			if strings.HasPrefix(path, p+".") {
-				return true
-			}
-		}
+	if hostStatus.MatchString(n.rec.Path) && hostFact.MatchString(path) {
+		return true
 	}
 	// The root file system of the recording machine was a RAM disk.
 	return path == ".data[].maxdisk" && (strings.HasSuffix(n.rec.Path, "/nodes") || strings.Contains(n.rec.Path, "/cluster/resources"))
@@ -224,72 +221,39 @@ func (r *replay) text(s string) string {
 	return strings.TrimRight(s, " ")
 }
 
-// diff returns the first difference between two normalized values.
-func diff(path string, want, got any) string {
-	w, wok := want.(map[string]any)
-	g, gok := got.(map[string]any)
-	if wok && gok {
-		keys := map[string]bool{}
-		for k := range w {
-			keys[k] = true
-		}
-		for k := range g {
-			keys[k] = true
-		}
-		var out []string
-		for k := range keys {
-			wv, inW := w[k]
-			gv, inG := g[k]
-			switch {
-			case !inW:
-				out = append(out, fmt.Sprintf("%s.%s: ours has %v", path, k, gv))
-			case !inG:
-				out = append(out, fmt.Sprintf("%s.%s: recorded %v, ours has none", path, k, wv))
-			default:
-				if d := diff(path+"."+k, wv, gv); d != "" {
-					out = append(out, d)
-				}
-			}
-		}
-		sort.Strings(out)
-		return strings.Join(out, "\n  ")
-	}
-	wl, wok := want.([]any)
-	gl, gok := got.([]any)
-	if wok && gok && len(wl) != len(gl) {
-		return path + ": " + listDiff(wl, gl)
-	}
-	if wok && gok && len(wl) == len(gl) {
-		for i := range wl {
-			if d := diff(fmt.Sprintf("%s[%d]", path, i), wl[i], gl[i]); d != "" {
-				return d
-			}
-		}
-		return ""
-	}
-	if fmt.Sprint(want) != fmt.Sprint(got) {
-		return fmt.Sprintf("%s: recorded %s, ours %s", path, clip([]byte(fmt.Sprintf("%q", fmt.Sprint(want)))), clip([]byte(fmt.Sprintf("%q", fmt.Sprint(got)))))
-	}
-	return ""
-}
-
-// listDiff returns the elements that are in only one of two lists.
-func listDiff(want, got []any) string {
-	count := map[string]int{}
-	for _, w := range want {
-		count[fmt.Sprint(w)]++
-	}
-	for _, g := range got {
-		count[fmt.Sprint(g)]--
-	}
+// diff returns the differences between two normalized values.
+func diff(want, got any) string {
+	recorded, ours := map[string]string{}, map[string]string{}
+	flatten("", want, recorded)
+	flatten("", got, ours)
 	var out []string
-	for v, n := range count {
-		if n > 0 {
-			out = append(out, "only recorded "+v)
-		} else if n < 0 {
-			out = append(out, "only ours "+v)
+	for path, text := range recorded {
+		if found, ok := ours[path]; !ok {
+			out = append(out, fmt.Sprintf("%s: recorded %s, ours has none", path, text))
+		} else if found != text {
+			out = append(out, fmt.Sprintf("%s: recorded %s, ours %s", path, text, found))
+		}
+	}
+	for path, text := range ours {
+		if _, ok := recorded[path]; !ok {
+			out = append(out, fmt.Sprintf("%s: ours has %s", path, text))
 		}
 	}
 	sort.Strings(out)
-	return strings.Join(out, "; ")
+	return strings.Join(out, "\n  ")
+}
+
+// flatten adds the texts of all scalars and empty containers of a value by their paths.
+func flatten(path string, v any, out map[string]string) {
+	fields, _ := v.(map[string]any)
+	for k, v := range fields {
+		flatten(path+"."+k, v, out)
+	}
+	elements, _ := v.([]any)
+	for i, v := range elements {
+		flatten(fmt.Sprintf("%s[%d]", path, i), v, out)
+	}
+	if len(fields)+len(elements) == 0 {
+		out[path] = clip(fmt.Appendf(nil, "%q", fmt.Sprint(v)))
+	}
 }

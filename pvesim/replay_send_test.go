@@ -4,11 +4,11 @@
 package pvesim_test
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 )
 
 // path replaces recorded task IDs. It keeps unknown IDs: they have no task in the recording either.
@@ -50,6 +50,11 @@ func (r *replay) send(rec record) response {
 	return r.dispatch(rec, req)
 }
 
+const unknownSecret = "00000000-0000-0000-0000-000000000000"
+
+// root returns a client of root@pam.
+func (r *replay) root() *client { return r.c.as("root@pam!oracle=" + rootTokenSecret) }
+
 // dispatch adds the credentials of the record and sends the request.
 func (r *replay) dispatch(rec record, req *http.Request) response {
 	c := r.c.as("")
@@ -62,13 +67,9 @@ func (r *replay) dispatch(rec record, req *http.Request) response {
 	case rec.Tag == "auth-invalid-ticket":
 		req.AddCookie(&http.Cookie{Name: "PVEAuthCookie", Value: "PVE:root@pam:00000000::abc"})
 	case rec.Tag == "auth-bad-secret":
-		c = r.c.as(rec.Who + "=00000000-0000-0000-0000-000000000000")
+		c = r.c.as(rec.Who + "=" + unknownSecret)
 	case strings.Contains(rec.Who, "!"):
-		secret := r.secrets[rec.Who]
-		if secret == "" {
-			secret = "00000000-0000-0000-0000-000000000000"
-		}
-		c = r.c.as(rec.Who + "=" + secret)
+		c = r.c.as(rec.Who + "=" + cmp.Or(r.secrets[rec.Who], unknownSecret))
 	case rec.Who != "none":
 		req.Header.Set("Authorization", rec.Who)
 	}
@@ -86,20 +87,11 @@ func (r *replay) awaitTask(rec record) {
 	if ours == "" {
 		return
 	}
-	host := strings.Split(ours, ":")[1]
-	root := r.c.as("root@pam!oracle=" + rootTokenSecret)
-	deadline := time.Now().Add(10 * time.Minute)
-	for time.Now().Before(deadline) {
-		req, err := http.NewRequest(http.MethodGet, r.c.sim.URL()+"/nodes/"+host+"/tasks/"+url.PathEscape(ours)+"/status", nil)
-		if err != nil {
-			return
-		}
-		a, err := root.try(req)
-		if data, ok := a.Data.(map[string]any); err != nil || !ok || data["status"] == "stopped" {
-			return
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+	status := "/nodes/" + strings.Split(ours, ":")[1] + "/tasks/" + url.PathEscape(ours) + "/status"
+	eventually(r.t, "the end of "+ours, func() bool {
+		data, ok := r.root().do("GET", status).Data.(map[string]any)
+		return !ok || data["status"] == "stopped"
+	})
 }
 
 func mustUnescape(p string) string {

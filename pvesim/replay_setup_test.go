@@ -112,14 +112,9 @@ func (r *replay) before(rec record) {
 
 // destroy destroys VMs as root if they exist.
 func (r *replay) destroy(vmids ...int) {
-	root := r.c.as("root@pam!oracle=" + rootTokenSecret)
 	for _, id := range vmids {
-		req, err := http.NewRequest(http.MethodDelete, fmt.Sprintf("%s/nodes/%s/qemu/%d", r.c.sim.URL(), r.host, id), nil)
-		if err != nil {
-			return
-		}
-		if a, err := root.try(req); err == nil && a.Status == http.StatusOK {
-			root.exit(a.Data)
+		if a := r.root().do("DELETE", fmt.Sprintf("/nodes/%s/qemu/%d", r.host, id)); a.Status == http.StatusOK {
+			r.root().exit(a.Data)
 		}
 	}
 }
@@ -247,13 +242,7 @@ func (r *replay) curl(rec record) response {
 	if rec.Tag == "wire:plain-http" {
 		return r.plainHTTP(rec)
 	}
-	req := &http.Request{Method: http.MethodGet, Header: http.Header{}, URL: &url.URL{Scheme: "https", Host: r.c.sim.Host()}}
-	base := "/api2/json"
-	target, err := url.Parse("https://" + r.c.sim.Host() + base + rec.Path)
-	if err != nil {
-		return response{}
-	}
-	req.URL = target
+	req := r.c.requestWith(http.MethodGet, rec.Path, "", "")
 	var data []string
 	form := &bytes.Buffer{}
 	mp := multipart.NewWriter(form)

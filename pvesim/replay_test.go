@@ -88,32 +88,26 @@ type tally struct {
 	matched, silent int
 	outOfScope      map[string]int
 	differences     []string
-	perSuite        map[string][2]int
 }
 
 func (c *tally) add(r record, difference, outOfScope string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	key := r.PVE + " " + r.Suite
-	n := c.perSuite[key]
 	switch {
 	case outOfScope != "":
 		c.outOfScope[outOfScope]++
 	case difference == "":
 		c.matched++
-		n[0]++
 	default:
-		n[1]++
-		c.differences = append(c.differences, fmt.Sprintf("%s #%d %s: %s %s %s\n%s", key, r.Seq, r.Tag, r.Method, r.Path, r.Params, difference))
+		c.differences = append(c.differences, fmt.Sprintf("%s %s #%d %s: %s %s %s\n%s", r.PVE, r.Suite, r.Seq, r.Tag, r.Method, r.Path, r.Params, difference))
 	}
-	c.perSuite[key] = n
 }
 
 // TestReplayRecordings replays recordings of running 8.4 and 9.2 APIs in order and compares the responses.
 func TestReplayRecordings(t *testing.T) {
 	t.Parallel()
 	records := readRecords(t)
-	total := &tally{outOfScope: map[string]int{}, perSuite: map[string][2]int{}}
+	total := &tally{outOfScope: map[string]int{}}
 	chains := map[string][]record{}
 	for _, r := range records {
 		key := r.PVE
@@ -138,9 +132,6 @@ func report(t *testing.T, c *tally) {
 	}
 	for _, d := range c.differences {
 		t.Logf("DIFFERS %s", d)
-	}
-	for suite, n := range c.perSuite {
-		t.Logf("%s: %d matched, %d differ", suite, n[0], n[1])
 	}
 	inScope := c.matched + len(c.differences)
 	t.Logf("%d responses matched, %d differ, %d out of scope, %d recorded without a response", c.matched, len(c.differences), out, c.silent)
@@ -259,7 +250,7 @@ func (r *replay) matchWinner(records []record, responses []response) {
 			continue
 		}
 		for j, a := range responses {
-			if ours := firstUPID(a.Raw); ours != "" && r.c.as("root@pam!oracle="+rootTokenSecret).exit(ours) == "OK" {
+			if ours := firstUPID(a.Raw); ours != "" && r.root().exit(ours) == "OK" {
 				responses[i], responses[j] = responses[j], responses[i]
 				return
 			}

@@ -5,6 +5,8 @@ package pvesim_test
 
 import (
 	"bufio"
+	"cmp"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -14,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	proxmox "github.com/luthermonson/go-proxmox"
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -25,9 +28,7 @@ func (c *client) dialTLS() *tls.Conn {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(c.sim.CAPEM())
 	conn := tls.Client(c.dial(), &tls.Config{RootCAs: pool, ServerName: "127.0.0.1", NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12})
-	if err := conn.HandshakeContext(c.t.Context()); err != nil {
-		c.t.Fatal(err)
-	}
+	NewWithT(c.t).Expect(conn.HandshakeContext(c.t.Context())).To(Succeed())
 	return conn
 }
 
@@ -47,12 +48,10 @@ func testKeepAlive(t *testing.T, g *WithT) {
 		_, _ = io.Copy(io.Discard, resp.Body)
 		return resp.Status, resp.Header
 	}
-	if status, header := ask("/version"); status != "200 OK" || header.Get("Server") != "pve-api-daemon/3.0" {
-		t.Errorf("got %s %v", status, header)
-	}
-	if status, _ := ask("/nodes/pve1/qemu/777/config"); status != "500 Configuration file 'nodes/pve1/qemu-server/777.conf' does not exist" {
-		t.Errorf("status line is %q", status)
-	}
+	status, header := ask("/version")
+	g.Expect([]string{status, header.Get("Server")}).To(Equal([]string{"200 OK", "pve-api-daemon/3.0"}))
+	status, _ = ask("/nodes/pve1/qemu/777/config")
+	g.Expect(status).To(Equal("500 Configuration file 'nodes/pve1/qemu-server/777.conf' does not exist"))
 	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
 	g.Expect(r.ReadByte()).Error().To(HaveOccurred(), "connection is still open after an error")
 }
@@ -74,18 +73,11 @@ func testRequestBodyInvalid(t *testing.T, g *WithT) {
 		"too large":        {method: "PUT", body: "description=" + strings.Repeat("x", 600<<10), status: 501, reason: "for data too large"},
 		"PATCH":            {method: "PATCH", status: 501, reason: "method 'PATCH' not available"},
 	} {
-		req, err := http.NewRequest(tc.method, c.sim.URL()+"/nodes/pve1/qemu/101/config", strings.NewReader(tc.body))
-		g.Expect(err).NotTo(HaveOccurred())
-		req.Header.Set("Content-Type", tc.typ)
-		if tc.typ == "" {
-			req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		}
+		req := c.requestWith(tc.method, "/nodes/pve1/qemu/101/config", cmp.Or(tc.typ, "application/x-www-form-urlencoded"), tc.body)
 		if tc.chunked {
 			req.ContentLength, req.Body = -1, io.NopCloser(strings.NewReader(tc.body))
 		}
-		if a := c.send(req); a.Status != tc.status || a.Reason != tc.reason {
-			t.Errorf("%s: got %d %q, want %d %q", name, a.Status, a.Reason, tc.status, tc.reason)
-		}
+		g.Expect(c.send(req)).To(answers(tc.status, tc.reason), name)
 	}
 }
 
@@ -93,51 +85,200 @@ func TestRequestBodyFormats(t *testing.T) { simulated(t, testRequestBodyFormats)
 
 func testRequestBodyFormats(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
-	req, err := http.NewRequest("PUT", c.sim.URL()+"/nodes/pve1/qemu/9000/config?onboot=0", strings.NewReader(`{"onboot": true, "tags": ["B", "a"], "balloon": 0}`))
-	g.Expect(err).NotTo(HaveOccurred())
-	req.Header.Set("Content-Type", "application/json")
-	a := c.send(req)
-	g.Expect(a.Status).To(BeEquivalentTo(200), "%d %s %s", a.Status, a.Reason, a.Raw)
-	conf := c.config("pve1", 9000)
-	g.Expect(conf).To(fields("onboot", float64(0), "tags", "a;b", "balloon", float64(0)), "query did not take precedence, or a value was not decoded")
+	req := c.requestWith("PUT", "/nodes/pve1/qemu/9000/config?onboot=0", "application/json", `{"onboot": true, "tags": ["B", "a"], "balloon": 0}`)
+	g.Expect(c.send(req).Status).To(Equal(200))
+	g.Expect(c.config("pve1", 9000)).To(fields("onboot", float64(0), "tags", "a;b", "balloon", float64(0)), "query did not take precedence, or a value was not decoded")
 }
 
-func TestLoginFailed(t *testing.T) { simulated(t, testLoginFailed) }
+func TestLogin(t *testing.T) { simulated(t, testLogin) }
 
-func testLoginFailed(t *testing.T, g *WithT) {
+func testLogin(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	for token, reason := range map[string]string{"": "No ticket", "kubernetes@pve!karpenter=wrong": "Authentication failed!"} {
 		start := time.Now()
 		a := c.as(token).do("GET", "/version")
-		if a.Status != 401 || a.Reason != reason || a.Raw != "" {
-			t.Errorf("got %d %q %q", a.Status, a.Reason, a.Raw)
-		}
+		g.Expect(a).To(And(answers(401, reason), HaveField("Raw", "")))
 		g.Expect(time.Since(start)).To(Equal(3*time.Second), "want three seconds")
 	}
-}
 
-func TestTicketCSRF(t *testing.T) { simulated(t, testTicketCSRF) }
+	for _, header := range []string{"Basic abc", "PVEAuthCookie=nonsense"} {
+		req := c.request("GET", "/version")
+		req.Header.Set("Authorization", header)
+		g.Expect(c.as("").send(req)).To(answers(401, "Authentication failed!"), header)
+	}
+	for _, header := range []string{"Cookie", "Authorization"} {
+		g.Expect(c.asRoot(header)("GET", "/version").Status).To(Equal(200), "ticket in header %s", header)
+	}
 
-func testTicketCSRF(t *testing.T, g *WithT) {
-	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{}).as("")
-	login := c.ok("POST", "/access/ticket", "username", "root@pam", "password", pvesim.RootPassword).(map[string]any)
+	login := c.as("").ok("POST", "/access/ticket", "username", "root@pam", "password", pvesim.RootPassword).(map[string]any)
 	send := func(csrf string) response {
-		req, err := http.NewRequest("PUT", c.sim.URL()+"/nodes/pve1/qemu/101/config", strings.NewReader("affinity=0-1"))
-		g.Expect(err).NotTo(HaveOccurred())
-		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		req := c.request("PUT", "/nodes/pve1/qemu/101/config", "affinity", "0-1")
 		req.AddCookie(&http.Cookie{Name: "PVEAuthCookie", Value: login["ticket"].(string)})
 		if csrf != "" {
 			req.Header.Set("CSRFPreventionToken", csrf)
 		}
-		return c.send(req)
+		return c.as("").send(req)
 	}
-	if a := send(""); a.Status != 401 || a.Reason != "Permission denied - invalid csrf token" {
-		t.Errorf("without a token: %d %s", a.Status, a.Reason)
+	g.Expect(send("")).To(answers(401, "Permission denied - invalid csrf token"))
+	g.Expect(send(login["CSRFPreventionToken"].(string)).Status).To(Equal(200), "setting affinity as root@pam")
+	c.refused(500, "only root can set 'affinity' config", "PUT", "/nodes/pve1/qemu/101/config", "affinity", "0")
+	c.refused(500, "only root can set 'affinity' config", "PUT", "/nodes/pve1/qemu/101/config", "delete", "affinity")
+}
+
+// TestCommonClients checks the calls that common clients send and that only report something.
+func TestCommonClients(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"8.4", "9.2"} {
+		runSimulated(t, version, func(t *testing.T, g *WithT) {
+			s := pvesim.DefaultScenario(1)
+			s.Version = version
+			c := asRoot(t, s)
+			for path, want := range map[string]string{
+				"/cluster/metrics":                                 `[{"name":"server"}]`,
+				"/cluster/metrics/server":                          `[]`,
+				"/cluster/replication":                             `[]`,
+				"/cluster/sdn/dns":                                 `[]`,
+				"/nodes/pve1/aplinfo":                              `[]`,
+				"/nodes/pve1/config":                               `{"digest":"da39a3ee5e6b4b0d3255bfef95601890afd80709"}`,
+				"/nodes/pve1/hardware/usb":                         `[]`,
+				"/nodes/pve1/hosts":                                "10.97.0.2 pve1.local pve1",
+				"/nodes/pve1/replication":                          `[]`,
+				"/nodes/pve1/rrddata?timeframe=hour":               `[{"time":`,
+				"/nodes/pve1/qemu/101/rrddata?timeframe=hour":      `[{"time":`,
+				"/nodes/pve1/services/pveproxy/state":              `"active-state":"active"`,
+				"/nodes/pve1/storage/local/rrddata?timeframe=hour": `[{"time":`,
+			} {
+				g.Expect(c.do("GET", path)).To(And(HaveField("Status", 200), HaveField("Raw", ContainSubstring(want))), path)
+			}
+			g.Expect(row(c.ok("GET", "/nodes/pve1/services"), "name", "corosync")["state"]).To(Equal("dead"), "corosync of a standalone host")
+			g.Expect(c.do("GET", "/nodes/pve1/services/nope/state")).To(And(HaveField("Status", 400), HaveField("Errors", HaveKey("service"))))
+			used := row(c.ok("GET", "/nodes"), "node", "pve1")["ssl_fingerprint"]
+			g.Expect(row(c.ok("GET", "/nodes/pve1/certificates/info"), "filename", "pve-ssl.pem")["fingerprint"]).To(Equal(used))
+		})
 	}
-	if a := send(login["CSRFPreventionToken"].(string)); a.Status != 200 {
-		t.Errorf("setting affinity as root@pam: %d %s", a.Status, a.Reason)
+}
+
+func TestConsole(t *testing.T) { simulated(t, testConsole) }
+
+func testConsole(t *testing.T, g *WithT) {
+	c := asRoot(t, pvesim.DefaultScenario(1))
+	for _, kind := range []string{"termproxy", "vncproxy"} {
+		console := c.ok("POST", "/nodes/pve1/qemu/101/"+kind).(map[string]any)
+		g.Expect(console).To(And(HaveKeyWithValue("port", 5900.0), HaveKeyWithValue("ticket", HavePrefix("PVEVNC:root@pam:"))), kind)
+		g.Expect(console["cert"] != nil).To(Equal(kind == "vncproxy"))
+		g.Expect(c.exit(console["upid"])).To(Equal("connection timed out"), "the task of %s ended", kind)
 	}
-	token := c.as(pvesim.DefaultTokenID + "=" + pvesim.DefaultTokenSecret)
-	token.refused(500, "only root can set 'affinity' config", "PUT", "/nodes/pve1/qemu/101/config", "affinity", "0")
-	token.refused(500, "only root can set 'affinity' config", "PUT", "/nodes/pve1/qemu/101/config", "delete", "affinity")
+	c.refused(500, "unable to find serial interface 'serial0'", "POST", "/nodes/pve1/qemu/101/termproxy", "serial", "serial0")
+	c.as(pvesim.DefaultTokenID+"="+pvesim.DefaultTokenSecret).
+		refused(403, "Permission check failed (/vms/101, VM.Console)", "POST", "/nodes/pve1/qemu/101/termproxy")
+}
+
+func TestAgentExecAndMonitor(t *testing.T) {
+	t.Parallel()
+	for version, privilege := range map[string]string{"8.4": "VM.Monitor", "9.2": "VM.GuestAgent.Unrestricted"} {
+		runSimulated(t, version, func(t *testing.T, g *WithT) {
+			s := pvesim.DefaultScenario(1)
+			s.Version = version
+			s.Guests[1].Config["agent"] = "1"
+			c := asRoot(t, s)
+			limited := c.as(pvesim.DefaultTokenID + "=" + pvesim.DefaultTokenSecret)
+			const vm = "/nodes/pve1/qemu/101"
+			limited.refused(403, "Permission check failed (/vms/101, "+privilege+")", "POST", vm+"/agent/exec", "command", "true")
+			c.refused(500, "QEMU guest agent is not running", "POST", vm+"/agent/exec", "command", "true")
+			g.Expect(c.ok("POST", vm+"/monitor", "command", "info status")).To(Equal("VM status: running"))
+			g.Expect(c.ok("POST", vm+"/monitor", "command", "nope")).To(Equal("unknown command: 'nope'"))
+			a := limited.do("POST", vm+"/monitor", "command", "info version")
+			g.Expect(a.Status == 200).To(Equal(version == "9.2"), "monitor with a limited token: %d %s", a.Status, a.Raw)
+			limited.refused(403, map[string]string{
+				"8.4": "Permission check failed (/vms/101, VM.Monitor)", "9.2": "Permission check failed (/, Sys.Modify)",
+			}[version], "POST", vm+"/monitor", "command", "quit")
+			c.refused(500, "VM 9000 not running", "POST", "/nodes/pve1/qemu/9000/monitor", "command", "info status")
+		})
+	}
+}
+
+// go-proxmox, the most common Go client, must work with the simulator.
+func TestLifecycleWithGoProxmox(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"8.4", "9.2"} {
+		runSimulated(t, version, func(t *testing.T, _ *WithT) {
+			s := pvesim.DefaultScenario(2)
+			s.Version = version
+			sim := startSim(t, s, pvesim.Options{})
+			c := proxmox.NewClient(sim.url, proxmox.WithHTTPClient(sim.http), proxmox.WithAPIToken(pvesim.DefaultTokenID, pvesim.DefaultTokenSecret))
+			runLifecycle(t, c)
+		})
+	}
+}
+
+func runLifecycle(t *testing.T, c *proxmox.Client) {
+	t.Helper()
+	g := NewWithT(t)
+	ctx := context.Background()
+	must := func(what string, err error) {
+		t.Helper()
+		g.Expect(err).NotTo(HaveOccurred(), "%v", what)
+	}
+	wait := func(what string, task *proxmox.Task, err error) {
+		t.Helper()
+		must(what, err)
+		must(what, task.Wait(ctx, 5*time.Millisecond, 20*time.Second))
+		g.Expect(task.IsFailed).To(BeFalse(), "%s: %s", what, task.ExitStatus)
+	}
+	node, err := c.Node(ctx, "pve1")
+	must("reading the host", err)
+	template, err := node.VirtualMachine(ctx, 9000)
+	must("reading the template", err)
+	id, task, err := template.Clone(ctx, &proxmox.VirtualMachineCloneOptions{NewID: 500, Name: "worker", Description: "ours"})
+	wait("cloning", task, err)
+	vm, err := node.VirtualMachine(ctx, id)
+	must("reading the clone", err)
+	task, err = vm.Config(ctx, proxmox.VirtualMachineOption{Name: "cores", Value: 4}, proxmox.VirtualMachineOption{Name: "memory", Value: 4096})
+	wait("configuring", task, err)
+	task, err = vm.ResizeDisk(ctx, "scsi0", "20G")
+	wait("resizing", task, err)
+	storage, err := node.Storage(ctx, "local")
+	must("reading the storage", err)
+	task, err = storage.UploadString("iso", "seed.iso", strings.Repeat("x", 4096))
+	wait("uploading", task, err)
+	task, err = vm.Config(ctx, proxmox.VirtualMachineOption{Name: "ide3", Value: "local:iso/seed.iso,media=cdrom"})
+	wait("attaching", task, err)
+	task, err = vm.Start(ctx)
+	wait("starting", task, err)
+	must("reading again", vm.Ping(ctx))
+	if cores := vm.VirtualMachineConfig.Cores; !vm.IsRunning() || cores == nil || *cores != 4 {
+		t.Errorf("after start: running=%v cores=%v", vm.IsRunning(), cores)
+	}
+	task, err = vm.Reboot(ctx)
+	wait("rebooting", task, err)
+	task, err = vm.Stop(ctx)
+	wait("stopping", task, err)
+	task, err = vm.Delete(ctx, &proxmox.VirtualMachineDeleteOptions{Purge: true})
+	wait("destroying", task, err)
+	g.Expect(node.VirtualMachine(ctx, id)).Error().To(HaveOccurred(), "destroyed VM still exists")
+}
+
+func TestLifecycle(t *testing.T) { simulated(t, testLifecycle) }
+
+func testLifecycle(t *testing.T, g *WithT) {
+	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
+	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "500", "name", "worker", "description", "ours")
+	conf := c.config("pve1", 500)
+	template := c.config("pve1", 9000)
+	for _, same := range []string{"cores", "memory", "scsihw", "agent"} {
+		g.Expect(conf[same]).To(Equal(template[same]))
+	}
+	for _, fresh := range []string{"net0", "smbios1", "scsi0", "ide2"} {
+		g.Expect(conf[fresh]).NotTo(BeNil())
+		g.Expect(conf[fresh]).NotTo(Equal(template[fresh]))
+	}
+	g.Expect(conf).To(fields("scsi0", "local-lvm:vm-500-disk-0,size=3G", "memory", "2048", "cores", float64(2)), "unexpected config")
+	c.task("POST", "/nodes/pve1/qemu/500/status/start")
+	c.refused(500, "VM 500 is running - destroy failed", "DELETE", "/nodes/pve1/qemu/500")
+	c.task("POST", "/nodes/pve1/qemu/500/status/shutdown")
+	c.task("DELETE", "/nodes/pve1/qemu/500", "purge", "1")
+	c.refused(500, "Configuration file 'nodes/pve1/qemu-server/500.conf' does not exist", "GET", "/nodes/pve1/qemu/500/config")
+	for _, v := range c.ok("GET", "/nodes/pve1/storage/local-lvm/content").([]any) {
+		g.Expect(v.(map[string]any)["volid"].(string)).NotTo(ContainSubstring("-500-"), "leaked volume")
+	}
 }
