@@ -36,18 +36,6 @@ func (host *numaHost) place(t *testing.T, need placement.Need) *placement.Bindin
 	return p.Binding
 }
 
-func TestBindFewestCells(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	host := newNUMAHost(4, 4, 1, 8192)
-	g.Expect(host.place(t, bound(4, 4096)).Cells).To(HaveLen(1), "a VM that fits one cell is bound")
-	b := host.place(t, bound(6, 8193))
-	if len(b.Cells) != 2 || b.Cells[0].VCPUs != 3 || b.Cells[1].VCPUs != 3 {
-		t.Fatalf("got %+v, want two equal cells", b.Cells)
-	}
-	g.Expect(b.Cells[0].MemoryMiB + b.Cells[1].MemoryMiB).To(BeEquivalentTo(8193))
-}
-
 func TestBindTightestCell(t *testing.T) {
 	t.Parallel()
 	host := newNUMAHost(2, 4, 1, 8192)
@@ -55,15 +43,6 @@ func TestBindTightestCell(t *testing.T) {
 	NewWithT(t).Expect(host.place(t, bound(2, 1024)).Cells[0].ID).To(BeEquivalentTo(1), "the small VM went into cell")
 	if b := host.place(t, bound(4, 8192)); len(b.Cells) != 1 || b.Cells[0].ID != 0 {
 		t.Errorf("the large VM is bound to %+v", b.Cells)
-	}
-}
-
-func TestBindAsymmetricMemory(t *testing.T) {
-	t.Parallel()
-	host := newNUMAHost(2, 4, 1, 2048)
-	host.cells[1].memory = 32768
-	if b := host.place(t, bound(2, 16384)); len(b.Cells) != 1 || b.Cells[0].ID != 1 {
-		t.Errorf("got %+v, want the cell that has the memory", b.Cells)
 	}
 }
 
@@ -130,66 +109,50 @@ func TestUnsupportedReasonSlotsWithHugepages(t *testing.T) {
 	}
 }
 
-func TestBindForeignPinnedGuests(t *testing.T) {
-	t.Parallel()
-	host := newNUMAHost(1, 4, 1, 8192)
-	host.guests = []numaGuest{{vcpus: 1, memory: 512, cell: -1, affinity: cpuset.New(1)}, {vcpus: 1, memory: 512, cell: -1, affinity: cpuset.New(2), stopped: true}}
-	NewWithT(t).Expect(host.place(t, exclusive(2, 1024, asRoot)).CPUs.String()).To(Equal("0,3"))
-}
-
 func TestFitCellReasons(t *testing.T) {
 	t.Parallel()
 	huge := func(need placement.Need, mib int) placement.Need { need.Layout.PageMiB = mib; return need }
+	guests := func(guests ...numaGuest) func(*numaHost) { return func(host *numaHost) { host.guests = guests } }
+	slot := func(cpus ...int) func(*numaHost) {
+		return func(host *numaHost) { host.slots = []cpuset.CPUSet{cpuset.New(cpus...)} }
+	}
+	bySlot := placement.PinningSupport{SlotTag: slotTag}
+	half := huge(bound(2, 1500), 1024)
+	half.PinningSupport = asRoot
 	for name, test := range map[string]struct {
 		need placement.Need
 		fill func(*numaHost)
 		want string
 	}{
 		"cores": {
-			exclusive(5, 1024, asRoot), func(host *numaHost) {
-				host.guests = []numaGuest{{vcpus: 1, cell: -1, memory: 1, affinity: cpuset.New(0, 5)}}
-			},
+			exclusive(5, 1024, asRoot), guests(numaGuest{vcpus: 1, cell: -1, memory: 1, affinity: cpuset.New(0, 5)}),
 			"pve1: cell 0: 3 cores free, 5 requested; cell 1: 3 cores free, 5 requested",
 		},
-		"memory": {
-			bound(3, 9000), func(*numaHost) {}, "pve1: cell 0: 8.0 GiB memory free, 8.8 GiB requested; cell 1: 8.0 GiB memory free, 8.8 GiB requested",
-		},
+		"memory": {bound(3, 9000), guests(), "pve1: cell 0: 8.0 GiB memory free, 8.8 GiB requested; cell 1: 8.0 GiB memory free, 8.8 GiB requested"},
 		"CPUs": {
-			bound(3, 1024), func(host *numaHost) {
-				host.guests = []numaGuest{{vcpus: 2, memory: 1024, cell: 0}, {vcpus: 2, memory: 1024, cell: 1}}
-			},
+			bound(3, 1024), guests(numaGuest{vcpus: 2, memory: 1024, cell: 0}, numaGuest{vcpus: 2, memory: 1024, cell: 1}),
 			"pve1: cell 0: 2 CPUs free, 3 requested; cell 1: 2 CPUs free, 3 requested",
 		},
 		"no_pinning_method": {
-			exclusive(2, 1024, placement.PinningSupport{SlotTag: slotTag}), func(*numaHost) {},
+			exclusive(2, 1024, bySlot), guests(),
 			"pve1: spec.cpu.pinning Exclusive needs one of: templates created by root with an affinity and the tag karpenter-slot-ubuntu, a hookscript named pve-hook in the template, a root login in the cloud config; this host has none of them",
 		},
 		"no_hugepages": {
-			huge(bound(2, 1024), 1024), func(*numaHost) {},
+			huge(bound(2, 1024), 1024), guests(),
 			"pve1: spec.cpu.hugepages needs one of: the option hugepages=1024 in the template, set by root, or a root login in the cloud config; this host has neither",
 		},
-		"half_a_page": {
-			func() placement.Need { n := huge(bound(2, 1500), 1024); n.PinningSupport = asRoot; return n }(), func(*numaHost) {},
-			"pve1: 1500 MiB is not a multiple of the hugepage size of 1024 MiB",
-		},
-		"small_slots": {
-			exclusive(4, 1024, placement.PinningSupport{SlotTag: slotTag}), func(host *numaHost) { host.slots = []cpuset.CPUSet{cpuset.New(0, 1)} },
-			"pve1: none of 1 slots has 4 CPUs",
-		},
+		"half_a_page": {half, guests(), "pve1: 1500 MiB is not a multiple of the hugepage size of 1024 MiB"},
+		"small_slots": {exclusive(4, 1024, bySlot), slot(0, 1), "pve1: none of 1 slots has 4 CPUs"},
 		"slots_with_CPUs_the_host_lacks": {
-			exclusive(2, 1024, placement.PinningSupport{SlotTag: slotTag}), func(host *numaHost) { host.slots = []cpuset.CPUSet{cpuset.New(7, 8)} },
-			"pve1: 1 free slots with 2 CPUs or more, none with enough CPUs and memory in each cell",
+			exclusive(2, 1024, bySlot), slot(7, 8), "pve1: 1 free slots with 2 CPUs or more, none with enough CPUs and memory in each cell",
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			host := newNUMAHost(2, 4, 1, 8192)
-			test.fill(host)
-			ok, reason := placement.Fit(host.view(t), zone("pve1"), test.need)
-			g.Expect(ok).To(BeFalse())
-			g.Expect(reason).To(Equal(test.want))
-		})
+		g := NewWithT(t)
+		host := newNUMAHost(2, 4, 1, 8192)
+		test.fill(host)
+		ok, reason := placement.Fit(host.view(t), zone("pve1"), test.need)
+		g.Expect(ok).To(BeFalse(), name)
+		g.Expect(reason).To(Equal(test.want), name)
 	}
 }
 
@@ -235,16 +198,9 @@ func TestChooseFewestCells(t *testing.T) {
 	env := newEnv()
 	env.host("r", "many", 32, 64)
 	env.host("r", "one", 16, 32)
-	settings, err := inventory.ParseSettings([]byte(`{"r": {"many": {"sockets": 8}, "one": {"sockets": 1}}}`))
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	env.settings = settings
-	need := bound(8, 4096)
-	p, err := placement.Choose(env.view(), placement.Request{
-		ClaimUID: "c", Options: []placement.Option{{InstanceType: "t", Need: need, Zones: []placement.Zone{zone("many"), zone("one")}}},
-	})
-	if err != nil || p.Zone.Host != "one" || len(p.Binding.Cells) != 1 {
-		t.Errorf("got %+v (%v)", p, err)
-	}
+	env.settings = parseSettings(t, `{"r": {"many": {"sockets": 8}, "one": {"sockets": 1}}}`)
+	NewWithT(t).Expect(placement.Choose(env.view(), requestFor(bound(8, 4096), "many", "one"))).
+		To(And(HaveField("Zone.Host", "one"), HaveField("Binding.Cells", HaveLen(1))))
 }
 
 // TestBindSharedCache: exclusive cores share as few last-level caches as possible.
@@ -253,27 +209,13 @@ func TestBindSharedCache(t *testing.T) {
 	g := NewWithT(t)
 	host := newNUMAHost(1, 8, 1, 1<<20)
 	host.caches = []cpuset.CPUSet{cpuset.New(0, 1, 2, 3), cpuset.New(4, 5, 6, 7)}
-	for _, step := range []struct {
-		vcpus int
-		want  string
-	}{
-		{1, "0"},
-		{4, "4-7"}, // not 1-4
-		{2, "1-2"},
-	} {
-		g.Expect(host.place(t, exclusive(step.vcpus, 1024, asRoot)).CPUs.String()).To(Equal(step.want), "%d vCPUs got the CPUs", step.vcpus)
-	}
+	cpus := func(vcpus int) string { return host.place(t, exclusive(vcpus, 1024, asRoot)).CPUs.String() }
+	g.Expect(cpus(1)).To(Equal("0"))
+	g.Expect(cpus(4)).To(Equal("4-7"), "not 1-4")
+	g.Expect(cpus(2)).To(Equal("1-2"))
 	host = newNUMAHost(1, 8, 1, 1<<20)
 	host.caches = []cpuset.CPUSet{cpuset.New(0, 1, 2, 3), cpuset.New(4, 5, 6, 7)}
 	host.reserved = cpuset.New(0)
-	for _, step := range []struct {
-		vcpus int
-		want  string
-	}{
-		{2, "1-2"}, // the cache with fewer free cores
-		{5, "3-7"}, // more than one cache has
-	} {
-		g.Expect(host.place(t, exclusive(step.vcpus, 1024, asRoot)).CPUs.String()).To(Equal(step.want),
-			"with a reserved CPU, %d vCPUs got the CPUs", step.vcpus)
-	}
+	g.Expect(cpus(2)).To(Equal("1-2"), "the cache with fewer free cores")
+	g.Expect(cpus(5)).To(Equal("3-7"), "more than one cache has")
 }

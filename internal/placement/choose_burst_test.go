@@ -4,10 +4,7 @@
 package placement_test
 
 import (
-	"context"
 	"fmt"
-	"net/netip"
-	"slices"
 	"sync"
 	"testing"
 
@@ -19,109 +16,28 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// burstCluster lists reserved VMs like Proxmox: delayed, and at first without CPUs and
-// memory.
-type burstCluster struct {
-	proxmox.Client
-	mu        sync.Mutex
-	resources proxmox.Resources
-}
-
-func (c *burstCluster) Region() string { return "r" }
-
-func (c *burstCluster) Version(context.Context) (proxmox.Version, error) {
-	return proxmox.Version{}, nil
-}
-
-func (c *burstCluster) HostNotes(context.Context, string) (string, error) { return "", nil }
-
-func (c *burstCluster) HostInfo(context.Context, string) (proxmox.HostInfo, error) {
-	return proxmox.HostInfo{}, nil
-}
-
-func (c *burstCluster) Options(context.Context) (proxmox.ClusterOptions, error) {
-	return proxmox.ClusterOptions{}, nil
-}
-
-func (c *burstCluster) PCIMappings(context.Context) ([]proxmox.PCIMapping, error) { return nil, nil }
-
-func (c *burstCluster) Maintenance(context.Context) ([]string, error) { return nil, nil }
-
-func (c *burstCluster) VMConfig(context.Context, string, int) (proxmox.VMConfig, error) {
-	return proxmox.VMConfig{}, nil
-}
-
-func (c *burstCluster) User() string { return "" }
-
-func (c *burstCluster) Permissions(context.Context) (proxmox.Permissions, error) {
-	return proxmox.Permissions{}, nil
-}
-
-func (c *burstCluster) SecurityGroups(context.Context) ([]string, error) { return nil, nil }
-
-func (c *burstCluster) VNets(context.Context) ([]proxmox.VNet, error) { return nil, nil }
-
-func (c *burstCluster) Bridges(context.Context, string) ([]proxmox.Bridge, error) { return nil, nil }
-
-func (c *burstCluster) InterfaceAddresses(context.Context, string) ([]netip.Addr, error) {
-	return nil, nil
-}
-
-func (c *burstCluster) Resources(context.Context) (proxmox.Resources, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	answer := c.resources
-	answer.Guests = slices.Clone(answer.Guests)
-	for n := range answer.Guests { // only the older half has CPUs and memory
-		if n > len(answer.Guests)/2 {
-			answer.Guests[n].Status, answer.Guests[n].CPUs, answer.Guests[n].MemoryBytes = "unknown", 0, 0
-		}
-	}
-	return answer, nil
-}
-
-func (c *burstCluster) addVM(r inventory.Reservation) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.resources.Guests = append(c.resources.Guests, proxmox.GuestRow{
-		VMID: r.VMID, Kind: proxmox.KindQEMU, Host: r.Host, Status: "running", CPUs: r.CPUs, MemoryBytes: r.MemoryBytes,
-	})
-}
-
 // TestChooseBurst places many Claims concurrently on 6 equal Hosts. The Hosts differ by
-// at most one VM, with and without polls in between that list some VMs without
-// resources.
+// at most one VM.
 func TestChooseBurst(t *testing.T) {
 	t.Parallel()
 	for _, strategy := range []v1alpha1.ZoneBalance{v1alpha1.ZoneBalanceBalanced, v1alpha1.ZoneBalanceAvailabilityFirst} {
-		for _, polls := range []bool{false, true} {
-			for _, claims := range []int{60, 57, 4} {
-				t.Run(fmt.Sprintf("%s/polls=%v/%d", strategy, polls, claims), func(t *testing.T) {
-					t.Parallel()
-					burst(t, strategy, polls, claims)
-				})
-			}
+		for _, claims := range []int{60, 57, 4} {
+			burst(t, strategy, claims)
 		}
 	}
 }
 
-func burst(t *testing.T, strategy v1alpha1.ZoneBalance, polls bool, claims int) {
+func burst(t *testing.T, strategy v1alpha1.ZoneBalance, claims int) {
 	t.Helper()
 	g := NewWithT(t)
-	const hosts = 6
-	c := &burstCluster{}
 	var names []string
-	for h := range hosts {
+	result := inventory.PollResult{Region: "r"}
+	for h := range 6 {
 		names = append(names, fmt.Sprint("pve", h+1))
-		c.resources.Hosts = append(c.resources.Hosts, proxmox.HostRow{Name: names[h], Online: true, CPUs: 64, MemoryBytes: 257 * gib})
+		result.Resources.Hosts = append(result.Resources.Hosts, proxmox.HostRow{Name: names[h], Online: true, CPUs: 64, MemoryBytes: 257 * gib})
 	}
-	i, err := inventory.New([]proxmox.Client{c}, inventory.Options{})
+	i, err := inventory.NewFixed(map[string]*inventory.Snapshot{"r": inventory.NewSnapshot(result, nil, own)}, inventory.Options{})
 	g.Expect(err).NotTo(HaveOccurred())
-	poll := func() {
-		g.Expect(i.Refresh(t.Context(), "r")).To(Succeed())
-	}
-	poll()
-
 	var (
 		all    sync.WaitGroup
 		mu     sync.Mutex
@@ -130,21 +46,15 @@ func burst(t *testing.T, strategy v1alpha1.ZoneBalance, polls bool, claims int) 
 	)
 	for n := range claims {
 		all.Go(func() {
-			r, err := chooseAndReserve(i, placement.Request{ClaimUID: fmt.Sprint("claim-", n), NodePool: "p", Strategy: strategy,
-				Options: []placement.Option{{InstanceType: "t", Need: need(4, 16), Zones: zones(names...)}}})
-			if err != nil {
-				t.Error(err)
-				return
-			}
+			request := requestFor(need(4, 16), names...)
+			request.ClaimUID, request.Strategy = fmt.Sprint("claim-", n), strategy
+			r, err := chooseAndReserve(i, request)
 			mu.Lock()
-			byHost[r.Host]++
-			g.Expect(vmids[r.VMID]).To(BeFalse())
+			defer mu.Unlock()
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(vmids).NotTo(HaveKey(r.VMID))
 			vmids[r.VMID] = true
-			mu.Unlock()
-			c.addVM(r)
-			if polls && n%5 == 0 {
-				poll()
-			}
+			byHost[r.Host]++
 		})
 	}
 	all.Wait()
@@ -152,7 +62,7 @@ func burst(t *testing.T, strategy v1alpha1.ZoneBalance, polls bool, claims int) 
 	for _, name := range names {
 		fewest, most = min(fewest, byHost[name]), max(most, byHost[name])
 	}
-	g.Expect(most-fewest).To(BeNumerically("<=", 1), "the Hosts got %v, want them to differ by at most one", byHost)
+	g.Expect(most-fewest).To(BeNumerically("<=", 1), "%s, %d claims: the Hosts got %v", strategy, claims, byHost)
 }
 
 func chooseAndReserve(i *inventory.Inventory, request placement.Request) (inventory.Reservation, error) {

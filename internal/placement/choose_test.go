@@ -6,7 +6,7 @@ package placement_test
 import (
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -24,54 +24,19 @@ func zones(hosts ...string) []placement.Zone {
 	return all
 }
 
-func TestChooseCheapestOption(t *testing.T) {
-	t.Parallel()
+// hostEnv returns Hosts with 16 CPUs and 64 GiB each.
+func hostEnv(names ...string) *testEnv {
 	env := newEnv()
-	env.host("r", "small", 4, 16)
-	env.host("r", "large", 32, 128)
-	request := placement.Request{ClaimUID: "a", NodePool: "p", Options: []placement.Option{
-		{InstanceType: "cheap", Price: 1, Need: need(8, 8), Zones: zones("small")},
-		{InstanceType: "middle", Price: 2, Need: need(8, 8), Zones: zones("small", "large")},
-		{InstanceType: "expensive", Price: 3, Need: need(1, 1), Zones: zones("small", "large")},
-	}}
-	got, err := placement.Choose(env.view(), request)
-	if err != nil || got.InstanceType != "middle" || got.Zone != zone("large") || got.Price != 2 {
-		t.Errorf("got %+v (%v), want middle on large", got, err)
+	for _, name := range names {
+		env.host("r", name, 16, 64)
 	}
+	return env
 }
 
-func TestChooseBalanced(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	env := newEnv()
-	env.host("r", "cpu-full", 16, 64)
-	env.guest("r", "cpu-full", 100, 12, 4)
-	env.host("r", "memory-full", 16, 64)
-	env.guest("r", "memory-full", 101, 2, 56)
-	env.host("r", "half", 16, 64)
-	env.guest("r", "half", 102, 8, 32)
-	request := placement.Request{ClaimUID: "a", Strategy: v1alpha1.ZoneBalanceBalanced,
-		Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones("cpu-full", "memory-full", "half")}}}
-	g.Expect(placement.Choose(env.view(), request)).To(HaveField("Zone", Equal(zone("half"))), "want half: the scarcer resource decides")
-}
-
-func TestChooseAvailabilityFirst(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	env := newEnv()
-	env.host("r", "pve1", 16, 64)
-	env.host("r", "pve2", 16, 64)
-	env.guest("r", "pve2", 100, 12, 40) // fuller, but without a VM of the NodePool
-	env.reserve(inventory.Reservation{ClaimUID: "x", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Fulfilled: true})
-	request := placement.Request{ClaimUID: "a", NodePool: "p", Strategy: v1alpha1.ZoneBalanceAvailabilityFirst,
-		Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones("pve1", "pve2")}}}
-	got, err := placement.Choose(env.view(), request)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(got.Zone).To(Equal(zone("pve2")))
-	request.NodePool = "another"
-	request.Strategy = v1alpha1.ZoneBalanceBalanced
-	if got, err := placement.Choose(env.view(), request); err != nil || got.Zone != zone("pve1") {
-		t.Errorf("got %+v (%v), want pve1 under Balanced", got, err)
+// requestFor returns a request for one type.
+func requestFor(size placement.Need, hosts ...string) placement.Request {
+	return placement.Request{
+		ClaimUID: "a", NodePool: "p", Options: []placement.Option{{InstanceType: "t", Need: size, Zones: zones(hosts...)}},
 	}
 }
 
@@ -79,42 +44,32 @@ func TestChooseEqualHosts(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	const hosts, claims = 6, 6000
-	env := newEnv()
 	var names []string
 	for h := range hosts {
 		names = append(names, fmt.Sprint("pve", h))
-		env.host("r", names[h], 16, 64)
 	}
-	view := env.view()
+	view := hostEnv(names...).view()
 	chosen := map[placement.Zone]int{}
 	for n := range claims {
-		request := placement.Request{ClaimUID: fmt.Sprint("claim-", n),
-			Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones(names...)}}}
+		request := requestFor(need(2, 4), names...)
+		request.ClaimUID = fmt.Sprint("claim-", n)
 		got, err := placement.Choose(view, request)
 		g.Expect(err).NotTo(HaveOccurred())
 		chosen[got.Zone]++
 	}
 	for z, n := range chosen {
-		g.Expect(n).To(BeNumerically(">=", claims/hosts*8/10), "%s was chosen", z)
-		g.Expect(n).To(BeNumerically("<=", claims/hosts*12/10), "%s was chosen", z)
+		g.Expect(n).To(BeNumerically("~", claims/hosts, claims/hosts/5), "%s was chosen", z)
 	}
 }
 
 func TestChooseZoneStorage(t *testing.T) {
 	t.Parallel()
-	env := newEnv()
-	env.host("r", "pve1", 16, 64)
-	env.host("r", "pve2", 16, 64)
+	env := hostEnv("pve1", "pve2")
 	full := &env.region("r").Storages[0]
 	full.UsedBytes = full.TotalBytes
-	request := placement.Request{
-		ClaimUID: "a", Storages: map[placement.Zone]string{zone("pve1"): "local", zone("pve2"): "local"},
-		Options: []placement.Option{{InstanceType: "t", Need: placement.Need{CPUs: 1, MemoryBytes: gib, DiskBytes: 30 * gib}, Zones: zones("pve1", "pve2")}},
-	}
-	got, err := placement.Choose(env.view(), request)
-	if err != nil || got.Zone != zone("pve2") || got.Need.Storage != "local" {
-		t.Errorf("got %+v (%v), want pve2 with its storage", got, err)
-	}
+	request := requestFor(placement.Need{CPUs: 1, MemoryBytes: gib, DiskBytes: 30 * gib}, "pve1", "pve2")
+	request.Storages = map[placement.Zone]string{zone("pve1"): "local", zone("pve2"): "local"}
+	NewWithT(t).Expect(placement.Choose(env.view(), request)).To(And(HaveField("Zone", zone("pve2")), HaveField("Need.Storage", "local")))
 }
 
 func TestChooseNoFitError(t *testing.T) {
@@ -131,10 +86,8 @@ func TestChooseNoFitError(t *testing.T) {
 			{InstanceType: "big", Need: need(16, 8), Zones: zones("pve1", "pve2", "pve3")},
 		}}
 	_, err := placement.Choose(env.view(), request)
-	var noFit *placement.NoFitError
-	if !errors.As(err, &noFit) || len(noFit.Hosts) != 4 {
-		t.Fatalf("the error is %v", err)
-	}
+	noFit, _ := errors.AsType[*placement.NoFitError](err)
+	g.Expect(noFit).To(HaveField("Hosts", HaveLen(4)))
 	want := "no host fits small, the cheapest allowed instance type: pve1, pve2: 4 CPUs in total, 8 requested | pve3: offline | pve4: the NodeClass has no template on this host"
 	g.Expect(err).To(MatchError(want))
 
@@ -145,62 +98,153 @@ func TestChooseNoFitError(t *testing.T) {
 		"r/pve3: offline | r/pve4: the NodeClass has no template on this host"
 	g.Expect(err).To(MatchError(want))
 
-	if _, err := placement.Choose(env.view(), placement.Request{}); err == nil || err.Error() != "no host is allowed for this NodeClaim" {
-		t.Errorf("without options the error is %v", err)
+	g.Expect(placement.Choose(env.view(), placement.Request{})).Error().To(MatchError("no host is allowed for this NodeClaim"))
+}
+
+func TestChoosePoolAffinityReason(t *testing.T) {
+	t.Parallel()
+	env := hostEnv("pve1", "pve2")
+	env.reserve(inventory.Reservation{ClaimUID: "x", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Amount: inventory.Amount{CPUs: 16}})
+	env.reserve(inventory.Reservation{ClaimUID: "y", NodePool: "q", Region: "r", Host: "pve2", VMID: 20002})
+	for affinity, want := range map[v1alpha1.PoolAffinity]string{
+		v1alpha1.PoolAffinitySameHost:      "pve1: 0 CPUs free, 2 requested | pve2: the VMs of NodePool p are kept on pve1",
+		v1alpha1.PoolAffinitySeparateHosts: "pve1: 16 CPUs in total, 17 requested; has a VM of NodePool p, whose VMs are kept on separate hosts | pve2: 16 CPUs in total, 17 requested",
+	} {
+		request := requestFor(need(2, 4), "pve1", "pve2")
+		request.Affinity = affinity
+		if affinity == v1alpha1.PoolAffinitySeparateHosts {
+			request.Options[0].Need.CPUs = 17
+		}
+		_, err := placement.Choose(env.view(), request)
+		NewWithT(t).Expect(err).To(MatchError("no host fits t, the cheapest allowed instance type: " + want))
 	}
 }
 
-func TestChoosePacked(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
+// BenchmarkChooseNothingFits measures the worst case: every option on every Host.
+func BenchmarkChooseNothingFits(b *testing.B) {
 	env := newEnv()
-	env.host("r", "empty", 16, 64)
-	env.host("r", "half", 16, 64)
-	env.guest("r", "half", 100, 8, 32)
-	env.host("r", "full", 16, 64)
-	env.guest("r", "full", 101, 15, 60)
-	request := placement.Request{ClaimUID: "a", Strategy: v1alpha1.ZoneBalancePacked,
-		Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones("empty", "half", "full")}}}
-	got, err := placement.Choose(env.view(), request)
-	g.Expect(err).NotTo(HaveOccurred(), "want half: full has insufficient capacity, empty must stay empty")
-	g.Expect(got.Zone).To(Equal(zone("half")), "want half: full has insufficient capacity, empty must stay empty")
-}
-
-func TestChoosePoolAffinity(t *testing.T) {
-	t.Parallel()
-	for _, strategy := range []v1alpha1.ZoneBalance{v1alpha1.ZoneBalanceBalanced, v1alpha1.ZoneBalanceAvailabilityFirst, v1alpha1.ZoneBalancePacked} {
-		for affinity, want := range map[v1alpha1.PoolAffinity]int{v1alpha1.PoolAffinitySeparateHosts: 3, v1alpha1.PoolAffinitySameHost: 1} {
-			env := newEnv()
-			for h := range 3 {
-				env.host("r", fmt.Sprint("pve", h+1), 16, 64)
-			}
-			env.reserve(inventory.Reservation{ClaimUID: "other", NodePool: "other", Region: "r", Host: "pve2", VMID: 20900})
-			hosts := map[string]int{}
-			for n := range 4 {
-				request := placement.Request{ClaimUID: fmt.Sprint("claim-", n), NodePool: "p", Strategy: strategy, Affinity: affinity,
-					Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones("pve1", "pve2", "pve3")}}}
-				got, err := placement.Choose(env.view(), request)
-				if err == nil {
-					hosts[got.Zone.Host]++
-					env.reserve(inventory.Reservation{ClaimUID: request.ClaimUID, NodePool: "p", Region: "r", Host: got.Zone.Host, VMID: 20000 + n})
-				} else if affinity == v1alpha1.PoolAffinitySameHost || n < 3 ||
-					!strings.Contains(err.Error(), "pve1, pve2, pve3: has a VM of NodePool p, whose VMs are kept on separate hosts") {
-					t.Errorf("%s, %s: VM %d: %v", strategy, affinity, n, err)
-				}
-			}
-			NewWithT(t).Expect(hosts).To(HaveLen(want), "%s, %s: the VMs went", strategy, affinity)
+	var names []string
+	for h := range 100 {
+		names = append(names, fmt.Sprint("pve", h))
+		env.host("r", names[h], 128, 512)
+	}
+	for n := range 1000 {
+		env.reserve(inventory.Reservation{ClaimUID: fmt.Sprint("reserved-", n), NodePool: "p", Region: "r", Host: names[n%100], VMID: 20000 + n,
+			Amount: inventory.Amount{CPUs: 4, MemoryBytes: 16 * gib}})
+	}
+	request := placement.Request{ClaimUID: "a", NodePool: "p"}
+	for o := range 60 {
+		option := placement.Option{InstanceType: fmt.Sprint("t", o), Need: need(129+o, int64(1+o)), Zones: zones(names...)}
+		request.Options = append(request.Options, option)
+	}
+	view := env.view()
+	for b.Loop() {
+		if _, err := placement.Choose(view, request); err == nil {
+			b.Fatal("something fits")
 		}
 	}
 }
 
-func TestChooseSameHostReason(t *testing.T) {
-	t.Parallel()
+// newDiskEnv returns a Host with the storages local, with 1000 GiB, fast, with 100 GiB, and the
+// shared nas, with 500 GiB. 90 % of them can be used.
+func newDiskEnv() *testEnv {
 	env := newEnv()
-	env.host("r", "pve1", 4, 16)
-	env.host("r", "pve2", 16, 64)
-	env.reserve(inventory.Reservation{ClaimUID: "x", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Amount: inventory.Amount{CPUs: 4}})
-	_, err := placement.Choose(env.view(), placement.Request{ClaimUID: "a", NodePool: "p", Affinity: v1alpha1.PoolAffinitySameHost,
-		Options: []placement.Option{{InstanceType: "t", Need: need(2, 4), Zones: zones("pve1", "pve2")}}})
-	want := "no host fits t, the cheapest allowed instance type: pve1: 0 CPUs free, 2 requested | pve2: the VMs of NodePool p are kept on pve1"
-	NewWithT(t).Expect(err).To(MatchError(want))
+	env.host("r", "pve1", 8, 32)
+	fast, nas := env.region("r").Storages[0], env.region("r").Storages[0]
+	fast.Name, fast.TotalBytes = "fast", 100*gib
+	nas.Name, nas.TotalBytes, nas.Shared = "nas", 500*gib, true
+	env.region("r").Storages = append(env.region("r").Storages, fast, nas)
+	return env
+}
+
+func TestChooseStorages(t *testing.T) {
+	t.Parallel()
+	listed := func(names ...string) placement.Storages { return placement.Storages{Names: names} }
+	mostFree := func(names ...string) placement.Storages { return placement.Storages{Names: names, MostFree: true} }
+	disk := func(sizeGiB int64, storages placement.Storages) placement.Disk {
+		return placement.Disk{Name: "data", Bytes: sizeGiB * gib, Storages: storages}
+	}
+	for name, c := range map[string]struct {
+		bootGiB  int64
+		disks    placement.Disks
+		boot     string
+		storages []string
+		reason   string
+	}{
+		"first_of_list":            {bootGiB: 30, disks: placement.Disks{Boot: listed("fast", "local")}, boot: "fast"},
+		"full_storage_is_skipped":  {bootGiB: 91, disks: placement.Disks{Boot: listed("fast", "local")}, boot: "local"},
+		"most_free":                {bootGiB: 30, disks: placement.Disks{Boot: mostFree("fast", "local", "nas")}, boot: "local"},
+		"storage_of_the_boot_disk": {bootGiB: 30, disks: placement.Disks{More: []placement.Disk{disk(10, placement.Storages{})}}, boot: "local", storages: []string{"local"}},
+		"disks_add_up": {bootGiB: 30, disks: placement.Disks{Boot: listed("fast"), More: []placement.Disk{disk(50, listed("fast", "nas")), disk(50, listed("fast", "nas"))}},
+			boot: "fast", storages: []string{"fast", "nas"}},
+		"most_free_after_other_disks": {bootGiB: 30, disks: placement.Disks{More: []placement.Disk{disk(440, mostFree("local", "nas")), disk(1, mostFree("local", "nas"))}},
+			boot: "local", storages: []string{"local", "nas"}},
+		"no_space": {bootGiB: 30, disks: placement.Disks{Boot: listed("fast"), More: []placement.Disk{disk(61, listed("fast"))}},
+			reason: "pve1: disk data: 60.0 GiB free on storage fast, 61.0 GiB requested"},
+		"no_space_for_the_boot_disk": {bootGiB: 901, disks: placement.Disks{Boot: listed("fast", "local")},
+			reason: "pve1: 90.0 GiB free on storage fast, 901.0 GiB requested; 900.0 GiB free on storage local, 901.0 GiB requested"},
+		"missing_storage": {bootGiB: 30, disks: placement.Disks{More: []placement.Disk{disk(1, listed("tank"))}},
+			reason: "pve1: disk data: no storage tank, or the token lacks Datastore.Audit on /storage/tank"},
+	} {
+		view := newDiskEnv().view()
+		need := placement.Need{CPUs: 1, MemoryBytes: gib, DiskBytes: c.bootGiB * gib, Storage: "local", Disks: &c.disks}
+		if ok, reason := placement.Fit(view, zone("pve1"), need); ok != (c.reason == "") || reason != c.reason {
+			t.Errorf("%s: fits %v because %q, want %q", name, ok, reason, c.reason)
+		}
+		request := placement.Request{
+			ClaimUID: "claim", Disks: map[placement.Zone]*placement.Disks{zone("pve1"): &c.disks}, Storages: map[placement.Zone]string{zone("pve1"): "local"},
+			Options: []placement.Option{{InstanceType: "t", Need: placement.Need{CPUs: 1, MemoryBytes: gib, DiskBytes: c.bootGiB * gib}, Zones: []placement.Zone{zone("pve1")}}},
+		}
+		placed, err := placement.Choose(view, request)
+		if (err == nil) != (c.reason == "") || placed.Need.Storage != c.boot || !slices.Equal(placed.DiskStorages, c.storages) {
+			t.Errorf("%s: chose %q and %q (%v), want %q and %q", name, placed.Need.Storage, placed.DiskStorages, err, c.boot, c.storages)
+		}
+	}
+}
+
+func TestPickVMIDUnique(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	env := newEnv()
+	env.host("r", "pve1", 16, 64)
+	env.guest("r", "pve1", 1003, 1, 1)
+	r := placement.Range{From: 1000, To: 1019, Exclude: []int{1007, 9999}}
+	taken := map[int]bool{}
+	for n := range 18 {
+		uid := fmt.Sprint("claim-", n)
+		vmid, err := placement.PickVMID(env.view(), "r", uid, r)
+		g.Expect(err).NotTo(HaveOccurred())
+		again, _ := placement.PickVMID(env.view(), "r", uid, r)
+		g.Expect(again).To(Equal(vmid), "%v", uid)
+		if taken[vmid] || vmid < r.From || vmid > r.To || vmid == 1003 || vmid == 1007 {
+			t.Errorf("%s got %d, which is taken, excluded or out of range", uid, vmid)
+		}
+		taken[vmid] = true
+		env.reserve(inventory.Reservation{ClaimUID: uid, Region: "r", Host: "pve1", VMID: vmid})
+	}
+	g.Expect(placement.PickVMID(env.view(), "r", "one-more", r)).Error().To(MatchError(placement.ErrRangeFull), "a full range gave")
+	g.Expect(placement.PickVMID(env.view(), "q", "elsewhere", r)).Error().NotTo(HaveOccurred(), "another region has its own VMIDs")
+}
+
+func TestPickVMIDDistribution(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	view := newEnv().view()
+	low := 0
+	for n := range 1000 {
+		vmid, err := placement.PickVMID(view, "r", fmt.Sprint("claim-", n), placement.Range{From: 20000, To: 29999})
+		g.Expect(err).NotTo(HaveOccurred())
+		if vmid < 25000 {
+			low++
+		}
+	}
+	g.Expect(low).To(BeNumerically(">=", 400))
+	g.Expect(low).To(BeNumerically("<=", 600))
+}
+
+func TestPickVMIDInvalidRange(t *testing.T) {
+	t.Parallel()
+	for _, r := range []placement.Range{{}, {From: 99, To: 200}, {From: 300, To: 200}, {From: 100, To: 1_000_000_000}} {
+		NewWithT(t).Expect(placement.PickVMID(newEnv().view(), "r", "a", r)).Error().To(HaveOccurred())
+	}
 }

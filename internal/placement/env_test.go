@@ -6,7 +6,10 @@ package placement_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"testing"
 	"time"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -60,6 +63,13 @@ func (env *testEnv) guest(region, host string, vmid, cpus int, memoryGiB int64) 
 }
 
 func (env *testEnv) reserve(r inventory.Reservation) { env.reservations[r.ClaimUID] = r }
+
+func parseSettings(t *testing.T, text string) inventory.Settings {
+	t.Helper()
+	settings, err := inventory.ParseSettings([]byte(text))
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return settings
+}
 
 func (env *testEnv) view() inventory.View {
 	snapshots := map[string]*inventory.Snapshot{}

@@ -87,11 +87,8 @@ func (host *numaHost) view(t *testing.T) inventory.View {
 		cells[id] = fmt.Sprintf(`"%d": {"cpus": "%s", "memsize": %d}`, id, cell.cpus, cell.memory<<20)
 	}
 	reserved := strings.ReplaceAll(fmt.Sprint(host.reserved.List()), " ", ",")
-	settings, err := inventory.ParseSettings(fmt.Appendf(nil, `{"r": {"pve1": {"reservedmemory": 0, "reservedcpus": %s, "cpuratio": %g, "threads": %d, "nodes": {%s}}}}`,
+	settings := parseSettings(t, fmt.Sprintf(`{"r": {"pve1": {"reservedmemory": 0, "reservedcpus": %s, "cpuratio": %g, "threads": %d, "nodes": {%s}}}}`,
 		reserved, host.ratio, host.threads, strings.Join(cells, ", ")))
-	if err != nil {
-		t.Fatal(err)
-	}
 	resources := proxmox.Resources{Hosts: []proxmox.HostRow{{Name: "pve1", Online: true, CPUs: host.cpus(), MemoryBytes: host.memory() << 20}}}
 	configs := map[int]*proxmox.VMConfig{}
 	for n, g := range host.guests {
