@@ -40,14 +40,7 @@ func newPlan(t *testing.T) plan {
 		}
 		p.seed = seed
 	}
-	if text := os.Getenv("CHAOS_ROUNDS"); text != "" {
-		rounds, err := strconv.Atoi(text)
-		if err != nil || rounds < 0 {
-			t.Fatalf("CHAOS_ROUNDS: found %q, want a number of rounds", text)
-		}
-		p.rounds = rounds
-	}
-	t.Logf("CHAOS_SEED=%d CHAOS_ROUNDS=%d", p.seed, p.rounds)
+	t.Logf("CHAOS_SEED=%d", p.seed)
 	return p
 }
 

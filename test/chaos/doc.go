@@ -10,6 +10,5 @@
 // KUBEBUILDER_ASSETS; the other tests do what core does to NodeClaims themselves.
 //
 // "go test" runs a sample with a fixed seed in under a minute. "make chaos" runs everything:
-// every recorded call with every fault. CHAOS_SEED repeats a run; CHAOS_ROUNDS sets the number
-// of random rounds.
+// every recorded call with every fault. CHAOS_SEED repeats a run.
 package chaos

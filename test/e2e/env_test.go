@@ -8,7 +8,6 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,7 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
@@ -249,32 +247,13 @@ func (e *env) dump(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
 	defer cancel()
 	t.Logf("controller log:\n%s", harness.Tail(e.controller.Log(), 60))
-	claims := &karpv1.NodeClaimList{}
-	if err := e.kube.List(ctx, claims); err == nil {
-		for _, claim := range claims.Items {
-			t.Logf("nodeclaim %s deleting=%t providerID=%s annotations=%v", claim.Name, !claim.DeletionTimestamp.IsZero(), claim.Status.ProviderID, claim.Annotations)
-			for _, c := range claim.Status.Conditions {
-				t.Logf("  %s=%s %s %s", c.Type, c.Status, c.Reason, c.Message)
-			}
+	harness.Dump(ctx, e.kube, e.api, t.Logf, func(g harness.Guest) string {
+		if e.proxmox == nil {
+			return ""
 		}
-	}
-	events := &corev1.EventList{}
-	if err := e.kube.List(ctx, events); err == nil {
-		slices.SortFunc(events.Items, func(a, b corev1.Event) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
-		for _, e := range events.Items[max(0, len(events.Items)-40):] {
-			t.Logf("event %s %s/%s %s: %s", e.CreationTimestamp.Format(time.TimeOnly), e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Reason, e.Message)
-		}
-	}
-	guests, err := e.api.Guests(ctx)
-	t.Logf("%d guests: %v", len(guests), err)
-	for _, g := range guests {
-		t.Logf("guest %d %s on %s %s lock=%v", g.VMID, g.Name, g.Host, g.Status, g.Config["lock"])
-		if e.proxmox != nil {
-			lines := strings.Split(strings.TrimSpace(e.proxmox.Console(g.VMID)), "\n")
-			t.Logf("console:\n    %s", strings.Join(lines[max(0, len(lines)-15):], "\n    "))
-		}
-	}
-	t.Logf("tasks:\n%s", e.api.Tasks(ctx))
+		lines := strings.Split(strings.TrimSpace(e.proxmox.Console(g.VMID)), "\n")
+		return strings.Join(lines[max(0, len(lines)-15):], "\n")
+	})
 }
 
 // holdings returns everything that Proxmox stores. In a lab it returns only what belongs to

@@ -193,26 +193,14 @@ func (e *env) dump(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	t.Logf("controller log:\n%s", harness.Tail(e.controller.Log(), 40))
-	claims := &karpv1.NodeClaimList{}
-	if err := e.kube.List(ctx, claims); err == nil {
-		for _, claim := range claims.Items {
-			for _, c := range claim.Status.Conditions {
-				t.Logf("nodeclaim %s %s=%s %s %s", claim.Name, c.Type, c.Status, c.Reason, c.Message)
-			}
+	harness.Dump(ctx, e.kube, e.proxmox.API, t.Logf, func(g harness.Guest) string {
+		if !g.OwnedBy(e.cluster) || g.Status != "running" {
+			return ""
 		}
-	}
-	guests, err := e.proxmox.API.Guests(ctx)
-	t.Logf("tasks:\n%s", e.proxmox.API.Tasks(ctx))
-	if err != nil {
-		t.Logf("guests: %v", err)
-	}
-	for _, g := range guests {
-		if log := e.guests.ConsoleLog(g.VMID); g.OwnedBy(e.cluster) && g.Status == "running" {
-			t.Logf("guest %d %s: the end of %s:\n%s", g.VMID, g.Name, log, harness.Tail(log, 40))
-			out, err := e.guests.Exec(ctx, g.VMID, "/bin/sh", "-c", "systemctl --failed --no-legend; ip -brief address; ip route; ip -6 route; journalctl -u kubelet -u containerd -n 60 --no-pager")
-			t.Logf("failed units, network and log (%v):\n%s", err, out)
-		}
-	}
+		const script = "systemctl --failed --no-legend; ip -brief address; ip route; ip -6 route; journalctl -u kubelet -u containerd -n 60 --no-pager"
+		out, err := e.guests.Exec(ctx, g.VMID, "/bin/sh", "-c", script)
+		return fmt.Sprintf("%s\nfailed units, network and log (%v):\n%s", harness.Tail(e.guests.ConsoleLog(g.VMID), 40), err, out)
+	})
 }
 
 // cleanUp deletes what a failed case left, so it does not affect the next one.

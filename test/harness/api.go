@@ -177,20 +177,20 @@ func (a *API) Hosts(ctx context.Context) (map[string]bool, error) {
 	return hosts, nil
 }
 
-// online returns the names of the online hosts in order.
-func (a *API) online(ctx context.Context) (names []string, err error) {
+// eachOnline calls do for each online host in order, until it fails.
+func (a *API) eachOnline(ctx context.Context, do func(host string) error) error {
 	hosts, err := a.Hosts(ctx)
-	maps.DeleteFunc(hosts, func(_ string, up bool) bool { return !up })
-	return slices.Sorted(maps.Keys(hosts)), err
+	for _, host := range slices.Sorted(maps.Keys(hosts)) {
+		if err == nil && hosts[host] {
+			err = do(host)
+		}
+	}
+	return err
 }
 
 // Guests returns the guests of all online hosts with their configurations.
 func (a *API) Guests(ctx context.Context) (out []Guest, err error) {
-	hosts, err := a.online(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, host := range hosts {
+	err = a.eachOnline(ctx, func(host string) error {
 		var rows []struct {
 			VMID     int
 			Name     string
@@ -198,7 +198,7 @@ func (a *API) Guests(ctx context.Context) (out []Guest, err error) {
 			Template int
 		}
 		if err := a.Call(ctx, http.MethodGet, "/nodes/"+host+"/qemu", nil, &rows); err != nil {
-			return nil, err
+			return err
 		}
 		for _, row := range rows {
 			if !a.vmids(row.VMID) {
@@ -207,12 +207,13 @@ func (a *API) Guests(ctx context.Context) (out []Guest, err error) {
 			guest := Guest{Host: host, VMID: row.VMID, Name: row.Name, Status: row.Status, Template: row.Template == 1}
 			err := a.Call(ctx, http.MethodGet, fmt.Sprintf("/nodes/%s/qemu/%d/config", host, row.VMID), url.Values{"current": {"1"}}, &guest.Config)
 			if err != nil && !isNotFound(err) {
-				return nil, err
+				return err
 			}
 			out = append(out, guest)
 		}
-	}
-	return out, nil
+		return nil
+	})
+	return out, err
 }
 
 // VMOf returns the VM of a NodeClaim.
@@ -240,17 +241,13 @@ type Volume struct{ Host, ID string }
 
 // Volumes returns the volumes of all active storages of all online hosts.
 func (a *API) Volumes(ctx context.Context) (out []Volume, err error) {
-	hosts, err := a.online(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, host := range hosts {
+	err = a.eachOnline(ctx, func(host string) error {
 		var storages []struct {
 			Storage         string
 			Enabled, Active int
 		}
 		if err := a.Call(ctx, http.MethodGet, "/nodes/"+host+"/storage", nil, &storages); err != nil {
-			return nil, err
+			return err
 		}
 		for _, storage := range storages {
 			var rows []struct{ Volid string }
@@ -258,14 +255,15 @@ func (a *API) Volumes(ctx context.Context) (out []Volume, err error) {
 				continue // Proxmox cannot list its content
 			}
 			if err := a.Call(ctx, http.MethodGet, "/nodes/"+host+"/storage/"+storage.Storage+"/content", nil, &rows); err != nil {
-				return nil, err
+				return err
 			}
 			for _, row := range rows {
 				out = append(out, Volume{Host: host, ID: row.Volid})
 			}
 		}
-	}
-	return out, nil
+		return nil
+	})
+	return out, err
 }
 
 // Tasks lists the latest tasks of the cluster, for messages.

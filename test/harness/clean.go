@@ -123,19 +123,12 @@ func (a *API) Clean(ctx context.Context, cluster string) (removed []string, err 
 func (a *API) waitForClones(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, cloneTimeout)
 	defer cancel()
-	hosts, err := a.online(ctx)
-	if err != nil {
-		return err
-	}
-	for _, host := range hosts {
+	return a.eachOnline(ctx, func(host string) error {
 		for {
 			var running []struct{ UPID string }
 			err := a.Call(ctx, http.MethodGet, "/nodes/"+host+"/tasks", url.Values{"source": {"active"}, "typefilter": {"qmclone"}}, &running)
-			if err != nil {
-				return fmt.Errorf("listing tasks of host %s: %w", host, err)
-			}
-			if len(running) == 0 {
-				break
+			if err != nil || len(running) == 0 {
+				return err
 			}
 			select {
 			case <-ctx.Done():
@@ -143,8 +136,7 @@ func (a *API) waitForClones(ctx context.Context) error {
 			case <-time.After(time.Second):
 			}
 		}
-	}
-	return nil
+	})
 }
 
 // Holdings are the guests and volumes of a Proxmox cluster at one moment.
@@ -235,6 +227,30 @@ func JoinTokens(ctx context.Context, kube client.Client) ([]corev1.Secret, error
 		return nil, fmt.Errorf("listing join tokens: %w", err)
 	}
 	return tokens.Items, nil
+}
+
+// Dump logs the state of a Kubernetes and a Proxmox cluster. console returns the end of a guest's console.
+func Dump(ctx context.Context, kube client.Client, api *API, logf func(format string, args ...any), console func(Guest) string) {
+	claims, events := &karpv1.NodeClaimList{}, &corev1.EventList{}
+	if err := errors.Join(kube.List(ctx, claims), kube.List(ctx, events)); err != nil {
+		logf("listing NodeClaims and events: %v", err)
+	}
+	for _, claim := range claims.Items {
+		logf("nodeclaim %s deleting=%t providerID=%s annotations=%v", claim.Name, !claim.DeletionTimestamp.IsZero(), claim.Status.ProviderID, claim.Annotations)
+		for _, c := range claim.Status.Conditions {
+			logf("  %s=%s %s %s", c.Type, c.Status, c.Reason, c.Message)
+		}
+	}
+	slices.SortFunc(events.Items, func(a, b corev1.Event) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+	for _, e := range events.Items[max(0, len(events.Items)-40):] {
+		logf("event %s %s/%s %s: %s", e.CreationTimestamp.Format(time.TimeOnly), e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Reason, e.Message)
+	}
+	guests, err := api.Guests(ctx)
+	logf("%d guests: %v", len(guests), err)
+	for _, g := range guests {
+		logf("guest %d %s on %s %s lock=%v\n%s", g.VMID, g.Name, g.Host, g.Status, g.Config["lock"], console(g))
+	}
+	logf("tasks:\n%s", api.Tasks(ctx))
 }
 
 // Record is a file that records that a Kubernetes cluster may have VMs in a lab. The process

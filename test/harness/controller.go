@@ -103,9 +103,6 @@ func (c *Controller) Configure(clusters ...Cluster) error {
 	return nil
 }
 
-// AddArgs adds flags for the next start. They take precedence over earlier ones.
-func (c *Controller) AddArgs(args ...string) { c.options.Args = append(c.options.Args, args...) }
-
 // CloudConfig returns the path of the cloud config.
 func (c *Controller) CloudConfig() string { return filepath.Join(c.options.Dir, "cloud-config.yaml") }
 

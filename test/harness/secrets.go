@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -20,10 +21,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -59,16 +56,9 @@ func WatchSecrets(ctx context.Context, kube client.WithWatch) (*Secrets, error) 
 	return s, nil
 }
 
-// publicKeys are the keys of Secrets whose values are not secret, with the reason.
-var publicKeys = map[string]string{
-	"apiServer":         "part of every Node's configuration",
-	"clusterDNS":        "part of every kubelet's configuration",
-	"clusterDomain":     "part of every kubelet's configuration",
-	"cloudProvider":     "part of every kubelet's configuration",
-	"installKubernetes": "a version",
-	"ca.crt":            "certificates are public",
-	"namespace":         "names are public",
-}
+// publicKeys are the keys of Secrets whose values are not secret: parts of the configuration of every Node, a version, certificates
+// and names.
+var publicKeys = []string{"apiServer", "clusterDNS", "clusterDomain", "cloudProvider", "installKubernetes", "ca.crt", "namespace"}
 
 // addSecret adds the secret values of a Secret. The ID of a join token is not secret.
 func (s *Secrets) addSecret(secret *corev1.Secret) {
@@ -76,7 +66,7 @@ func (s *Secrets) addSecret(secret *corev1.Secret) {
 		if secret.Type == corev1.SecretTypeBootstrapToken && key != "token-secret" {
 			continue
 		}
-		if _, ok := publicKeys[key]; !ok {
+		if !slices.Contains(publicKeys, key) {
 			s.Add(secret.Name+"/"+key, string(value))
 		}
 	}
@@ -171,11 +161,11 @@ func (s *Secrets) Search(ctx context.Context, scope SearchScope) ([]string, erro
 func (p SearchScope) texts(ctx context.Context) (map[string]string, error) {
 	texts := map[string]string{"the metrics": p.Metrics}
 	for _, path := range p.Logs {
-		content, err := readIfExists(path)
-		if err != nil {
+		content, err := os.ReadFile(path)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, err
 		}
-		texts["the log "+path] = content
+		texts["the log "+path] = string(content)
 	}
 	objects, err := p.Plane.objects(ctx)
 	if err != nil {
@@ -203,75 +193,51 @@ func (p SearchScope) texts(ctx context.Context) (map[string]string, error) {
 
 // objects returns the cluster's objects except Secrets as JSON by kind and name.
 func (p *Plane) objects(ctx context.Context) (map[string]string, error) {
-	config := rest.CopyConfig(p.Config)
-	config.WarningHandler = rest.NoWarnings{} // deprecated kinds are listed too
-	discover, err := discovery.NewDiscoveryClientForConfig(config)
-	if err != nil {
-		return nil, err
+	kubectl := func(args ...string) ([]byte, error) {
+		return exec.CommandContext(ctx, p.binary, append([]string{"kubectl", "--kubeconfig", p.Kubeconfig}, args...)...).Output()
 	}
-	lists, err := discover.ServerPreferredResources()
+	kinds, err := kubectl("api-resources", "--verbs=list", "--output=name")
 	if err != nil {
 		return nil, fmt.Errorf("discovering API resources: %w", err)
 	}
-	api, err := dynamic.NewForConfig(config)
+	listed := slices.DeleteFunc(strings.Fields(string(kinds)), func(kind string) bool { return kind == "secrets" })
+	content, err := kubectl("get", strings.Join(listed, ","), "--all-namespaces", "--output=json", "--show-managed-fields")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("listing objects: %w", err)
+	}
+	var list struct{ Items []json.RawMessage }
+	if err := json.Unmarshal(content, &list); err != nil {
+		return nil, fmt.Errorf("listing objects: %w", err)
 	}
 	found := map[string]string{}
-	for _, list := range lists {
-		group, err := schema.ParseGroupVersion(list.GroupVersion)
-		if err != nil {
-			return nil, err
+	for _, item := range list.Items {
+		var object metav1.PartialObjectMetadata
+		if err := json.Unmarshal(item, &object); err != nil {
+			return nil, fmt.Errorf("listing objects: %w", err)
 		}
-		for _, resource := range list.APIResources {
-			if resource.Kind == "Secret" || !slices.Contains(resource.Verbs, "list") {
-				continue
-			}
-			objects, err := api.Resource(group.WithResource(resource.Name)).List(ctx, metav1.ListOptions{})
-			if err != nil {
-				return nil, fmt.Errorf("listing %s: %w", resource.Name, err)
-			}
-			for _, object := range objects.Items {
-				text, err := object.MarshalJSON()
-				if err != nil {
-					return nil, err
-				}
-				found[object.GetKind()+" "+object.GetNamespace()+"/"+object.GetName()] = string(text)
-			}
-		}
+		found[object.Kind+" "+object.Namespace+"/"+object.Name] = string(item)
 	}
 	return found, nil
 }
 
 // taskLogs returns the logs of all recorded tasks of online hosts by UPID.
 func (a *API) taskLogs(ctx context.Context) (map[string]string, error) {
-	hosts, err := a.online(ctx)
-	if err != nil {
-		return nil, err
-	}
-	logs := map[string]string{}
-	for _, host := range hosts {
+	logs, all := map[string]string{}, url.Values{"limit": {"1000"}}
+	err := a.eachOnline(ctx, func(host string) error {
 		var tasks []struct{ UPID string }
-		if err := a.Call(ctx, http.MethodGet, "/nodes/"+host+"/tasks", url.Values{"limit": {"1000"}}, &tasks); err != nil {
-			return nil, err
+		if err := a.Call(ctx, http.MethodGet, "/nodes/"+host+"/tasks", all, &tasks); err != nil {
+			return err
 		}
 		for _, task := range tasks {
 			var lines []struct{ T string }
-			if err := a.Call(ctx, http.MethodGet, "/nodes/"+host+"/tasks/"+url.PathEscape(task.UPID)+"/log", url.Values{"limit": {"1000"}}, &lines); err != nil {
-				return nil, err
+			if err := a.Call(ctx, http.MethodGet, "/nodes/"+host+"/tasks/"+url.PathEscape(task.UPID)+"/log", all, &lines); err != nil {
+				return err
 			}
 			for _, line := range lines {
 				logs["the log of task "+task.UPID] += line.T + "\n"
 			}
 		}
-	}
-	return logs, nil
-}
-
-func readIfExists(path string) (string, error) {
-	content, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return "", nil
-	}
-	return string(content), err
+		return nil
+	})
+	return logs, err
 }

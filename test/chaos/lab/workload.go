@@ -51,60 +51,46 @@ func (e *Env) StartWorkload() *Workload {
 // Scale sets the number of pods.
 func (w *Workload) Scale(replicas int) { w.replicas.Store(int64(replicas)) }
 
-func (w *Workload) sync(ctx context.Context) error {
+// list returns the pods, and all Nodes.
+func (w *Workload) list(ctx context.Context) ([]corev1.Pod, []corev1.Node, error) {
 	pods, nodes := &corev1.PodList{}, &corev1.NodeList{}
-	if err := w.env.Kube.List(ctx, nodes); err != nil {
-		return err
-	}
-	if err := w.env.Kube.List(ctx, pods, client.InNamespace(metav1.NamespaceDefault)); err != nil {
+	err := errors.Join(w.env.Kube.List(ctx, nodes), w.env.Kube.List(ctx, pods, client.InNamespace(metav1.NamespaceDefault)))
+	return pods.Items, nodes.Items, err
+}
+
+func (w *Workload) sync(ctx context.Context) error {
+	pods, nodes, err := w.list(ctx)
+	if err != nil {
 		return err
 	}
 	free := map[string]bool{} // Nodes that can run another pod
-	known, alive := map[string]bool{}, map[string]bool{}
-	for _, node := range nodes.Items {
-		status := readiness(&node)
-		// A kubelet that is not ready still ends pods.
-		known[node.Name], alive[node.Name] = true, status != corev1.ConditionUnknown
-		free[node.Name] = status == corev1.ConditionTrue && !node.Spec.Unschedulable && len(node.Spec.Taints) == 0
+	status := map[string]corev1.ConditionStatus{}
+	for _, node := range nodes {
+		status[node.Name] = readiness(&node)
+		free[node.Name] = status[node.Name] == corev1.ConditionTrue && !node.Spec.Unschedulable && len(node.Spec.Taints) == 0
+	}
+	for _, pod := range pods {
+		delete(free, pod.Spec.NodeName)
 	}
 	active := 0
-	for _, pod := range pods.Items {
-		on := pod.Spec.NodeName
-		delete(free, on)
-		gone := on != "" && (!known[on] || (alive[on] && pod.DeletionTimestamp != nil))
-		switch {
-		case gone, on == "" && pod.DeletionTimestamp != nil, active >= int(w.replicas.Load()):
-			_ = w.env.Kube.Delete(ctx, &pod, client.GracePeriodSeconds(0)) // retried
-		case pod.DeletionTimestamp == nil:
-			active++
-		}
-	}
-	if err := w.scheduleAll(ctx, pods.Items, free); err != nil {
-		return err
-	}
-	return w.createMissing(ctx, active)
-}
-
-func (w *Workload) createMissing(ctx context.Context, active int) error {
-	for ; active < int(w.replicas.Load()); active++ {
-		if err := w.create(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// scheduleAll schedules the pods that have no Node.
-func (w *Workload) scheduleAll(ctx context.Context, pods []corev1.Pod, free map[string]bool) error {
 	for i := range pods {
-		if pods[i].Spec.NodeName != "" || pods[i].DeletionTimestamp != nil {
-			continue
-		}
-		if err := w.schedule(ctx, &pods[i], free); err != nil {
-			return err
+		pod, on, deleting := &pods[i], pods[i].Spec.NodeName, pods[i].DeletionTimestamp != nil
+		// A kubelet that is not ready still ends pods.
+		gone := on != "" && (status[on] == "" || (deleting && status[on] != corev1.ConditionUnknown))
+		switch {
+		case gone, on == "" && deleting, active >= int(w.replicas.Load()):
+			_ = w.env.Kube.Delete(ctx, pod, client.GracePeriodSeconds(0)) // retried
+		case !deleting:
+			active++
+			if on == "" {
+				err = errors.Join(err, w.schedule(ctx, pod, free))
+			}
 		}
 	}
-	return nil
+	for ; active < int(w.replicas.Load()); active++ {
+		err = errors.Join(err, w.create(ctx))
+	}
+	return err
 }
 
 // readiness returns the status of a Node's condition Ready.
@@ -148,31 +134,28 @@ func (w *Workload) create(ctx context.Context) error {
 
 // violations returns pods that do not run on a ready Node.
 func (w *Workload) violations(ctx context.Context) (violations []string) {
-	pods, nodes := &corev1.PodList{}, &corev1.NodeList{}
-	if err := w.env.Kube.List(ctx, nodes); err != nil {
-		return []string{err.Error()}
-	}
-	if err := w.env.Kube.List(ctx, pods, client.InNamespace(metav1.NamespaceDefault)); err != nil {
+	pods, nodes, err := w.list(ctx)
+	if err != nil {
 		return []string{err.Error()}
 	}
 	ready := map[string]bool{}
-	for _, node := range nodes.Items {
+	for _, node := range nodes {
 		ready[node.Name] = readiness(&node) == corev1.ConditionTrue
 	}
-	for _, pod := range pods.Items {
+	for _, pod := range pods {
 		if !ready[pod.Spec.NodeName] || pod.DeletionTimestamp != nil {
 			violations = append(violations, fmt.Sprintf("pod %s does not run, its node is %q", pod.Name, pod.Spec.NodeName))
 		}
 	}
 	if len(violations) > 0 {
-		for _, node := range nodes.Items {
+		for _, node := range nodes {
 			if !ready[node.Name] || node.Spec.Unschedulable || len(node.Spec.Taints) > 0 {
 				violations = append(violations, fmt.Sprintf("node %s accepts no pods: ready %s, taints %v", node.Name, readiness(&node), node.Spec.Taints))
 			}
 		}
 	}
-	if len(pods.Items) != int(w.replicas.Load()) {
-		violations = append(violations, fmt.Sprintf("there are %d pods, want %d", len(pods.Items), w.replicas.Load()))
+	if len(pods) != int(w.replicas.Load()) {
+		violations = append(violations, fmt.Sprintf("there are %d pods, want %d", len(pods), w.replicas.Load()))
 	}
 	return violations
 }
