@@ -38,12 +38,26 @@ func idleRegion() power.Region {
 	return region
 }
 
+// states returns a change of the states of Hosts that are not enrolled.
+func states(states ...power.State) func(*power.Region, *power.Host) {
+	return func(region *power.Region, _ *power.Host) {
+		for n, state := range states {
+			region.Hosts[n+1].State = state
+		}
+	}
+}
+
+// nightly returns the start of a backup job.
+func nightly(in time.Duration) map[string]time.Time {
+	return map[string]time.Time{"nightly": now.Add(in)}
+}
+
 // Every guard alone keeps a Host awake.
 func TestGuards(t *testing.T) {
 	t.Parallel()
 	window, err := inventory.ParseSettings([]byte(`{"r": {"*": {"sleepwindow": {"schedule": "0 19 * * *", "duration": "11h"}}}}`))
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	tests := map[string]struct {
+	for name, test := range map[string]struct {
 		change func(region *power.Region, host *power.Host)
 		reason power.ReasonType
 		text   string
@@ -58,9 +72,7 @@ func TestGuards(t *testing.T) {
 		"guest_with_onboot": {func(_ *power.Region, h *power.Host) { h.OnBoot = []string{"VM 102"} }, power.GuestStartsOnBoot, "VM 102"},
 		"HA":                {func(_ *power.Region, h *power.Host) { h.HA = []string{"prefer-a"} }, power.HighAvailability, "prefer-a"},
 		"Ceph": {
-			func(_ *power.Region, h *power.Host) {
-				h.Ceph = []string{"mon.a", "osd.0", "osd.1", "osd.2", "osd.3", "osd.4"}
-			},
+			func(_ *power.Region, h *power.Host) { h.Ceph = strings.Fields("mon.a osd.0 osd.1 osd.2 osd.3 osd.4") },
 			power.CephDaemon, "mon.a, osd.0, osd.1, osd.2, osd.3 and 1 more",
 		},
 		"replication": {func(_ *power.Region, h *power.Host) { h.Replications = []string{"101-0"} }, power.Replication, "101-0"},
@@ -75,80 +87,50 @@ func TestGuards(t *testing.T) {
 			r.Endpoints = []string{"a", "b"}
 			r.Hosts[1].State, r.Hosts[1].Votes = power.Asleep, 0
 		}, power.OnlyURL, "URL"},
-		"no_address":   {func(_ *power.Region, h *power.Host) { h.WakeAddress = "" }, power.NoWakeAddress, "MAC address"},
-		"idle_time":    {func(_ *power.Region, h *power.Host) { h.IdleSince = now.Add(-time.Minute) }, power.NotIdleLongEnough, "2026-11-16T11:59:00Z"},
-		"sleep_window": {func(_ *power.Region, h *power.Host) { h.Settings.SleepWindow = window.For("r", "a").Power.SleepWindow }, power.OutsideSleepWindow, "sleepwindow"},
-		"backup_due": {
-			func(_ *power.Region, h *power.Host) {
-				h.Backups = map[string]time.Time{"nightly": now.Add(50 * time.Minute)}
-			},
-			power.BackupDue, "nightly",
-		},
-		"minimum":       {func(_ *power.Region, h *power.Host) { h.Settings.MinAwake = 5 }, power.MinimumAwake, "requires 5"},
-		"minimum_other": {func(r *power.Region, _ *power.Host) { r.Hosts[3].Settings.MinAwake = 5 }, power.MinimumAwake, "requires 5"},
-		"votes":         {func(_ *power.Region, h *power.Host) { h.Votes = 4 }, power.QuorumRequired, "without it, 4 of 8 votes remain"},
-		"hosts_down": {
-			func(r *power.Region, _ *power.Host) {
-				r.Hosts[1].State, r.Hosts[2].State = power.Offline, power.Offline
-			},
-			power.QuorumRequired, "without it, 2 of 5 votes remain",
-		},
-		"host_shuts_down": {
-			func(r *power.Region, _ *power.Host) {
-				r.Hosts[1].State, r.Hosts[2].State = power.ShuttingDown, power.Asleep
-			},
-			power.QuorumRequired, "without it, 2 of 5 votes remain",
-		},
-		"host_boots": {
-			func(r *power.Region, _ *power.Host) { r.Hosts[1].State, r.Hosts[2].State = power.Waking, power.Asleep },
-			power.QuorumRequired, "without it, 2 of 5 votes remain",
-		},
+		"no_address":      {func(_ *power.Region, h *power.Host) { h.WakeAddress = "" }, power.NoWakeAddress, "MAC address"},
+		"idle_time":       {func(_ *power.Region, h *power.Host) { h.IdleSince = now.Add(-time.Minute) }, power.NotIdleLongEnough, "2026-11-16T11:59:00Z"},
+		"sleep_window":    {func(_ *power.Region, h *power.Host) { h.Settings.SleepWindow = window.For("r", "a").Power.SleepWindow }, power.OutsideSleepWindow, "sleepwindow"},
+		"backup_due":      {func(_ *power.Region, h *power.Host) { h.Backups = nightly(50 * time.Minute) }, power.BackupDue, "nightly"},
+		"minimum":         {func(_ *power.Region, h *power.Host) { h.Settings.MinAwake = 5 }, power.MinimumAwake, "requires 5"},
+		"minimum_other":   {func(r *power.Region, _ *power.Host) { r.Hosts[3].Settings.MinAwake = 5 }, power.MinimumAwake, "requires 5"},
+		"votes":           {func(_ *power.Region, h *power.Host) { h.Votes = 4 }, power.QuorumRequired, "without it, 4 of 8 votes remain"},
+		"hosts_down":      {states(power.Offline, power.Offline), power.QuorumRequired, "without it, 2 of 5 votes remain"},
+		"host_shuts_down": {states(power.ShuttingDown, power.Asleep), power.QuorumRequired, "without it, 2 of 5 votes remain"},
+		"host_boots":      {states(power.Waking, power.Asleep), power.QuorumRequired, "without it, 2 of 5 votes remain"},
 		"another_host_may_fail": {
-			func(r *power.Region, _ *power.Host) { r.Hosts[1].State = power.Offline },
-			power.QuorumRequired, "without it, 3 of 5 votes remain, which is no majority if another host fails",
+			states(power.Offline), power.QuorumRequired, "without it, 3 of 5 votes remain, which is no majority if another host fails",
 		},
 		"QDevice_disconnected": {
 			func(r *power.Region, _ *power.Host) { r.Hosts[4].State, r.QDeviceVotes = power.Offline, 4 },
 			power.QuorumRequired, "without it, 3 of 9 votes remain",
 		},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			region := idleRegion()
-			test.change(&region, &region.Hosts[0])
-			decisions := power.Decide(region)
-			if len(decisions) == 0 || decisions[0].Host != "a" || decisions[0].Action != power.Keep {
-				t.Fatalf("decisions: %+v", decisions)
-			}
-			got := decisions[0]
-			if len(got.Reasons) != 1 || got.Reasons[0].Type != test.reason || !strings.Contains(got.Message(), test.text) {
-				t.Errorf("reasons: %+v", got.Reasons)
-			}
-		})
+	} {
+		g := NewWithT(t)
+		region := idleRegion()
+		test.change(&region, &region.Hosts[0])
+		decisions := power.Decide(region)
+		g.Expect(decisions).NotTo(BeEmpty(), name)
+		g.Expect(decisions[0]).To(And(HaveField("Host", "a"), HaveField("Action", power.Keep)), name)
+		g.Expect(decisions[0].Reasons).To(ConsistOf(HaveField("Type", test.reason)), name)
+		g.Expect(decisions[0].Message()).To(ContainSubstring(test.text), name)
 	}
 }
 
 func TestSleep(t *testing.T) {
 	t.Parallel()
-	tests := map[string]func(region *power.Region){
+	for name, change := range map[string]func(region *power.Region){
 		"nothing_keeps_it_awake": func(*power.Region) {},
-		"backup_later":           func(r *power.Region) { r.Hosts[0].Backups = map[string]time.Time{"nightly": now.Add(2 * time.Hour)} },
+		"backup_later":           func(r *power.Region) { r.Hosts[0].Backups = nightly(2 * time.Hour) },
 		"QDevice": func(r *power.Region) {
-			r.Hosts[1].State, r.Hosts[2].State, r.QDeviceVotes, r.QDeviceConnected = power.Offline, power.Offline, 4, true
+			states(power.Offline, power.Offline)(r, nil)
+			r.QDeviceVotes, r.QDeviceConnected = 4, true
 		},
 		"other_URL":     func(r *power.Region) { r.Endpoints = []string{"a", "b"} },
 		"load_balancer": func(r *power.Region) { r.Endpoints = []string{"a", ""} },
-	}
-	for name, change := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			region := idleRegion()
-			change(&region)
-			if got := power.Decide(region); len(got) != 1 || got[0].Action != power.Sleep || got[0].Message() != "" {
-				t.Errorf("decisions: %+v", got)
-			}
-		})
+	} {
+		region := idleRegion()
+		change(&region)
+		NewWithT(t).Expect(power.Decide(region)).To(ConsistOf(And(HaveField("Action", power.Sleep), HaveField("Message()", BeEmpty()))), name)
 	}
 }
 
@@ -183,62 +165,40 @@ func TestSleepOrder(t *testing.T) {
 
 func TestWake(t *testing.T) {
 	t.Parallel()
-	asleep := func() power.Region {
-		region := idleRegion()
-		for i := range region.Hosts {
-			region.Hosts[i].Settings.Mode = inventory.PowerEnabled
-			if i > 2 {
-				region.Hosts[i].State = power.Asleep
-			}
-		}
-		region.Hosts[3].Settings.WattsIdle = 99
-		return region
-	}
-	tests := map[string]struct {
+	type reasons = map[string]power.ReasonType
+	for name, test := range map[string]struct {
 		change func(*power.Region)
-		want   map[string]power.ReasonType
+		want   reasons
 	}{
-		"not_needed": {func(*power.Region) {}, map[string]power.ReasonType{}},
-		"minimum":    {func(r *power.Region) { r.Hosts[0].Settings.MinAwake = 4 }, map[string]power.ReasonType{"e": power.MinimumAwake}},
-		"backup": {
-			func(r *power.Region) { r.Hosts[3].Backups = map[string]time.Time{"nightly": now.Add(time.Minute)} },
-			map[string]power.ReasonType{"d": power.BackupDue},
-		},
-		"template": {
-			func(r *power.Region) { r.Hosts[3].PendingTemplates = []string{"debian"} }, map[string]power.ReasonType{"d": power.TemplatePending},
-		},
-		"VM_to_launch": {
-			func(r *power.Region) { r.Hosts[3].VMs = []string{"20000 (being launched)"} }, map[string]power.ReasonType{"d": power.InUse},
-		},
-		"disabled": {func(r *power.Region) { r.Hosts[4].Settings.Mode = inventory.PowerReport }, map[string]power.ReasonType{"e": power.NotEnabled}},
-		"not_enrolled": {
-			func(r *power.Region) { r.Hosts[4].Settings.Mode = inventory.PowerNone }, map[string]power.ReasonType{"e": power.NotEnabled},
-		},
+		"not_needed":   {func(*power.Region) {}, reasons{}},
+		"minimum":      {func(r *power.Region) { r.Hosts[0].Settings.MinAwake = 4 }, reasons{"e": power.MinimumAwake}},
+		"backup":       {func(r *power.Region) { r.Hosts[3].Backups = nightly(time.Minute) }, reasons{"d": power.BackupDue}},
+		"template":     {func(r *power.Region) { r.Hosts[3].PendingTemplates = []string{"debian"} }, reasons{"d": power.TemplatePending}},
+		"VM_to_launch": {func(r *power.Region) { r.Hosts[3].VMs = []string{"20000 (being launched)"} }, reasons{"d": power.InUse}},
+		"disabled":     {func(r *power.Region) { r.Hosts[4].Settings.Mode = inventory.PowerReport }, reasons{"e": power.NotEnabled}},
+		"not_enrolled": {func(r *power.Region) { r.Hosts[4].Settings.Mode = inventory.PowerNone }, reasons{"e": power.NotEnabled}},
 		"host_failed": {
-			func(r *power.Region) { r.Hosts[0].State = power.Offline },
-			map[string]power.ReasonType{"d": power.QuorumRequired, "e": power.QuorumRequired},
+			func(r *power.Region) { r.Hosts[0].State = power.Offline }, reasons{"d": power.QuorumRequired, "e": power.QuorumRequired},
 		},
 		"maintenance": {
 			func(r *power.Region) { r.Hosts[0].Settings.MinAwake, r.Hosts[4].Maintenance = 4, "by anna" },
-			map[string]power.ReasonType{"d": power.MinimumAwake},
+			reasons{"d": power.MinimumAwake},
 		},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			region := asleep()
-			test.change(&region)
-			got := map[string]power.ReasonType{}
-			for _, d := range power.Decide(region) {
-				if d.Action == power.Wake {
-					got[d.Host] = d.Reasons[0].Type
-				}
-				NewWithT(t).Expect(d.Action).NotTo(Equal(power.Sleep), "%s is shut down", d.Host)
+	} {
+		region := idleRegion()
+		for i := range region.Hosts {
+			region.Hosts[i].Settings.Mode = inventory.PowerEnabled
+		}
+		region.Hosts[3].State, region.Hosts[4].State, region.Hosts[3].Settings.WattsIdle = power.Asleep, power.Asleep, 99
+		test.change(&region)
+		got := reasons{}
+		for _, d := range power.Decide(region) {
+			if d.Action == power.Wake {
+				got[d.Host] = d.Reasons[0].Type
 			}
-			if len(got) != len(test.want) || got["d"] != test.want["d"] || got["e"] != test.want["e"] {
-				t.Errorf("woken: %v", got)
-			}
-		})
+			NewWithT(t).Expect(d.Action).NotTo(Equal(power.Sleep), "%s: %s is shut down", name, d.Host)
+		}
+		NewWithT(t).Expect(got).To(Equal(test.want), name)
 	}
 }
 
@@ -257,7 +217,6 @@ func TestEnergy(t *testing.T) {
 		g.Expect(saved.Watts == 50).To(Equal(test.state == power.Asleep), "%s with load %v", test.state, test.load)
 	}
 	host.State, host.Settings.WattsFull = power.Awake, 0
-	if used, _ := host.Energy(); used.Watts != 50 {
-		t.Errorf("without wattsfull: %s", used)
-	}
+	used, _ := host.Energy()
+	g.Expect(used.Watts).To(Equal(50.0), "without wattsfull")
 }
