@@ -45,6 +45,8 @@ func TestRender(t *testing.T) {
 			data, templates := newData(t), bootdata.Templates{}
 			if name != "defaults" {
 				templates, data.Values = recipe(t, name)
+			} else { // what other files show
+				data.Kubernetes.KubeletConfiguration, data.Kubernetes.NodeTaints = bootdata.KubeletConfiguration{}, nil
 			}
 			files, userData := render(t, templates, data), name
 			if name == "rke2" { // it differs from k3s in names and the port
