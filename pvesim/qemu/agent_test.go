@@ -6,7 +6,7 @@ package qemu
 import (
 	"context"
 	"encoding/json"
-	"errors"
+	"io"
 	"io/fs"
 	"net"
 	"testing"
@@ -51,14 +51,11 @@ func TestAgentRead(t *testing.T) {
 			"ip-addresses": [{"ip-address-type": "ipv4", "ip-address": "10.10.128.5", "prefix": 16}, {"ip-address-type": "ipv6", "ip-address": "fe80::1", "prefix": 64}]}]`},
 	})
 	got, err := a.read(context.Background())
-	if got != nil {
-		got.ReadFile = nil // see TestAgentReadFile
-	}
-	want := &pvesim.Agent{Hostname: "node-1", OS: map[string]string{"id": "debian", "version-id": "13"}, Interfaces: []pvesim.AgentInterface{
-		{Name: "lo"}, {Name: "ens18", MAC: "bc:24:11:00:00:01", Addresses: []string{"10.10.128.5/16", "fe80::1/64"}},
-	}}
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(got).To(Equal(want))
+	got.ReadFile = nil // see TestAgentReadFile
+	g.Expect(got).To(Equal(&pvesim.Agent{Hostname: "node-1", OS: map[string]string{"id": "debian", "version-id": "13"}, Interfaces: []pvesim.AgentInterface{
+		{Name: "lo"}, {Name: "ens18", MAC: "bc:24:11:00:00:01", Addresses: []string{"10.10.128.5/16", "fe80::1/64"}},
+	}}))
 	g.Expect(a.read(context.Background())).Error().To(MatchError(ContainSubstring("guest-get-host-name has not been found")))
 }
 
@@ -69,12 +66,9 @@ func TestAgentReadFile(t *testing.T) {
 		"guest-file-read":  {`{"count": 5, "buf-b64": "aGVsbG8=", "eof": false}`, `{"count": 1, "buf-b64": "IQ==", "eof": true}`},
 		"guest-file-close": {`{}`},
 	})
-	if content, err := a.readFile(context.Background(), "/a"); err != nil || string(content) != "hello!" {
-		t.Errorf("got %q, %v", content, err)
-	}
-	if _, err := a.readFile(context.Background(), "/a"); err == nil || errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("got error %v", err)
-	}
+	g := NewWithT(t)
+	g.Expect(a.readFile(t.Context(), "/a")).To(BeEquivalentTo("hello!"))
+	g.Expect(a.readFile(t.Context(), "/a")).Error().To(And(HaveOccurred(), Not(MatchError(fs.ErrNotExist))))
 }
 
 func TestAgentExec(t *testing.T) {
@@ -87,10 +81,32 @@ func TestAgentExec(t *testing.T) {
 			`{"exited": true, "exitcode": 2, "err-data": "YnJva2Vu"}`,
 		},
 	})
-	if out, err := a.exec(context.Background(), "echo", []string{"hello"}); err != nil || out != "hello" {
-		t.Errorf("got %q, %v", out, err)
-	}
+	g.Expect(a.exec(t.Context(), "echo", []string{"hello"})).To(Equal("hello"))
 	g.Expect(a.exec(context.Background(), "false", nil)).Error().To(MatchError(ContainSubstring("exit code 2, signal 0: broken")))
 	a.close()
 	g.Expect(a.exec(context.Background(), "echo", nil)).Error().To(HaveOccurred(), "no error after the connection has ended")
+}
+
+// The guest agent is a program of the guest, which may send anything. A command ends with
+// the connection at the latest.
+func FuzzMonitor(f *testing.F) {
+	f.Add([]byte(`{"return": {}, "id": "1"}`))
+	f.Add([]byte(`{"event": "SHUTDOWN", "data": {}}{"id": "1", "error": {"desc": "x"}}{"id": "1"}`))
+	f.Add([]byte("\xff{\"return\": [1], \"id\": 1}\n{"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		local, remote := net.Pipe()
+		m := newMonitor(local, func(string, json.RawMessage) {})
+		go func() { _, _ = io.Copy(io.Discard, remote) }()
+		done := make(chan error, 1)
+		go func() {
+			var result struct{ Status string }
+			done <- m.execute(t.Context(), "query-status", nil, &result)
+		}()
+		go func() {
+			_, _ = remote.Write(data)
+			_ = remote.Close()
+		}()
+		<-done
+		m.close()
+	})
 }

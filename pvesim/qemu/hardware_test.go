@@ -24,7 +24,7 @@ func TestHardware(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	t.Cleanup(func() {
-		NewWithT(t).Expect(len(l.files("vm-3"))).To(BeNumerically("<=", 0), "files of deleted VMs")
+		NewWithT(t).Expect(l.files("vm-3")).To(BeEmpty(), "files of deleted VMs")
 	})
 	images := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(bootSector()) }))
 	t.Cleanup(images.Close)
@@ -75,7 +75,5 @@ func TestShares(t *testing.T) {
 	l.sim.AddMapping(pvesim.Mapping{Kind: "dir", ID: "data", Map: []string{"node=pve1,path=" + t.TempDir()}})
 	l.vm("POST", vmWithShares, "/status/start")
 	l.eventually("a running guest", func() bool { _, err := l.runtime.runningGuest(vmWithShares); return err == nil })
-	if devices := l.query(vmWithShares, "query-pci"); !strings.Contains(devices, "4186") || !strings.Contains(devices, "4105") { // 0x105a, 0x1009
-		t.Errorf("no virtiofs or 9p device: %s", devices)
-	}
+	NewWithT(t).Expect(l.query(vmWithShares, "query-pci")).To(And(ContainSubstring("4186"), ContainSubstring("4105")), "virtiofs 0x105a, 9p 0x1009")
 }

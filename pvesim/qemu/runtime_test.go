@@ -109,31 +109,20 @@ func (l *lab) call(method, path string, params ...string) any {
 	for i := 0; i < len(params); i += 2 {
 		form.Set(params[i], params[i+1])
 	}
-	req, err := http.NewRequestWithContext(context.Background(), method, l.sim.URL()+path, strings.NewReader(form.Encode()))
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	if method == http.MethodGet || method == http.MethodDelete {
-		req, _ = http.NewRequestWithContext(context.Background(), method, l.sim.URL()+path+"?"+form.Encode(), nil)
-	} else {
-		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	}
+	req, err := http.NewRequest(method, l.sim.URL()+path+"?"+form.Encode(), nil)
+	g := NewWithT(l.t)
+	g.Expect(err).NotTo(HaveOccurred())
 	req.Header.Set("Authorization", "PVEAPIToken="+pvesim.DefaultTokenID+"="+pvesim.DefaultTokenSecret)
 	resp, err := l.client.Do(req)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
 	defer func() { _ = resp.Body.Close() }()
+	g.Expect(resp.StatusCode).To(Equal(http.StatusOK), "%s %s: %s", method, path, resp.Status)
 	var body struct{ Data any }
-	if err := json.NewDecoder(resp.Body).Decode(&body); err != nil || resp.StatusCode != http.StatusOK {
-		l.t.Fatalf("%s %s: %s %v", method, path, resp.Status, err)
-	}
+	g.Expect(json.NewDecoder(resp.Body).Decode(&body)).To(Succeed())
 	if task, ok := body.Data.(string); ok && strings.HasPrefix(task, "UPID:") {
 		l.eventually("end of "+task, func() bool {
 			status := l.call(http.MethodGet, "/nodes/pve1/tasks/"+url.PathEscape(task)+"/status").(map[string]any)
-			if exit := status["exitstatus"]; exit != nil && exit != "OK" {
-				l.t.Fatalf("%s %s: the task ended with %v", method, path, exit)
-			}
+			g.Expect(status["exitstatus"]).To(Or(BeNil(), Equal("OK")), "%s %s: the task ended", method, path)
 			return status["status"] == "stopped"
 		})
 	}
@@ -171,26 +160,18 @@ func (l *lab) expectConsole(vmid int, text string) {
 func (l *lab) press(vmid int) {
 	l.t.Helper()
 	conn, err := net.Dial("unix", l.runtime.ConsoleSocket(vmid))
-	if err == nil {
-		_, err = io.WriteString(conn, "x")
-	}
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	NewWithT(l.t).Expect(err).NotTo(HaveOccurred())
+	NewWithT(l.t).Expect(io.WriteString(conn, "x")).Error().NotTo(HaveOccurred())
 	_ = conn.Close()
 }
 
 // query returns what a command of a VM's monitor returns.
 func (l *lab) query(vmid int, command string) string {
 	l.t.Helper()
-	g, err := l.runtime.runningGuest(vmid)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	guest, err := l.runtime.runningGuest(vmid)
+	NewWithT(l.t).Expect(err).NotTo(HaveOccurred())
 	var out json.RawMessage
-	if err := g.monitor.execute(context.Background(), command, nil, &out); err != nil {
-		l.t.Fatal(err)
-	}
+	NewWithT(l.t).Expect(guest.monitor.execute(context.Background(), command, nil, &out)).To(Succeed())
 	return string(out)
 }
 
@@ -198,30 +179,19 @@ func (l *lab) query(vmid int, command string) string {
 func (l *lab) admin(path string) string {
 	l.t.Helper()
 	resp, err := http.Get(l.sim.AdminURL() + path)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	NewWithT(l.t).Expect(err).NotTo(HaveOccurred())
 	defer func() { _ = resp.Body.Close() }()
 	page, err := io.ReadAll(resp.Body)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	NewWithT(l.t).Expect(err).NotTo(HaveOccurred())
 	return string(page)
 }
 
-// files returns the names of the files in the runtime's directory that contain a text.
-func (l *lab) files(text string) (names []string) {
+// files returns the files in the runtime's directory whose names contain a text.
+func (l *lab) files(text string) []string {
 	l.t.Helper()
-	entries, err := os.ReadDir(l.runtime.Dir())
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	for _, e := range entries {
-		if strings.Contains(e.Name(), text) {
-			names = append(names, e.Name())
-		}
-	}
-	return names
+	files, err := filepath.Glob(filepath.Join(l.runtime.Dir(), "*"+text+"*"))
+	NewWithT(l.t).Expect(err).NotTo(HaveOccurred())
+	return files
 }
 
 func TestBoot(t *testing.T) {
@@ -231,9 +201,8 @@ func TestBoot(t *testing.T) {
 	l.vm("POST", 9000, "/clone", "newid", "200", "name", "a")
 	l.vm("POST", 200, "/status/start")
 	l.expectConsole(200, "boot 1")
-	for path, want := range map[string]string{"/guests/200/console": "boot 1", "/": `<a href="/guests/200/console">a</a>`} {
-		g.Expect(l.admin(path)).To(ContainSubstring(want), "%s does not contain", path)
-	}
+	g.Expect(l.admin("/guests/200/console")).To(ContainSubstring("boot 1"))
+	g.Expect(l.admin("/")).To(ContainSubstring(`<a href="/guests/200/console">a</a>`))
 	l.vm("POST", 200, "/status/reset")
 	l.expectConsole(200, "boot 2")
 	l.vm("POST", 200, "/status/stop")
@@ -254,7 +223,7 @@ func TestBoot(t *testing.T) {
 		l.vm("POST", vmid, "/status/stop")
 		l.vm("DELETE", vmid, "")
 	}
-	g.Expect(len(append(l.files("vm-200"), l.files("vm-201")...))).To(BeNumerically("<=", 0), "files of deleted VMs")
+	g.Expect(l.files("vm-20[01]")).To(BeEmpty(), "files of deleted VMs")
 }
 
 func TestRunning(t *testing.T) {
@@ -302,9 +271,7 @@ func TestKill(t *testing.T) {
 	_ = child.Process.Kill()
 	_ = child.Wait()
 	eventually(t, "end of QEMU and of the cleanup", func() bool { return processes(t, dir) == 0 })
-	if _, err := os.Stat(dir); !os.IsNotExist(err) {
-		t.Errorf("%s exists: %v", dir, err)
-	}
+	g.Expect(dir).NotTo(BeADirectory())
 }
 
 // TestKillChild is the child of TestKill.
