@@ -4,6 +4,7 @@
 package instancetype_test
 
 import (
+	"math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
 func TestDefaultCatalog(t *testing.T) {
@@ -36,9 +38,6 @@ func TestDefaultCatalog(t *testing.T) {
 			got.Pods != want.pods || got.EphemeralBytes != 30*gib {
 			t.Errorf("%s is %+v (%v), want %+v", name, got, ok, want)
 		}
-	}
-	if _, ok := c.Get("nano"); ok {
-		t.Error("a type that does not exist was found")
 	}
 }
 
@@ -110,13 +109,8 @@ func TestParseErrors(t *testing.T) {
 		"overhead_too_large": {`[{"name": "a", "capacity": {"cpu": "1", "memory": "2Gi"}, "overhead": {"SystemReserved": {"memory": "4Gi"}}}]`, `[0].overhead (a): found`},
 		"tiny":               {`[{"name": "a", "capacity": {"cpu": "1", "memory": "300Mi"}}]`, `leaves nothing for pods`},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			_, err := instancetype.Parse([]byte(c.file))
-			g.Expect(err).To(MatchError(ContainSubstring(c.want)))
-			g.Expect(err).NotTo(MatchError(ContainSubstring("\n")))
-		})
+		_, err := instancetype.Parse([]byte(c.file))
+		NewWithT(t).Expect(err).To(MatchError(And(ContainSubstring(c.want), Not(ContainSubstring("\n")))), name)
 	}
 }
 
@@ -165,4 +159,47 @@ func FuzzParseDevices(f *testing.F) {
 			t.Errorf("%q was read as %v, then as %v (%v)", text, devices, again, err)
 		}
 	})
+}
+
+func TestGenerate(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		var hosts []inventory.Amount
+		for range 1 + rng.IntN(4) {
+			hosts = append(hosts, inventory.Amount{CPUs: 2 * (1 + rng.IntN(64)), MemoryBytes: int64(4+rng.IntN(1000))*gib + rng.Int64N(gib)})
+		}
+		c := instancetype.Generate(hosts)
+		for _, host := range hosts {
+			for _, parts := range []int{1, 2} {
+				if parts == 2 && host.MemoryBytes < 2*gib {
+					continue
+				}
+				left := 1.0
+				for _, typ := range c.Types() {
+					if typ.CPUs*parts <= host.CPUs && typ.MemoryBytes*int64(parts) <= host.MemoryBytes {
+						left = min(left, max(1-float64(typ.CPUs*parts)/float64(host.CPUs), 1-float64(typ.MemoryBytes*int64(parts))/float64(host.MemoryBytes)))
+					}
+				}
+				// Less than a GiB of each part is lost to rounding.
+				g.Expect(left).To(BeNumerically("<=", float64(int64(parts)*gib)/float64(host.MemoryBytes)),
+					"seed %d: %d equal VMs leave %.0f %% of %+v unused", seed, parts, left*100, host)
+			}
+		}
+		for _, typ := range c.Types() {
+			fits := false
+			for _, host := range hosts {
+				fits = fits || (typ.CPUs <= host.CPUs && typ.MemoryBytes <= host.MemoryBytes)
+			}
+			g.Expect(fits).To(BeTrue(), "seed %d: %s fits on no Host of %v", seed, typ.Name, hosts)
+		}
+		again := must(instancetype.Parse(must(c.Encode())))
+		for n, typ := range again.Types() {
+			want := c.Types()[n]
+			if typ.Extra = nil; !reflect.DeepEqual(typ, want) {
+				t.Fatalf("seed %d: wrote %+v, read %+v", seed, want, typ)
+			}
+		}
+	}
 }

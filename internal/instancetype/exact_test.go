@@ -6,7 +6,6 @@ package instancetype_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 
@@ -19,24 +18,15 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-func newExactProvider(t testing.TB, v instancetype.Viewer) *instancetype.Provider {
-	t.Helper()
-	p, err := instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), VMMemoryOverheadPercent: new(0.075), VMSizePolicy: v1alpha1.VMSizeExact})
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	return p
+func newExactProvider(v instancetype.Viewer) *instancetype.Provider {
+	return must(instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), VMMemoryOverheadPercent: new(0.075), VMSizePolicy: v1alpha1.VMSizeExact}))
 }
 
 func TestExactSize(t *testing.T) {
 	t.Parallel()
-	sized := func(sizing v1alpha1.VMSizing) *v1alpha1.ProxmoxNodeClass {
-		class := newNodeClassWithAllHosts()
-		class.Spec.VMSize = sizing
-		return class
-	}
 	overlaid := func(types []*cloudprovider.InstanceType) ([]*cloudprovider.InstanceType, error) {
 		var out []*cloudprovider.InstanceType
 		for _, it := range types {
@@ -72,10 +62,10 @@ func TestExactSize(t *testing.T) {
 		"family":          {requires: []karpv1.NodeSelectorRequirementWithMinValues{requirement(v1alpha1.LabelInstanceFamily, corev1.NodeSelectorOpIn, "t1")}, cpu: "2500m", memory: "3Gi", want: "t1.4VCPU-12GB"},
 		"beyond_catalog":  {sizing: v1alpha1.VMSizing{Max: v1alpha1.VMSize{CPU: 40, Memory: "256Gi"}}, cpu: "30", memory: "30Gi", want: "e1.31VCPU-35072MB"},
 	} {
-		p := newExactProvider(t, newViewer())
-		claim := newClaim(c.cpu, c.memory, c.requires...)
+		p, class := newExactProvider(newViewer()), newNodeClassWithAllHosts()
+		class.Spec.VMSize = c.sizing
 		got := ""
-		if request := must(p.Request(sized(c.sizing), claim, c.options)); len(request.Options) > 0 {
+		if request := must(p.Request(class, newClaim(c.cpu, c.memory, c.requires...), c.options)); len(request.Options) > 0 {
 			got = request.Options[0].InstanceType
 		}
 		NewWithT(t).Expect(got).To(Equal(c.want), "%s: %s CPUs and %s memory become a", name, c.cpu, c.memory)
@@ -98,20 +88,16 @@ func TestExactSizeBeyondOnDemand(t *testing.T) {
 		"name_of_a_size": {`[{"name": "small", "capacity": {"cpu": "8", "memory": "32Gi"}}, ` + fmt.Sprintf(spot, "c1.32VCPU-64GB") + `]`, 16},
 		"only_spot":      {`[` + fmt.Sprintf(spot, "large-spot") + `]`, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			p := must(instancetype.New(instancetype.Deps{Inventory: newViewer(), Pricing: pricing(), Catalog: must(instancetype.Parse([]byte(c.file)))}))
-			names, cpus := map[string]bool{}, 0
-			for _, it := range p.List(class, "") {
-				g.Expect(names[it.Name]).To(BeFalse(), "two types have the name")
-				names[it.Name] = true
-			}
-			if request := must(p.Request(class, claim, instancetype.RequestOptions{})); len(request.Options) > 0 {
-				cpus = request.Options[0].Need.CPUs
-			}
-			g.Expect(cpus).To(Equal(c.want))
-		})
+		p := must(instancetype.New(instancetype.Deps{Inventory: newViewer(), Pricing: pricing(), Catalog: must(instancetype.Parse([]byte(c.file)))}))
+		names, cpus := map[string]bool{}, 0
+		for _, it := range p.List(class, "") {
+			NewWithT(t).Expect(names[it.Name]).To(BeFalse(), "%s: two types have the name %s", name, it.Name)
+			names[it.Name] = true
+		}
+		if request := requestFor(p, class, claim); len(request.Options) > 0 {
+			cpus = request.Options[0].Need.CPUs
+		}
+		NewWithT(t).Expect(cpus).To(Equal(c.want), name)
 	}
 }
 
@@ -120,14 +106,13 @@ func TestExactSizeBeyondOnDemand(t *testing.T) {
 func TestExactSizeHoldsRequests(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	p, class := newExactProvider(t, newViewer()), newNodeClassWithAllHosts()
+	p, class := newExactProvider(newViewer()), newNodeClassWithAllHosts()
 	random := rand.New(rand.NewPCG(18, 18))
 	for range 300 {
 		claim := newClaim(fmt.Sprintf("%dm", 1+random.IntN(15000)), fmt.Sprintf("%dMi", 1+random.IntN(100000)))
 		claim.Spec.Resources.Requests[corev1.ResourcePods] = *resource.NewQuantity(int64(1+random.IntN(100)), resource.DecimalSI)
 		requests := claim.Spec.Resources.Requests
-		request := must(p.Request(class, claim, instancetype.RequestOptions{}))
-		exact := request.Options[0]
+		exact := requestFor(p, class, claim).Options[0]
 		it, ok := p.Get(class, exact.InstanceType)
 		g.Expect(ok).To(BeTrue(), "no instance type %s", exact.InstanceType)
 		g.Expect(resources.Fits(requests, it.Allocatable())).To(BeTrue(),
@@ -161,23 +146,20 @@ func TestSizesInUse(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	const name = "e1.3VCPU-4352MB"
-	p, class := newExactProvider(t, newViewer()), newNodeClassWithAllHosts()
+	p, class := newExactProvider(newViewer()), newNodeClassWithAllHosts()
 	before := p.List(class, "")
 	g.Expect(p.RefreshNodes(nodesOfTypes(name, "c1.1VCPU-2GB", "m5.large", "e1.2VCPU-4GB"))).To(Succeed())
 	after := p.List(class, "")
 	g.Expect(after).To(HaveLen(len(before) + 1))
 	g.Expect(before).To(Equal(after[:len(before)]))
 	it := find(t, after, name)
-	for _, o := range it.Offerings {
-		g.Expect(o.Available).To(BeFalse(), "%s in %s: available", name, o.Zone())
-		g.Expect(o.Price).To(BeNumerically(">", 0), "%s in %s: available", name, o.Zone())
-	}
-	g.Expect(it.Capacity.Cpu().Value()).To(BeEquivalentTo(3), name)
+	g.Expect(it.Offerings).To(HaveEach(HaveField("Price", BeNumerically(">", 0))))
+	g.Expect(offered(it)).To(Equal("!pve1 !pve2 !pve9"))
+	g.Expect(it.Capacity.Cpu().Value()).To(BeEquivalentTo(3))
 	// As of a static NodePool.
 	for _, claim := range []*karpv1.NodeClaim{newClaim("0", "0"), newClaim("0", "0", requirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpExists))} {
 		request := must(p.Request(class, claim, instancetype.RequestOptions{FixedSize: true}))
-		g.Expect(slices.ContainsFunc(request.Options, func(o placement.Option) bool { return o.InstanceType == name })).To(BeFalse(),
-			"a claim that lists no types may get")
+		g.Expect(request.Options).NotTo(ContainElement(HaveField("InstanceType", name)), "the claim lists no types")
 	}
 }
 
@@ -186,22 +168,21 @@ func TestSizesInUseOnFullHost(t *testing.T) {
 	g := NewWithT(t)
 	const name = "e1.3VCPU-4352MB"
 	v, class := newViewer(), newNodeClassWithAllHosts()
-	p := newExactProvider(t, v)
+	p := newExactProvider(v)
 	g.Expect(p.RefreshNodes(nodesOfTypes(name))).To(Succeed())
 	v.change(func(r map[string]*proxmox.Resources) {
-		r["east"].Guests = append(r["east"].Guests, proxmox.GuestRow{VMID: 100, Kind: proxmox.KindQEMU, Host: "pve1", Status: "running", CPUs: 13, MemoryBytes: gib})
+		r["east"].Guests = append(r["east"].Guests, guest(100, "pve1", 13))
 	})
-	g.Expect(availability(find(t, p.List(class, ""), name))).To(Equal(map[string]bool{"pve1": true, "pve2": false, "pve9": false}))
+	g.Expect(offers(t, p, class, name)).To(Equal("pve1 !pve2 !pve9"))
 	listed := requirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, name)
-	request := must(p.Request(class, newClaim("2500m", "1Gi", listed), instancetype.RequestOptions{}))
-	g.Expect(slices.ContainsFunc(request.Options, func(o placement.Option) bool { return o.InstanceType == name })).To(BeTrue(), "a claim that lists")
+	g.Expect(requestFor(p, class, newClaim("2500m", "1Gi", listed)).Options).To(ContainElement(HaveField("InstanceType", name)))
 	g.Expect(p.UnavailableReasons(class, name)[zone("east", "pve2")]).To(ContainSubstring("a larger instance type is available"))
 }
 
 func TestExcludedTypes(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	p, class := newExactProvider(t, newViewer()), newNodeClassWithAllHosts()
+	p, class := newExactProvider(newViewer()), newNodeClassWithAllHosts()
 	class.Spec.VMSize = v1alpha1.VMSizing{Min: v1alpha1.VMSize{CPU: 2}, Max: v1alpha1.VMSize{Memory: "16Gi"}, MemoryPerCPU: v1alpha1.MemoryRange{Max: "4Gi"}}
 	var offered []string
 	for _, it := range p.List(class, "") {

@@ -4,12 +4,10 @@
 package instancetype_test
 
 import (
-	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/yaml"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -51,18 +49,12 @@ evictionSoftGracePeriod: {nodefs.available: 1m}
 		g.Expect(eviction.StorageEphemeral().Value()).To(Equal(2 * gib))
 		g.Expect(system.Cpu().MilliValue()).To(BeEquivalentTo(200), "%s reserves", name)
 		g.Expect(system.Memory().Value()).To(Equal(64*mib), "%s reserves", name)
-		_, ok := kube["pid"]
-		g.Expect(ok).To(BeFalse(), "%s reserves process IDs, which Nodes do not have as a resource", name)
+		g.Expect(kube).NotTo(HaveKey(corev1.ResourceName("pid")), "Nodes do not have process IDs as a resource")
 	}
-}
-
-func TestKubeletReservedCPUs(t *testing.T) {
-	t.Parallel()
-	p, _ := newProvider(t, newViewer())
 	it := find(t, p.List(newNodeClassWithKubelet(t, `{reservedSystemCPUs: "0", evictionHard: {memory.available: 0%}}`), ""), "c1.4VCPU-8GB")
-	if left := it.Allocatable(); left.Cpu().MilliValue() != 3000 || !it.Overhead.EvictionThreshold.Memory().IsZero() {
-		t.Errorf("%s CPUs are left and %s memory is kept free, want 3 and 0", left.Cpu(), it.Overhead.EvictionThreshold.Memory())
-	}
+	left := it.Allocatable()
+	g.Expect(left.Cpu().MilliValue()).To(BeEquivalentTo(3000))
+	g.Expect(it.Overhead.EvictionThreshold.Memory().IsZero()).To(BeTrue())
 }
 
 // TestKubeletConfigurationTooLarge: types without anything left for pods are unavailable;
@@ -73,23 +65,10 @@ func TestKubeletConfigurationTooLarge(t *testing.T) {
 	p, _ := newProvider(t, newViewer())
 	class := newNodeClassWithKubelet(t, `{kubeReserved: {memory: 5Gi}}`)
 	g.Expect(p.CheckKubelet(class)).To(Succeed())
-	list := p.List(class, "")
-	if small, large := find(t, list, "c1.2VCPU-4GB"), find(t, list, "s1.4VCPU-16GB"); len(available(small)) > 0 || len(available(large)) == 0 {
-		t.Errorf("available: %v and %v, want only the type that has the memory", available(small), available(large))
-	}
+	g.Expect(offers(t, p, class, "c1.2VCPU-4GB")).To(Equal("!pve1 !pve2 !pve9"))
+	g.Expect(offers(t, p, class, "s1.4VCPU-16GB")).To(Equal("pve1 pve2 pve9"))
 	reason := p.UnavailableReasons(class, "c1.2VCPU-4GB")[zone("east", "pve1")]
 	g.Expect(reason).To(ContainSubstring("in kubeReserved, systemReserved and eviction thresholds of instance type c1.2VCPU-4GB; want less than its 3788Mi"))
-}
-
-// available returns the Hosts where a type is available.
-func available(it *cloudprovider.InstanceType) []string {
-	var hosts []string
-	for host, ok := range availability(it) {
-		if ok {
-			hosts = append(hosts, host)
-		}
-	}
-	return hosts
 }
 
 // TestCheckKubelet: with an invalid configuration the types keep their defaults, so
@@ -116,7 +95,7 @@ func TestCheckKubelet(t *testing.T) {
 func TestCheckKubeletExact(t *testing.T) {
 	t.Parallel()
 	const small, large = `{kubeReserved: {memory: memory - 3 * Gi / 2}}`, `{maxPods: 10 + cpu * 10}`
-	for name, test := range map[string]struct {
+	for _, test := range map[string]struct {
 		text   string
 		sizing v1alpha1.VMSizing
 		want   string // empty = valid
@@ -131,12 +110,7 @@ func TestCheckKubeletExact(t *testing.T) {
 	} {
 		class := newNodeClassWithKubelet(t, test.text)
 		class.Spec.VMSize = test.sizing
-		switch err := newExactProvider(t, newViewer()).CheckKubelet(class); {
-		case test.want == "" && err != nil:
-			t.Errorf("%s: %v", name, err)
-		case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
-			t.Errorf("%s: found error %v, want %q", name, err, test.want)
-		}
+		expectError(t, newExactProvider(newViewer()).CheckKubelet(class), test.want)
 	}
 }
 
@@ -149,6 +123,5 @@ func TestKubeletConfigurationUnchanged(t *testing.T) {
 	first, second := p.List(newNodeClassWithKubelet(t, text), ""), p.List(newNodeClassWithKubelet(t, text), "")
 	g.Expect(&first[0]).To(Equal(&second[0]), "an unchanged class has another list")
 	changed := p.List(newNodeClassWithKubelet(t, `{kubeReserved: {memory: memory / 8}}`), "")
-	memory := find(t, changed, "s1.4VCPU-16GB").Overhead.KubeReserved[corev1.ResourceMemory]
-	g.Expect(memory.Value()).To(Equal(2*gib), "%s is reserved after the change, want 2Gi", memory.String())
+	g.Expect(find(t, changed, "s1.4VCPU-16GB").Overhead.KubeReserved.Memory().Value()).To(Equal(2*gib), "after the change")
 }

@@ -4,6 +4,7 @@
 package instancetype_test
 
 import (
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -51,14 +53,11 @@ func TestListSpot(t *testing.T) {
 	full := pricing().Price(catalog.Types()[0], 0)
 	for name, want := range map[string]float64{karpv1.CapacityTypeOnDemand: full, karpv1.CapacityTypeSpot: full / 2} {
 		it := find(t, p.List(class, ""), name)
-		if r := it.Requirements.Get(karpv1.CapacityTypeLabelKey); r.Len() != 1 || !r.Has(name) {
-			t.Errorf("%s has the capacity type %s", name, r)
-		}
-		labels := p.Labels(class, name, zone("east", "pve1"))
-		if price := disruption.ResolveOfferingPrice(labels, it); price != want || len(it.Offerings) != 3 {
-			t.Errorf("a Node of %s costs %g with %d offerings, want %g with 3", name, price, len(it.Offerings), want)
-		}
-		NewWithT(t).Expect(p.CapacityType(name)).To(Equal(name))
+		g := NewWithT(t)
+		g.Expect(it.Requirements.Get(karpv1.CapacityTypeLabelKey).Values()).To(ConsistOf(name))
+		g.Expect(disruption.ResolveOfferingPrice(p.Labels(class, name, zone("east", "pve1")), it)).To(Equal(want), name)
+		g.Expect(it.Offerings).To(HaveLen(3))
+		g.Expect(p.CapacityType(name)).To(Equal(name))
 	}
 }
 
@@ -71,9 +70,7 @@ func TestListRequirements(t *testing.T) {
 		v1alpha1.LabelInstanceCPU: "2", v1alpha1.LabelInstanceMemory: "6144",
 		corev1.LabelInstanceTypeStable: "t1.2VCPU-6GB",
 	} {
-		if r := it.Requirements.Get(label); r.Len() != 1 || !r.Has(want) {
-			t.Errorf("%s is %s, want %s", label, r, want)
-		}
+		NewWithT(t).Expect(it.Requirements.Get(label).Values()).To(ConsistOf(want), label)
 	}
 	for label, want := range map[string][]string{
 		corev1.LabelTopologyZone:      {"pve1", "pve2", "pve9"},
@@ -81,93 +78,59 @@ func TestListRequirements(t *testing.T) {
 		v1alpha1.LabelInstanceCPUType: {"host", "x86-64-v2-AES", "kvm64"},
 		v1alpha1.LabelInstanceImageID: {"901", "902", "909"},
 	} {
-		r := it.Requirements.Get(label)
-		for _, value := range want {
-			NewWithT(t).Expect(r.Has(value)).To(BeTrue(), "%v", label)
-		}
+		NewWithT(t).Expect(it.Requirements.Get(label).Values()).To(ContainElements(want), label)
 	}
 }
 
 func TestListAvailability(t *testing.T) {
 	t.Parallel()
 	const small, large = "c1.1VCPU-2GB", "m1.8VCPU-64GB"
+	const none, all, others = "!pve1 !pve2 !pve9", "pve1 pve2 pve9", "!pve1 pve2 pve9"
+	type resources = map[string]*proxmox.Resources
 	for name, c := range map[string]struct {
-		change       func(map[string]*proxmox.Resources)
+		change       func(resources)
 		class        func(*v1alpha1.ProxmoxNodeClass)
-		small, large map[string]bool
+		small, large string
 	}{
-		"all_free": {
-			small: map[string]bool{"pve1": true, "pve2": true, "pve9": true},
-			large: map[string]bool{"pve1": true, "pve2": true, "pve9": true},
-		},
+		"all_free": {nil, nil, all, all},
 		"half_full_host": {
-			change: func(r map[string]*proxmox.Resources) {
-				r["east"].Guests = append(r["east"].Guests, proxmox.GuestRow{VMID: 5, Host: "pve1", Status: "running", CPUs: 9, MemoryBytes: gib})
-			},
-			small: map[string]bool{"pve1": true, "pve2": true, "pve9": true},
-			large: map[string]bool{"pve1": false, "pve2": true, "pve9": true},
+			func(r resources) { r["east"].Guests = append(r["east"].Guests, guest(5, "pve1", 9)) }, nil, all, others,
 		},
-		"offline_host_stays_listed": {
-			change: func(r map[string]*proxmox.Resources) { r["east"].Hosts[0].Online = false },
-			small:  map[string]bool{"pve1": false, "pve2": true, "pve9": true},
-			large:  map[string]bool{"pve1": false, "pve2": true, "pve9": true},
-		},
+		"offline_host_stays_listed": {func(r resources) { r["east"].Hosts[0].Online = false }, nil, others, others},
 		"host_without_template_stays_listed": {
-			class: func(nc *v1alpha1.ProxmoxNodeClass) { nc.Status.SelectedZones = nc.Status.SelectedZones[1:] },
-			small: map[string]bool{"pve1": false, "pve2": true, "pve9": true},
-			large: map[string]bool{"pve1": false, "pve2": true, "pve9": true},
+			nil, func(nc *v1alpha1.ProxmoxNodeClass) { nc.Status.SelectedZones = nc.Status.SelectedZones[1:] }, others, others,
 		},
-		"deleted_template": {
-			change: func(r map[string]*proxmox.Resources) { r["west"].Guests = nil },
-			small:  map[string]bool{"pve1": true, "pve2": true, "pve9": false},
-			large:  map[string]bool{"pve1": true, "pve2": true, "pve9": false},
-		},
+		"deleted_template": {func(r resources) { r["west"].Guests = nil }, nil, "pve1 pve2 !pve9", "pve1 pve2 !pve9"},
 		"full_template_storage": {
-			change: func(r map[string]*proxmox.Resources) { r["east"].Storages[1].UsedBytes = 880 * gib },
-			small:  map[string]bool{"pve1": true, "pve2": false, "pve9": true},
-			large:  map[string]bool{"pve1": true, "pve2": false, "pve9": true},
+			func(r resources) { r["east"].Storages[1].UsedBytes = 880 * gib }, nil, "pve1 !pve2 pve9", "pve1 !pve2 pve9",
 		},
-		"unknown_storage": {
-			class: func(nc *v1alpha1.ProxmoxNodeClass) { nc.Spec.BootDevice.Storage = "ceph" },
-			small: map[string]bool{"pve1": false, "pve2": false, "pve9": false},
-			large: map[string]bool{"pve1": false, "pve2": false, "pve9": false},
-		},
-		"one_region": {
-			class: func(nc *v1alpha1.ProxmoxNodeClass) { nc.Spec.Region = "west" },
-			small: map[string]bool{"pve9": true},
-			large: map[string]bool{"pve9": true},
-		},
+		"unknown_storage": {nil, func(nc *v1alpha1.ProxmoxNodeClass) { nc.Spec.BootDevice.Storage = "ceph" }, none, none},
+		"one_region":      {nil, func(nc *v1alpha1.ProxmoxNodeClass) { nc.Spec.Region = "west" }, "pve9", "pve9"},
 		"region_not_polled_yet_stays_listed": {
-			change: func(r map[string]*proxmox.Resources) { delete(r, "west") },
-			class: func(nc *v1alpha1.ProxmoxNodeClass) {
+			func(r resources) { delete(r, "west") }, func(nc *v1alpha1.ProxmoxNodeClass) {
 				nc.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: "west/pve8", Reason: "no template"}}
-			},
-			small: map[string]bool{"pve1": true, "pve2": true, "pve8": false, "pve9": false},
-			large: map[string]bool{"pve1": true, "pve2": true, "pve8": false, "pve9": false},
+			}, "pve1 pve2 !pve8 !pve9", "pve1 pve2 !pve8 !pve9",
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			v, class := newViewer(), newNodeClassWithAllHosts()
-			p, _ := newProvider(t, v)
-			p.List(class, "")
-			if c.change != nil {
-				v.change(c.change)
+		g := NewWithT(t)
+		v, class := newViewer(), newNodeClassWithAllHosts()
+		p, _ := newProvider(t, v)
+		p.List(class, "")
+		if c.change != nil {
+			v.change(c.change)
+		}
+		if c.class != nil {
+			c.class(class)
+		}
+		for typ, want := range map[string]string{small: c.small, large: c.large} {
+			it := find(t, p.List(class, ""), typ)
+			g.Expect(offered(it)).To(Equal(want), "%s: %s is offered", name, typ)
+			reasons := p.UnavailableReasons(class, typ)
+			for host, available := range availability(it) {
+				reason := reasons[zone("east", host)] + reasons[zone("west", host)]
+				g.Expect(available).To(Equal(reason == ""), "%s: %s on %s: available", name, typ, host)
 			}
-			if c.class != nil {
-				c.class(class)
-			}
-			list := p.List(class, "")
-			for typ, want := range map[string]map[string]bool{small: c.small, large: c.large} {
-				g.Expect(availability(find(t, list, typ))).To(Equal(want), "%s is offered", typ)
-				reasons := p.UnavailableReasons(class, typ)
-				for host, available := range want {
-					reason := reasons[zone("east", host)] + reasons[zone("west", host)]
-					g.Expect(available).To(Equal(reason == ""), "%s on %s: available", typ, host)
-				}
-			}
-		})
+		}
 	}
 }
 
@@ -188,14 +151,10 @@ func TestListKeepsOfferingsOfNodes(t *testing.T) {
 	stillOffered("template gone")
 	class.Status.SelectedZones = class.Status.SelectedZones[1:]
 	stillOffered("Host not selected")
-	v.mu.Lock()
-	v.configs = nil
-	v.mu.Unlock()
-	v.publish()
+	v.change(func(map[string]*proxmox.Resources) { v.configs = nil })
 	stillOffered("configs not read")
-	if other := scheduling.NewLabelRequirements(p.Labels(class, "t1.2VCPU-6GB", zone("west", "pve1"))); find(t, p.List(class, ""), "t1.2VCPU-6GB").Offerings.HasCompatible(other) {
-		t.Error("a nonexistent Host is offered")
-	}
+	labels = scheduling.NewLabelRequirements(p.Labels(class, "t1.2VCPU-6GB", zone("west", "pve1")))
+	NewWithT(t).Expect(find(t, p.List(class, ""), "t1.2VCPU-6GB").Offerings.HasCompatible(labels)).To(BeFalse(), "a nonexistent Host is offered")
 }
 
 func TestListUnchanged(t *testing.T) {
@@ -209,7 +168,7 @@ func TestListUnchanged(t *testing.T) {
 	g.Expect(&p.List(class, "")[0]).To(Equal(&first[0]), "no offering changed, but the list is new")
 	// Nine CPUs in use on pve1: only types with more than seven CPUs change there.
 	v.change(func(r map[string]*proxmox.Resources) {
-		r["east"].Guests = append(r["east"].Guests, proxmox.GuestRow{VMID: 5, Host: "pve1", Status: "running", CPUs: 9, MemoryBytes: gib})
+		r["east"].Guests = append(r["east"].Guests, guest(5, "pve1", 9))
 	})
 	second := p.List(class, "")
 	for n, it := range second {
@@ -231,12 +190,8 @@ func TestListByNodeClass(t *testing.T) {
 	east.Name, east.Spec.Region = "east", "east"
 	west.Name, west.Spec.Region = "west", "west"
 	for range 2 {
-		if n := len(p.List(east, "")[0].Offerings); n != 2 {
-			t.Errorf("the class of region east has %d zones", n)
-		}
-		if n := len(p.List(west, "")[0].Offerings); n != 1 {
-			t.Errorf("the class of region west has %d zones", n)
-		}
+		NewWithT(t).Expect(p.List(east, "")[0].Offerings).To(HaveLen(2))
+		NewWithT(t).Expect(p.List(west, "")[0].Offerings).To(HaveLen(1))
 		clock.Step(2 * time.Hour) // idle lists are evicted and recomputed
 		east.Spec.BootDevice.Size = "60G"
 	}
@@ -287,19 +242,105 @@ func (l *staleViewer) View() inventory.View {
 // count as losses of an offering: three of those would delay it.
 func TestListWithOutdatedView(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	v := &staleViewer{viewer: newViewer()}
 	v.change(func(r map[string]*proxmox.Resources) {
-		r["east"].Guests = append(r["east"].Guests, proxmox.GuestRow{VMID: 50, Kind: proxmox.KindQEMU, Host: "pve1", Status: "running", CPUs: 16, MemoryBytes: 60 * gib})
+		r["east"].Guests = append(r["east"].Guests, guest(50, "pve1", 16))
 	})
 	full := v.View()
 	v.change(func(r map[string]*proxmox.Resources) { r["east"].Guests = r["east"].Guests[:len(r["east"].Guests)-1] })
 	p, _ := newProvider(t, v)
 	class := newNodeClassWithAllHosts()
 	for range 4 {
-		if got := availability(find(t, p.List(class, ""), "t1.2VCPU-6GB")); !got["pve1"] {
-			t.Fatalf("pve1 has capacity, but is unavailable: %v, %v", got, p.UnavailableReasons(class, "t1.2VCPU-6GB"))
-		}
+		g.Expect(offers(t, p, class, "t1.2VCPU-6GB")).To(Equal("pve1 pve2 pve9"))
 		v.outdated = &full
-		NewWithT(t).Expect(availability(find(t, p.List(class, ""), "t1.2VCPU-6GB"))["pve1"]).To(BeTrue(), "the list was computed from the outdated View")
+		g.Expect(offers(t, p, class, "t1.2VCPU-6GB")).To(Equal("pve1 pve2 pve9"), "the list was computed from the outdated View")
 	}
+}
+
+// newBigProvider returns a provider with 100 Hosts, 60 types and 5 NodeClasses with a reserve.
+func newBigProvider() (*instancetype.Provider, *viewer, []*v1alpha1.ProxmoxNodeClass) {
+	v := &viewer{resources: map[string]*proxmox.Resources{}, configs: map[int]*proxmox.VMConfig{}}
+	var selected []string
+	for h := range 100 {
+		name := fmt.Sprintf("pve%d", h)
+		v.addHost("east", name, 900+h, "host")
+		selected = append(selected, fmt.Sprintf("east/%s/%d", name, 900+h))
+		for n := range 4 {
+			v.resources["east"].Guests = append(v.resources["east"].Guests, guest(10_000+4*h+n, name, 2))
+		}
+	}
+	v.publish()
+	var types []instancetype.Type
+	for n := range 60 {
+		types = append(types, sized(1+n%16, int64(1024+1024*n)))
+	}
+	p := must(instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), Catalog: must(instancetype.NewCatalog(types))}))
+	var classes []*v1alpha1.ProxmoxNodeClass
+	for n := range 5 {
+		class := newNodeClass(selected...)
+		class.Name, class.Spec.PlacementStrategy.Reserve = fmt.Sprint("class", n), v1alpha1.ReserveLargestHost
+		for h := range v1alpha1.MaxMemoryOverheads {
+			learned := v1alpha1.MemoryOverhead{Image: ownership.ImageID(900+h, *v.configs[900+h]), BIOS: "seabios", Machine: "pc"}
+			for size := range int64(30) {
+				learned.Sizes = append(learned.Sizes, v1alpha1.MemoryOverheadSize{MemoryMiB: 1024 * (1 + size), OverheadMiB: 100 + 20*size})
+			}
+			class.Status.MemoryOverhead = append(class.Status.MemoryOverhead, learned)
+		}
+		classes = append(classes, class)
+	}
+	return p, v, classes
+}
+
+// BenchmarkListNewGeneration measures a new View that changes no offering.
+func BenchmarkListNewGeneration(b *testing.B) {
+	p, v, classes := newBigProvider()
+	b.ReportAllocs()
+	for b.Loop() {
+		b.StopTimer()
+		v.publish()
+		b.StartTimer()
+		for _, class := range classes {
+			p.List(class, "")
+		}
+	}
+}
+
+func TestListUnchangedDoesNotAllocate(t *testing.T) {
+	p, _ := newProvider(t, newViewer())
+	class := newNodeClassWithAllHosts()
+	class.Spec.PlacementStrategy.Reserve = v1alpha1.ReserveLargestHost
+	p.List(class, "")
+	NewWithT(t).Expect(testing.AllocsPerRun(100, func() { p.List(class, "") })).To(BeNumerically("<=", 0))
+}
+
+// The reserve leaves three CPUs: instance types with four are not offered, but a VM of exact
+// size with three is launched.
+func TestListReserve(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	v, class := newViewer(), newNodeClass("east/pve1/901", "east/pve2/902")
+	v.change(func(r map[string]*proxmox.Resources) {
+		r["east"].Guests = append(r["east"].Guests, guest(100, "pve1", 10), guest(101, "pve2", 3))
+	})
+	p, _ := newProvider(t, v)
+	class.Spec.VMSize.Policy = v1alpha1.VMSizeExact
+	claim := newClaim("2500m", "1Gi")
+	g.Expect(offers(t, p, class, "c1.4VCPU-8GB")).To(Equal("pve1 pve2 !pve9"), "without a reserve")
+	class.Spec.PlacementStrategy.Reserve = v1alpha1.ReserveLargestHost
+	g.Expect(offers(t, p, class, "c1.4VCPU-8GB")).To(Equal("!pve1 !pve2 !pve9"))
+	g.Expect(offers(t, p, class, "c1.2VCPU-4GB")).To(Equal("pve1 pve2 !pve9"))
+	const want = "if pve1 failed, its guests with 10 CPUs and 1.0 GiB would not fit on the other hosts with 9 CPUs"
+	g.Expect(p.UnavailableReasons(class, "c1.4VCPU-8GB")[zone("east", "pve2")]).To(ContainSubstring(want))
+	g.Expect(choose(v, p, class, claim)).To(HaveField("Need.CPUs", 3))
+	kept, violation := p.CheckReserve(class)
+	g.Expect(kept).To(BeTrue())
+	g.Expect(violation).To(BeEmpty())
+
+	v.change(func(r map[string]*proxmox.Resources) { r["east"].Guests[len(r["east"].Guests)-1].CPUs = 7 })
+	g.Expect(offers(t, p, class, "c1.1VCPU-2GB")).To(Equal("!pve1 !pve2 !pve9"), "another guest uses the reserve")
+	g.Expect(choose(v, p, class, claim)).Error().To(HaveOccurred(), "another guest uses the reserve")
+	kept, violation = p.CheckReserve(class)
+	g.Expect(kept).To(BeTrue())
+	g.Expect(violation).To(HavePrefix("region east: if pve1 failed"))
 }

@@ -28,10 +28,8 @@ func sized(cpus int, memoryMiB int64) instancetype.Type {
 }
 
 // newSizedProvider returns a provider of the types. The fraction is the setting.
-func newSizedProvider(t testing.TB, v instancetype.Viewer, fraction *float64, types ...instancetype.Type) *instancetype.Provider {
-	t.Helper()
-	catalog, err := instancetype.NewCatalog(types)
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+func newSizedProvider(v instancetype.Viewer, fraction *float64, types ...instancetype.Type) *instancetype.Provider {
+	catalog := must(instancetype.NewCatalog(types))
 	return must(instancetype.New(instancetype.Deps{Inventory: v, Pricing: pricing(), Catalog: catalog, VMMemoryOverheadPercent: fraction}))
 }
 
@@ -59,8 +57,8 @@ func TestMemoryEstimate(t *testing.T) {
 	for memory := range measured {
 		types = append(types, sized(2, memory))
 	}
-	p := newSizedProvider(t, newViewer(), nil, types...)
-	percent := newSizedProvider(t, newViewer(), new(0.075), types...)
+	p := newSizedProvider(newViewer(), nil, types...)
+	percent := newSizedProvider(newViewer(), new(0.075), types...)
 	for _, typ := range types {
 		want := measured[typ.MemoryBytes/mib]
 		got := memoryOf(t, p, newNodeClass("east/pve1/901"), typ) / mib
@@ -73,31 +71,26 @@ func TestMemoryEstimate(t *testing.T) {
 
 func TestLearn(t *testing.T) {
 	t.Parallel()
-	small, middle, large, huge := sized(2, 2048), sized(2, 4096), sized(4, 5120), sized(8, 65536)
+	types := []instancetype.Type{sized(2, 2048), sized(2, 4096), sized(4, 5120), sized(8, 65536)}
+	type overheads = []int64 // MiB, by type
 	for name, c := range map[string]struct {
-		overheadMiB map[string]int64 // by type
-		want        map[string]int64 // overhead in MiB, including the CPUs
+		observed overheads // 0 = no Node
+		want     overheads // including the CPUs
 	}{
-		"less_than_estimated": {map[string]int64{middle.Name: 175},
-			map[string]int64{small.Name: 98, middle.Name: 176, large.Name: 224, huge.Name: 1433}},
-		"more_than_estimated": {map[string]int64{middle.Name: 431},
-			map[string]int64{small.Name: 327, middle.Name: 432, large.Name: 453, huge.Name: 1662}},
-		"only_large_sizes_use_more": {map[string]int64{small.Name: 80, middle.Name: 431}, map[string]int64{small.Name: 81, middle.Name: 432}},
-		"smaller_VM_uses_more": {map[string]int64{small.Name: 500, middle.Name: 175},
-			map[string]int64{small.Name: 501, middle.Name: 501, large.Name: 627}},
+		"less_than_estimated":       {overheads{0, 175}, overheads{98, 176, 224, 1433}},
+		"more_than_estimated":       {overheads{0, 431}, overheads{327, 432, 453, 1662}},
+		"only_large_sizes_use_more": {overheads{80, 431}, overheads{81, 432}},
+		"smaller_VM_uses_more":      {overheads{500, 175}, overheads{501, 501, 627}},
 	} {
 		v := newViewer()
-		p, class := newSizedProvider(t, v, nil, small, middle, large, huge), newNodeClass("east/pve1/901")
-		for _, typ := range []instancetype.Type{small, middle, large, huge} {
-			if overhead, ok := c.overheadMiB[typ.Name]; ok {
-				class.Status.MemoryOverhead = must(p.Learn(class, observation(v, typ, (typ.MemoryBytes/mib-overhead)<<10)))
+		p, class := newSizedProvider(v, nil, types...), newNodeClass("east/pve1/901")
+		for n, overhead := range c.observed {
+			if overhead > 0 {
+				class.Status.MemoryOverhead = must(p.Learn(class, observation(v, types[n], (types[n].MemoryBytes/mib-overhead)<<10)))
 			}
 		}
-		for _, typ := range []instancetype.Type{small, middle, large, huge} {
-			want, ok := c.want[typ.Name]
-			if got := (typ.MemoryBytes - memoryOf(t, p, class, typ)) / mib; ok && got != want {
-				t.Errorf("%s: %s has an overhead of %d MiB, want %d", name, typ.Name, got, want)
-			}
+		for n, want := range c.want {
+			NewWithT(t).Expect((types[n].MemoryBytes-memoryOf(t, p, class, types[n]))/mib).To(Equal(want), "%s: %s", name, types[n].Name)
 		}
 	}
 }
@@ -113,26 +106,23 @@ func expectError(t *testing.T, err error, text string) {
 // TestLearnImages: what VMs of one template report says nothing about another.
 func TestLearnImages(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	typ := sized(2, 4096)
 	v := newViewer()
-	p, class := newSizedProvider(t, v, nil, typ), newNodeClass("east/pve1/901")
+	p, class := newSizedProvider(v, nil, typ), newNodeClass("east/pve1/901")
 	estimated := memoryOf(t, p, class, typ)
 	class.Status.MemoryOverhead = must(p.Learn(class, observation(v, typ, 3921<<10)))
 	before := p.List(class, "")
-	if got := memoryOf(t, p, class, typ); got <= estimated || got > 3921*mib {
-		t.Errorf("%d MiB after a Node reported 3921, want more than the estimated %d MiB", got/mib, estimated/mib)
-	}
-	NewWithT(t).Expect(&p.List(class, "")[0]).To(Equal(&before[0]), "an unchanged list was computed again")
+	memory := func() int64 { return memoryOf(t, p, class, typ) }
+	g.Expect(memory()).To(And(BeNumerically(">", estimated), BeNumerically("<=", 3921*mib)))
+	g.Expect(&p.List(class, "")[0]).To(Equal(&before[0]), "an unchanged list was computed again")
 	class.Status.SelectedZones = append(class.Status.SelectedZones, "east/pve2/902")
-	if got := memoryOf(t, p, class, typ); got != estimated {
-		t.Errorf("%d MiB with a template that no Node has, want the estimated %d MiB", got/mib, estimated/mib)
-	}
+	g.Expect(memory()).To(Equal(estimated), "with a template that no Node has")
 	more := observation(v, typ, 3000<<10)
 	more.Image = ownership.ImageID(902, *v.configs[902])
 	class.Status.MemoryOverhead = must(p.Learn(class, more))
-	if got := memoryOf(t, p, class, typ); got > 3000*mib || len(class.Status.MemoryOverhead) != 2 {
-		t.Errorf("%d MiB and %d images, want the largest overhead of both", got/mib, len(class.Status.MemoryOverhead))
-	}
+	g.Expect(memory()).To(BeNumerically("<=", 3000*mib), "want the largest overhead of both")
+	g.Expect(class.Status.MemoryOverhead).To(HaveLen(2))
 	for _, option := range []string{"bios=ovmf", "machine=type=q35"} {
 		v := newViewer()
 		key, value, _ := strings.Cut(option, "=")
@@ -141,16 +131,13 @@ func TestLearnImages(t *testing.T) {
 		class := newNodeClass("east/pve1/901")
 		class.Status.MemoryOverhead = []v1alpha1.MemoryOverhead{{Image: ownership.ImageID(901, *v.configs[901]), BIOS: "seabios", Machine: "pc",
 			Sizes: []v1alpha1.MemoryOverheadSize{{MemoryMiB: 4096, OverheadMiB: 100}}}}
-		p := newSizedProvider(t, v, nil, typ)
-		if got := memoryOf(t, p, class, typ); got != estimated {
-			t.Errorf("%d MiB after the template got %s, want the estimated %d MiB", got/mib, option, estimated/mib)
-		}
+		p := newSizedProvider(v, nil, typ)
+		g.Expect(memoryOf(t, p, class, typ)).To(Equal(estimated), "after the template got %s", option)
 		seen := observation(v, typ, 3915<<10)
 		seen.VM.Options[key] = value
 		class.Status.MemoryOverhead = must(p.Learn(class, seen))
-		if got := memoryOf(t, p, class, typ); got > 3915*mib || got <= estimated || len(class.Status.MemoryOverhead) != 1 {
-			t.Errorf("%d MiB and %d images with %s, want what the new Node reports, without the unused image", got/mib, len(class.Status.MemoryOverhead), option)
-		}
+		g.Expect(memoryOf(t, p, class, typ)).To(And(BeNumerically(">", estimated), BeNumerically("<=", 3915*mib)), option)
+		g.Expect(class.Status.MemoryOverhead).To(HaveLen(1), "without the unused image")
 	}
 }
 
@@ -158,15 +145,12 @@ func TestLearnImages(t *testing.T) {
 func TestLearnSlot(t *testing.T) {
 	t.Parallel()
 	v, typ := newViewer(), sized(2, 4096)
-	p, class := newSizedProvider(t, v, nil, typ), newNodeClass("east/pve1/901")
+	p, class := newSizedProvider(v, nil, typ), newNodeClass("east/pve1/901")
 	o := observation(v, typ, 3500<<10)
 	o.Image = "950-0a1b2c"
 	NewWithT(t).Expect(p.Learn(class, o)).Error().To(MatchError(instancetype.ErrImageUnused), "the image of another template")
 	o.Slot = zone("east", "pve1")
-	learned, err := p.Learn(class, o)
-	if err != nil || len(learned) != 1 || learned[0].Image != ownership.ImageID(901, *v.configs[901]) {
-		t.Errorf("learned %v: %v", learned, err)
-	}
+	NewWithT(t).Expect(p.Learn(class, o)).To(ConsistOf(HaveField("Image", ownership.ImageID(901, *v.configs[901]))))
 }
 
 func TestLearnInvalid(t *testing.T) {
@@ -187,11 +171,11 @@ func TestLearnInvalid(t *testing.T) {
 		"other_firmware": {func(o *instancetype.Observation) { o.VM.Options["bios"] = "ovmf" }, "anymore: image 901-"},
 	} {
 		v := newViewer()
-		p, class := newSizedProvider(t, v, nil, typ), newNodeClass("east/pve1/901")
+		p, class := newSizedProvider(v, nil, typ), newNodeClass("east/pve1/901")
 		o := observation(v, typ, 3921<<10)
 		c.change(&o)
 		learned, err := p.Learn(class, o)
-		NewWithT(t).Expect(len(learned)).To(BeNumerically("<=", 0), "%s: learned", name)
+		NewWithT(t).Expect(learned).To(BeEmpty(), name)
 		expectError(t, err, c.want)
 	}
 }
@@ -207,7 +191,7 @@ func TestLearnHugepages(t *testing.T) {
 	typ := sized(4, 16384)
 	typ.Extra = corev1.ResourceList{"hugepages-1Gi": resource.MustParse("8Gi"), "example.com/device": resource.MustParse("1")}
 	v := newViewer()
-	p, class := newSizedProvider(t, v, nil, typ), newNodeClass("east/pve1/901")
+	p, class := newSizedProvider(v, nil, typ), newNodeClass("east/pve1/901")
 	for _, c := range []struct{ reported, want, err string }{
 		{"8Gi", "8Gi", ""},
 		{"0", "8Gi", "the Node reports no hugepages-1Gi, want 8Gi; allocate the pages before the kubelet starts"},
@@ -219,13 +203,10 @@ func TestLearnHugepages(t *testing.T) {
 		var err error
 		class.Status.MemoryOverhead, err = p.Learn(class, o)
 		expectError(t, err, c.err)
-		it := find(t, p.List(class, ""), typ.Name)
-		if got := it.Capacity["hugepages-1Gi"]; got.Cmp(resource.MustParse(c.want)) != 0 || len(class.Status.MemoryOverhead) != 1 {
-			t.Errorf("%s of hugepages after a Node reported %s, want %s", got.String(), c.reported, c.want)
-		}
-		if got := it.Capacity["example.com/device"]; got.Value() != 1 {
-			t.Errorf("the type lost its device: %s", got.String())
-		}
+		capacity := find(t, p.List(class, ""), typ.Name).Capacity
+		pages, devices := capacity["hugepages-1Gi"], capacity["example.com/device"]
+		NewWithT(t).Expect([]string{pages.String(), devices.String()}).To(Equal([]string{c.want, "1"}), "a Node reported %s", c.reported)
+		NewWithT(t).Expect(class.Status.MemoryOverhead).To(HaveLen(1))
 	}
 }
 
@@ -252,14 +233,14 @@ func TestLearnProperties(t *testing.T) {
 				observed = append(observed, observation(v, typ, memory-1-random.Int64N(memory/[]int64{2, 10, 50}[random.IntN(3)])))
 			}
 		}
-		p, class := newSizedProvider(t, v, fraction, catalog...), newNodeClass("east/pve1/901")
+		p, class := newSizedProvider(v, fraction, catalog...), newNodeClass("east/pve1/901")
 		for _, o := range observed {
 			class.Status.MemoryOverhead = must(p.Learn(class, o))
 		}
 		checkLearned(t, seed, p, class, observed)
 
 		random.Shuffle(len(observed), func(i, j int) { observed[i], observed[j] = observed[j], observed[i] })
-		other, shuffled := newSizedProvider(t, v, fraction, catalog...), newNodeClass("east/pve1/901")
+		other, shuffled := newSizedProvider(v, fraction, catalog...), newNodeClass("east/pve1/901")
 		for _, o := range observed {
 			shuffled.Status.MemoryOverhead = must(other.Learn(shuffled, o))
 		}
@@ -270,7 +251,7 @@ func TestLearnProperties(t *testing.T) {
 		if err := json.Unmarshal(must(json.Marshal(class)), restarted); err != nil {
 			t.Fatal(err)
 		}
-		fresh := newSizedProvider(t, v, fraction, catalog...)
+		fresh := newSizedProvider(v, fraction, catalog...)
 		for _, typ := range catalog {
 			if before, after := memoryOf(t, p, class, typ), memoryOf(t, fresh, restarted, typ); before != after {
 				t.Fatalf("seed %d: %s has %d MiB before and %d MiB after a restart", seed, typ.Name, before/mib, after/mib)
@@ -312,8 +293,7 @@ func TestExactSizeAfterLearning(t *testing.T) {
 		if c.overheadMiB > 0 {
 			class.Status.MemoryOverhead = must(p.Learn(class, observation(v, sized(2, 6144), (6144-c.overheadMiB)<<10)))
 		}
-		request := must(p.Request(class, newClaim("500m", "4Gi"), instancetype.RequestOptions{}))
-		NewWithT(t).Expect(request.Options[0].InstanceType).To(Equal(c.want), "%s: 4Gi of pods get a", name)
+		NewWithT(t).Expect(requestFor(p, class, newClaim("500m", "4Gi")).Options[0].InstanceType).To(Equal(c.want), name)
 	}
 }
 
@@ -332,12 +312,94 @@ func TestExactSizeHoldsRequestsAfterLearning(t *testing.T) {
 			class.Status.MemoryOverhead = must(p.Learn(class, observation(v, typ, memory-1-random.Int64N(memory/[]int64{2, 10, 50}[random.IntN(3)]))))
 		}
 		claim := newClaim(fmt.Sprintf("%dm", 100+random.IntN(7000)), fmt.Sprintf("%dMi", 100+random.IntN(30_000)))
-		request := must(p.Request(class, claim, instancetype.RequestOptions{}))
-		for _, option := range request.Options {
+		for _, option := range requestFor(p, class, claim).Options {
 			it, ok := p.Get(class, option.InstanceType)
 			if !ok || !resources.Fits(claim.Spec.Resources.Requests, it.Allocatable()) || option.Need.MemoryBytes < claim.Spec.Resources.Requests.Memory().Value() {
 				t.Fatalf("seed %d: %s does not hold %s", seed, option.InstanceType, resources.String(claim.Spec.Resources.Requests))
 			}
 		}
+	}
+}
+
+const mib = int64(1) << 20
+
+// TestOverheadBySize holds the formulas of the package comment to their figures.
+func TestOverheadBySize(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	p, _ := newProvider(t, newViewer())
+	list := p.List(newNodeClassWithAllHosts(), "")
+	for name, want := range map[string]struct{ memory, kubeMilli, kubeMiB int64 }{
+		"c1.1VCPU-2GB":    {1894, 60, 256},   // 10 % would be 205 MiB
+		"s1.1VCPU-4GB":    {3788, 60, 410},   // 10 % of 4 GiB
+		"c1.4VCPU-8GB":    {7577, 80, 615},   // + 5 % of 4 GiB
+		"s1.4VCPU-16GB":   {15155, 80, 1024}, // + 5 % of 12 GiB
+		"s1.8VCPU-32GB":   {30310, 90, 1352}, // + 2 % of 16 GiB
+		"m1.16VCPU-128GB": {121241, 110, 3318},
+	} {
+		it := find(t, list, name)
+		g.Expect(it.Capacity.Memory().Value()).To(Equal(want.memory*mib), name)
+		kube := it.Overhead.KubeReserved
+		g.Expect([]int64{kube.Cpu().MilliValue(), kube.Memory().Value()}).To(Equal([]int64{want.kubeMilli, want.kubeMiB * mib}), name)
+		left := it.Allocatable()
+		g.Expect(left.Memory().Value()).To(Equal((want.memory-want.kubeMiB-64-100)*mib), "%s leaves", name)
+		g.Expect(left.Cpu().MilliValue()).To(Equal(it.Capacity.Cpu().MilliValue()-want.kubeMilli-10), "%s leaves", name)
+	}
+}
+
+// TestCapacityPassesConsistencyCheck: Karpenter rejects a Node with less than 90 % of
+// its claim's capacity. Guests lose between 2 and 15 % of their memory, and a typical
+// image loses a boot and a firmware partition of its disk.
+func TestCapacityPassesConsistencyCheck(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	p, _ := newProvider(t, newViewer())
+	for _, it := range p.List(newNodeClassWithAllHosts(), "") {
+		typ, _ := instancetype.DefaultCatalog().Get(it.Name)
+		g.Expect(float64(typ.MemoryBytes)*0.85).To(BeNumerically(">=", 0.9*it.Capacity.Memory().AsApproximateFloat64()),
+			"%s claims %s of %d bytes", it.Name, it.Capacity.Memory(), typ.MemoryBytes)
+		guestDisk := float64(typ.EphemeralBytes)*0.98 - float64(1200*mib)
+		g.Expect(guestDisk).To(BeNumerically(">=", it.Capacity.StorageEphemeral().AsApproximateFloat64()), "%s claims", it.Name)
+	}
+}
+
+func TestCapacityByNodeClass(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	p, _ := newProvider(t, newViewer())
+	class := newNodeClassWithAllHosts()
+	class.Spec.BootDevice.Size = "100Gi"
+	class.Spec.KubeletConfiguration = &v1alpha1.KubeletConfiguration{MaxPods: new(int32(42))}
+	it := find(t, p.List(class, ""), "t1.2VCPU-6GB")
+	g.Expect(it.Capacity.Pods().Value()).To(BeEquivalentTo(42), "want the kubelet's maxPods")
+	g.Expect(it.Capacity.StorageEphemeral().Value()).To(Equal(93 * gib))
+	left := it.Allocatable()
+	g.Expect(left.StorageEphemeral().Value()).To(And(BeNumerically(">=", 83*gib), BeNumerically("<", 84*gib)), "want 10 % less for eviction")
+	where := zone("east", "pve1")
+	need, _ := p.Need(class, "pool", it.Name, where)
+	g.Expect(need).To(And(HaveField("CPUs", 2), HaveField("MemoryBytes", 6*gib), HaveField("DiskBytes", 100*gib), HaveField("Storage", "local")))
+	class.Spec.BootDevice.Size, class.Spec.BootDevice.Storage = "10G", "fast"
+	need, _ = p.Need(class, "pool", it.Name, where)
+	g.Expect(need).To(And(HaveField("DiskBytes", 30*gib), HaveField("Storage", "fast")), "want the larger disk of the type")
+}
+
+func TestOverheadFromFile(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	catalog := must(instancetype.Parse([]byte(goodFile)))
+	p := must(instancetype.New(instancetype.Deps{Inventory: newViewer(), Pricing: pricing(), Catalog: catalog, VMMemoryOverheadPercent: new(0.0)}))
+	list := p.List(newNodeClassWithAllHosts(), "")
+	it := find(t, list, "t1.2VCPU-6GB")
+	g.Expect(it.Capacity.Memory().Value()).To(Equal(6*gib), "without overhead the Node")
+	left := it.Allocatable()
+	g.Expect(left.Memory().Value()).To(Equal(6*gib - (384+64+100)*mib - gib))
+	gpus := find(t, list, "gpu").Capacity["nvidia.com/gpu"]
+	g.Expect(gpus.Value()).To(BeEquivalentTo(1), "the GPU is missing: %s", gpus.String())
+}
+
+func TestNewInvalidDeps(t *testing.T) {
+	t.Parallel()
+	for _, deps := range []instancetype.Deps{{}, {Inventory: newViewer(), VMMemoryOverheadPercent: new(7.5)}, {Inventory: newViewer(), VMMemoryOverheadPercent: new(-1.0)}} {
+		NewWithT(t).Expect(instancetype.New(deps)).Error().To(HaveOccurred(), "%+v was accepted", deps)
 	}
 }

@@ -4,13 +4,17 @@
 package instancetype_test
 
 import (
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	testclock "k8s.io/utils/clock/testing"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -130,6 +134,52 @@ func availability(it *cloudprovider.InstanceType) map[string]bool {
 		hosts[o.Zone()] = o.Available
 	}
 	return hosts
+}
+
+// offered returns the Hosts of the offerings of a type; "!" precedes those where it is unavailable.
+func offered(it *cloudprovider.InstanceType) string {
+	var all []string
+	for host, available := range availability(it) {
+		if !available {
+			host = "!" + host
+		}
+		all = append(all, host)
+	}
+	slices.SortFunc(all, func(a, b string) int { return strings.Compare(strings.Trim(a, "!"), strings.Trim(b, "!")) })
+	return strings.Join(all, " ")
+}
+
+// offers returns where a provider offers a type.
+func offers(t testing.TB, p *instancetype.Provider, class *v1alpha1.ProxmoxNodeClass, name string) string {
+	t.Helper()
+	return offered(find(t, p.List(class, ""), name))
+}
+
+// price returns the price of a type in a zone.
+func price(t testing.TB, p *instancetype.Provider, class *v1alpha1.ProxmoxNodeClass, z placement.Zone) float64 {
+	t.Helper()
+	for _, o := range find(t, p.List(class, ""), oneType).Offerings {
+		if o.Zone() == z.Host && o.Requirements.Get(corev1.LabelTopologyRegion).Has(z.Region) {
+			return o.Price
+		}
+	}
+	t.Fatalf("%s is not offered", z)
+	return 0
+}
+
+// requestFor returns the request of a Claim without options.
+func requestFor(p *instancetype.Provider, class *v1alpha1.ProxmoxNodeClass, claim *karpv1.NodeClaim) placement.Request {
+	return must(p.Request(class, claim, instancetype.RequestOptions{}))
+}
+
+// choose places a Claim.
+func choose(v instancetype.Viewer, p *instancetype.Provider, class *v1alpha1.ProxmoxNodeClass, claim *karpv1.NodeClaim) (placement.Placement, error) {
+	return placement.Choose(v.View(), requestFor(p, class, claim))
+}
+
+// guest returns a running VM of another user.
+func guest(vmid int, host string, cpus int) proxmox.GuestRow {
+	return proxmox.GuestRow{VMID: vmid, Kind: proxmox.KindQEMU, Host: host, Status: "running", CPUs: cpus, MemoryBytes: gib}
 }
 
 func zone(region, host string) placement.Zone { return placement.Zone{Region: region, Host: host} }
