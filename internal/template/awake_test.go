@@ -63,8 +63,7 @@ func TestHostsToKeepAwakeAfterFailures(t *testing.T) {
 			e.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/*/qemu", Status: 500, Message: "storage is broken"})
 		},
 		"preparation": func(e *env, _ *process) {
-			prepareTemplates(e, notKept, timeout(time.Minute))
-			e.builders.set(pvesim.Script{}) // its guest never powers off
+			prepareForever(e, notKept, timeout(time.Minute)) // its guest never powers off
 		},
 		"deletion": func(e *env, p *process) {
 			p.build()

@@ -24,6 +24,8 @@ type builders struct {
 	pvesim.ScriptedGuests
 	// minimum is how long a builder must run.
 	minimum time.Duration
+	// files are the contents of those that the guest agent of guests with one can read, by name.
+	files sync.Map
 
 	mu sync.Mutex
 	// content is that of the Secrets, err why they cannot be read.
@@ -31,8 +33,6 @@ type builders struct {
 	err     error
 	// script is what guests do; by default they power off soon.
 	script pvesim.Script
-	// files are those that the guest agent of guests with one can read.
-	files map[string]string
 	// most is how many builders ran at once, data what the last boot data was rendered from.
 	most int
 	data bootdata.Data
@@ -41,7 +41,7 @@ type builders struct {
 }
 
 func newBuilders() *builders {
-	b := &builders{content: "install", script: pvesim.Script{PowerOff: true, After: 2 * time.Second}, files: map[string]string{}}
+	b := &builders{content: "install", script: pvesim.Script{PowerOff: true, After: 2 * time.Second}}
 	b.Script = func(m *pvesim.Machine) *pvesim.Script {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -87,19 +87,10 @@ func (b *builders) seen() (most int, data bootdata.Data) {
 	return b.most, b.data
 }
 
-// setFile writes a file in all guests.
-func (b *builders) setFile(name, content string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.files[name] = content
-}
-
 // readFile reads a file as the guest agent does.
 func (b *builders) readFile(_ context.Context, name string) ([]byte, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if content, ok := b.files[name]; ok {
-		return []byte(content), nil
+	if content, ok := b.files.Load(name); ok {
+		return []byte(content.(string)), nil
 	}
 	return nil, fs.ErrNotExist
 }
@@ -131,6 +122,12 @@ func prepareTemplates(e *env, changes ...func(*v1alpha1.Preparation)) {
 		}
 	})
 	e.setContent("install")
+}
+
+// prepareForever adds a preparation whose builder VMs do not power off.
+func prepareForever(e *env, changes ...func(*v1alpha1.Preparation)) {
+	prepareTemplates(e, changes...)
+	e.builders.set(pvesim.Script{})
 }
 
 // preparationFailures returns the events about failed preparations.
@@ -197,22 +194,7 @@ func (e *env) admin() proxmox.Client {
 	return testenv.NewClient(e.T, e.Sim, config)
 }
 
-// wait waits for a task.
-func (e *env) wait(task proxmox.UPID, err error) proxmox.TaskStatus {
-	e.T.Helper()
-	e.Expect(err).NotTo(HaveOccurred())
-	status, err := proxmox.WaitTask(e.T.Context(), e.Client, task, proxmox.WaitOptions{Clock: e.Clock})
-	e.Expect(err).NotTo(HaveOccurred())
-	return status
-}
-
 func (e *env) stopByHand(vmid int) {
 	e.T.Helper()
-	e.Expect(e.wait(e.admin().StopVM(e.T.Context(), "pve1", vmid)).Err()).To(Succeed())
-}
-
-func (e *env) destroyByHand(vmid int) {
-	e.T.Helper()
-	e.stopByHand(vmid)
-	e.Expect(e.wait(e.admin().DestroyVM(e.T.Context(), "pve1", vmid)).Err()).To(Succeed())
+	e.Wait(e.admin().StopVM(e.T.Context(), "pve1", vmid))
 }

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -50,7 +49,7 @@ func TestBuildByTwoKubernetesClusters(t *testing.T) {
 	})
 }
 
-func TestHostJoinsAndLeaves(t *testing.T) {
+func TestHostJoins(t *testing.T) {
 	simulated(t, 2, func(e *env, p *process) {
 		e.Expect(e.Sim.HostDown("pve2", "refused")).To(Succeed())
 		e.Clock.Sleep(time.Minute)
@@ -63,15 +62,6 @@ func TestHostJoinsAndLeaves(t *testing.T) {
 			g.Expect(p.PendingHosts(e.desired())).To(ContainElement(HaveField("Host", "pve2")))
 		}).Should(Succeed())
 		e.Expect(p.reconcileUntilComplete().Zones).To(HaveLen(2))
-
-		// A host that left its cluster is not in the snapshot.
-		snapshot, found := *p.Inventory().View().Snapshots[region], p.owned()
-		snapshot.Hosts = map[string]inventory.Host{"pve1": snapshot.Hosts["pve1"]}
-		view := inventory.NewView(map[string]*inventory.Snapshot{region: &snapshot}, nil, nil, inventory.Settings{})
-		locations := template.Locations(view, e.desired(), found)
-		zones := template.SelectPerHost(view, e.desired(), found, locations, []string{"region-1/pve1/1000", "region-1/pve2/1001"}, true)
-		e.Expect(zones).To(ConsistOf(HaveField("Host", "pve1")))
-		e.Expect(locations).To(ConsistOf(HaveField("Host", "pve1")))
 	})
 }
 
@@ -110,41 +100,28 @@ func TestDownloadInProgress(t *testing.T) {
 // template.
 func TestUnreadConfig(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
-		change func(e *env, vmid int)
-		check  func(e *env, next *process, vmid int)
-	}{
-		"desired": {check: func(e *env, next *process, _ int) {
-			e.Expect(next.run(e.T.Context())).To(Succeed())
-			e.Expect(e.guests()).To(HaveLen(1), "no second template")
-		}},
-		"in_use": {
-			change: func(e *env, vmid int) {
-				e.inUse[vmid] = "a NodeClaim uses it"
-				e.replaceImage()
-			},
-			check: func(e *env, next *process, vmid int) {
-				e.Expect(next.reconcile(e.T.Context(), "pve1")).To(Succeed())
-				e.Expect(e.config("pve1", vmid).IsTemplate()).To(BeTrue(), "retained")
-			},
-		},
-		"deleted": {check: func(e *env, next *process, _ int) {
-			e.deleteObject()
-			e.Expect(next.cleanup()).NotTo(BeEmpty(), "the template remains")
-			e.Expect(next.PendingHosts(e.desired())).NotTo(BeEmpty())
-			next.deleteAll()
-		}},
-	} {
+	for _, name := range []string{"desired", "in_use", "deleted"} {
 		testenv.RunSimulated(t, name, func(t *testing.T) {
 			e := newEnv(t, 1)
 			vmid := e.process().build().VMID
-			if test.change != nil {
-				test.change(e, vmid)
-			}
 			e.AddFault(pvesim.Fault{Method: "GET", Path: fmt.Sprintf("/nodes/*/qemu/%d/config", vmid), Status: 596, Message: "Connection timed out", Count: 1})
 			next := e.process()
 			e.Expect(e.Sim.Faults()[0].Hits).To(Equal(1))
-			test.check(e, next, vmid)
+			switch name {
+			case "desired":
+				e.Expect(next.run(t.Context())).To(Succeed())
+				e.Expect(e.guests()).To(HaveLen(1), "no second template")
+			case "in_use":
+				e.inUse[vmid] = "a NodeClaim uses it"
+				e.replaceImage()
+				e.Expect(next.reconcile(t.Context(), "pve1")).To(Succeed())
+				e.Expect(e.config("pve1", vmid).IsTemplate()).To(BeTrue(), "retained")
+			case "deleted":
+				e.deleteObject()
+				e.Expect(next.cleanup()).NotTo(BeEmpty(), "the template remains")
+				e.Expect(next.PendingHosts(e.desired())).NotTo(BeEmpty())
+				next.deleteAll()
+			}
 		})
 	}
 }

@@ -70,6 +70,7 @@ func TestDeleteTemplatesFailing(t *testing.T) {
 		e.inUse[failing] = "3 nodes are linked clones of it"
 		e.replaceImage()
 		p.build()
+		e.Expect(p.report().Message).To(Equal("pve1: template 1000 is obsolete and retained: 3 nodes are linked clones of it"))
 		delete(e.inUse, failing)
 		e.AddFault(pvesim.Fault{Task: "qmdestroy", TaskID: strconv.Itoa(failing), Fail: "lvremove: Input/output error"})
 		e.deleteObject()
@@ -112,8 +113,8 @@ func TestSweepFailing(t *testing.T) {
 		e.Expect(p.report()).To(And(HaveField("Message", failed), HaveField("Complete", true)))
 
 		e.Sim.ClearFaults()
-		run10 := e.Clock.Now().Add(10 * time.Minute)
-		for ; e.Clock.Now().Before(run10); e.Clock.Advance(time.Minute) {
+		for range 10 {
+			e.Clock.Advance(time.Minute)
 			e.Expect(p.reconcile(e.T.Context(), "pve1")).To(Succeed())
 		}
 		e.Expect(p.report().Message).NotTo(failed)

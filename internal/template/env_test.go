@@ -233,14 +233,8 @@ func (e *env) listObjects() []string {
 	seen := map[string]bool{}
 	resources, err := e.Client.Resources(e.T.Context())
 	e.Expect(err).NotTo(HaveOccurred())
-	online := map[string]bool{}
-	for _, host := range resources.Hosts {
-		online[host.Name] = host.Online
-	}
-	for _, guest := range resources.Guests {
-		if online[guest.Host] {
-			seen[fmt.Sprintf("%s/%d %v", guest.Host, guest.VMID, e.config(guest.Host, guest.VMID).Options)] = true
-		}
+	for _, guest := range e.Sim.Guests() {
+		seen[fmt.Sprintf("%s/%d %v", guest.Host, guest.VMID, guest.Options)] = true
 	}
 	for _, row := range resources.Storages {
 		if !row.Available {

@@ -45,50 +45,25 @@ func forEachKind(t *testing.T, test func(e *env, p *process, shared bool)) {
 	}
 }
 
-// An excluded host gets no image, template or builder VM.
+// An excluded host gets no image, template or builder VM. A template stays on a host that is excluded later, and a
+// shared one is used by other hosts.
 func TestExcludedHost(t *testing.T) {
 	t.Parallel()
 	forEachKind(t, func(e *env, p *process, shared bool) {
-		p.exclude("pve1")
-		e.Expect(p.hostsToKeepAwake()).To(ConsistOf(HaveField("Host", "pve2")))
-		e.Expect(p.PendingHosts(e.desired())).To(ConsistOf(HaveField("Host", "pve2")))
+		p.exclude("pve2")
+		e.Expect(p.hostsToKeepAwake()).To(ConsistOf(pve1))
+		e.Expect(p.PendingHosts(e.desired())).To(ConsistOf(HaveField("Host", "pve1")))
 		e.Expect(p.reconcileUntilComplete().Message).To(BeEmpty())
-		e.Expect(p.owned()).To(ConsistOf(HaveField("Host", "pve2")))
-		e.Expect(slices.Concat(e.guests(), e.imageFiles(), e.disks())).NotTo(ContainElement(HavePrefix("pve1/")))
-		e.Expect(e.Sim.CountRequests("POST", "/nodes/pve1/storage/*/*")).To(BeZero())
+		e.Expect(p.hosts()).To(ConsistOf("pve1"))
+		e.Expect(slices.Concat(e.guests(), e.imageFiles(), e.disks())).NotTo(ContainElement(HavePrefix("pve2/")))
+		e.Expect(e.Sim.CountRequests("POST", "/nodes/pve2/storage/*/*")).To(BeZero())
 
 		p.exclude("none")
 		if shared {
 			e.Expect(p.report().Complete).To(BeTrue(), "it serves all hosts")
 		} else {
-			e.Expect(p.PendingHosts(e.desired())).To(ContainElement(HaveField("Host", "pve1")))
-			e.Expect(p.reconcileUntilComplete().Zones).To(HaveLen(2))
+			e.Expect(p.PendingHosts(e.desired())).To(ContainElement(HaveField("Host", "pve2")))
 		}
-		p.exclude("pve1")
-		p.deleteAll() // also from the excluded host
-	})
-}
-
-// What an excluded host lacks is not reported.
-func TestExcludedHostWithoutBridge(t *testing.T) {
-	simulated(t, 2, func(e *env, p *process) {
-		e.Expect(p.report().Message).To(ContainSubstring("pve1: bridge"))
-		p.exclude("pve1")
-		e.Expect(p.build().Host).To(Equal("pve2"))
-		e.Expect(p.report().FailedFacts).To(BeEmpty())
-
-		p.exclude("*")
-		e.Expect(p.report()).To(And(HaveField("Complete", true), HaveField("Failing", false)), "it has its template")
-		e.replaceImage()
-		e.Expect(p.report()).To(And(HaveField("Complete", false), HaveField("Failing", true),
-			HaveField("Message", "no template is built, because all hosts are excluded by settings; set excluded to false for a host")))
-	}, func(s *pvesim.Scenario) { s.Hosts[0].Bridges[0].Name = "vmbr7" })
-}
-
-// A template stays on a host that is excluded later, and a shared one is used by other hosts.
-func TestExcludedHostKeepsTemplate(t *testing.T) {
-	t.Parallel()
-	forEachKind(t, func(e *env, p *process, shared bool) {
 		before, objects := p.reconcileUntilComplete(), e.listObjects()
 		e.Expect(before.Zones).To(HaveLen(2))
 		p.exclude("pve1")
@@ -113,8 +88,24 @@ func TestExcludedHostKeepsTemplate(t *testing.T) {
 		}
 		e.Expect(after.Zones[0].VMID).To(isOld)
 		clear(e.inUse)
-		p.deleteAll()
+		p.deleteAll() // also from the excluded host
 	})
+}
+
+// What an excluded host lacks is not reported.
+func TestExcludedHostWithoutBridge(t *testing.T) {
+	simulated(t, 2, func(e *env, p *process) {
+		e.Expect(p.report().Message).To(ContainSubstring("pve1: bridge"))
+		p.exclude("pve1")
+		e.Expect(p.build().Host).To(Equal("pve2"))
+		e.Expect(p.report().FailedFacts).To(BeEmpty())
+
+		p.exclude("*")
+		e.Expect(p.report()).To(And(HaveField("Complete", true), HaveField("Failing", false)), "it has its template")
+		e.replaceImage()
+		e.Expect(p.report()).To(And(HaveField("Complete", false), HaveField("Failing", true),
+			HaveField("Message", "no template is built, because all hosts are excluded by settings; set excluded to false for a host")))
+	}, func(s *pvesim.Scenario) { s.Hosts[0].Bridges[0].Name = "vmbr7" })
 }
 
 // hosts returns the Hosts of the templates.
@@ -149,8 +140,7 @@ func TestExcludedHostKeepsSurplus(t *testing.T) {
 // A build that began before the host was excluded is completed.
 func TestExcludedHostCompletesBuild(t *testing.T) {
 	simulated(t, 1, func(e *env, p *process) {
-		prepareTemplates(e)
-		e.builders.set(pvesim.Script{})
+		prepareForever(e)
 		vmid := p.reconcileUntilRunning()
 		p.exclude("pve1")
 		p.reconcileUntilListed(vmid)

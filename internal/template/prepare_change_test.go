@@ -70,8 +70,7 @@ func TestPrepareFixed(t *testing.T) {
 // run at the same time: neither one that failed and is kept, nor an obsolete one.
 func TestPrepareOneAtATime(t *testing.T) {
 	simulated(t, 2, func(e *env, p *process) {
-		prepareTemplates(e, oneAtATime)
-		e.builders.set(pvesim.Script{})
+		prepareForever(e, oneAtATime)
 		for attempt := 1; attempt <= 2; attempt++ {
 			for host := range 2 {
 				p.reconcileUntil(func(g Gomega) { g.Expect(e.starts()).To(Equal(2*attempt - 1 + host)) })
@@ -97,8 +96,7 @@ func TestPrepareOneAtATime(t *testing.T) {
 // A host that could not start its builder VM waits for those that run meanwhile.
 func TestPrepareRetriedStart(t *testing.T) {
 	simulated(t, 2, func(e *env, p *process) {
-		prepareTemplates(e, oneAtATime, timeout(2*time.Hour))
-		e.builders.set(pvesim.Script{})
+		prepareForever(e, oneAtATime, timeout(2*time.Hour))
 		e.AddFault(pvesim.Fault{Task: "qmstart", Fail: "no such bridge", Count: 1})
 		p.reconcileUntil(func(g Gomega) { g.Expect(p.report().Message).To(ContainSubstring("no such bridge")) }, "pve1")
 		p.reconcileUntilListed(p.reconcileUntilRunning())
@@ -124,8 +122,7 @@ func TestPrepareCreationFails(t *testing.T) {
 // A builder VM on an offline host blocks the deletion of its ProxmoxTemplate.
 func TestDeleteWithBuilderOnOfflineHost(t *testing.T) {
 	simulated(t, 2, func(e *env, p *process) {
-		prepareTemplates(e, oneAtATime)
-		e.builders.set(pvesim.Script{})
+		prepareForever(e, oneAtATime)
 		vmid := p.reconcileUntilRunning()
 		p.reconcileUntilListed(vmid)
 		guest, _ := p.Inventory().View().Guest(region, vmid)
@@ -194,8 +191,7 @@ func TestRefreshDueInProgress(t *testing.T) {
 // A builder VM that powers off too early is found by the first check.
 func TestPrepareFirstCheck(t *testing.T) {
 	simulated(t, 1, func(e *env, _ *process) {
-		prepareTemplates(e)
-		e.builders.set(pvesim.Script{})
+		prepareForever(e)
 		e.builders.minimum = 10 * time.Second
 		p := e.process()
 		e.Expect(p.ReconcileHost(e.T.Context(), e.desired(), region, "pve1", e.usage)).To(Equal(8 * time.Second))

@@ -5,6 +5,7 @@ package template_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -13,32 +14,24 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 func TestPrepare(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
-		hosts     int
-		storages  []string
-		templates int
-	}{
-		"local_storage":  {3, []string{"local", "local-lvm"}, 3},
-		"shared_storage": {3, []string{"shared", "local"}, 1},
-	} {
-		testenv.RunSimulated(t, name, func(t *testing.T) {
-			e := newEnv(t, test.hosts, sharedStorage("rbd", "images"))
+	for storage, templates := range map[string]int{"local-lvm": 3, "shared": 1} {
+		testenv.RunSimulated(t, storage, func(t *testing.T) {
+			e := newEnv(t, 3, sharedStorage("rbd", "images"))
 			prepareTemplates(e, func(p *v1alpha1.Preparation) {
 				p.Size, p.MaxConcurrent, p.DiskSize = v1alpha1.VMSize{CPU: 3, Memory: "3Gi"}, 1, "8G"
 			})
 			e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) {
-				s.StorageIDs, s.OnBoot, s.Tags = test.storages, new(true), []string{"karpenter"}
+				s.StorageIDs, s.OnBoot, s.Tags = []string{storage, "local"}, new(true), []string{"karpenter"}
 			})
 			p := e.process()
-			e.Expect(p.reconcileUntilComplete().Zones).To(HaveLen(test.hosts))
-			e.Expect(e.disks()).To(HaveLen(2*test.templates), "a disk and a cloud-init drive each")
+			e.Expect(p.reconcileUntilComplete().Zones).To(HaveLen(3))
+			e.Expect(e.disks()).To(HaveLen(2*templates), "a disk and a cloud-init drive each")
 			e.Expect(e.bootDrives()).To(BeEmpty())
-			e.Expect(p.owned()).To(HaveLen(test.templates))
+			e.Expect(p.owned()).To(HaveLen(templates))
 			for _, owned := range p.owned() {
 				config := e.config(owned.Host, owned.VMID)
 				e.Expect(config.IsTemplate()).To(BeTrue())
@@ -49,7 +42,7 @@ func TestPrepare(t *testing.T) {
 				))
 				for _, reason := range []string{v1alpha1.EventTemplatePreparing, v1alpha1.EventTemplatePrepared} {
 					e.Expect(p.events.Messages(reason)).To(And(
-						HaveLen(test.templates), ContainElement(ContainSubstring("builder VM %d on host %s", owned.VMID, owned.Host))))
+						HaveLen(templates), ContainElement(ContainSubstring("builder VM %d on host %s", owned.VMID, owned.Host))))
 				}
 			}
 			most, data := e.builders.seen()
@@ -90,30 +83,23 @@ func TestPrepareChangedBootData(t *testing.T) {
 	})
 }
 
-// The builder VM of a deleted ProxmoxTemplate, or of one that prepares nothing anymore, is stopped and deleted.
-func TestPrepareSuperseded(t *testing.T) {
+// The builder VM of a ProxmoxTemplate that prepares nothing anymore is stopped and deleted, also if it
+// failed in a release with other hashes.
+func TestPrepareRemoved(t *testing.T) {
 	t.Parallel()
-	remove := func(e *env) {
-		e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.Prepare = nil })
-		e.Expect(e.mark(e.process().build().VMID)).To(And(HaveField("Hash", e.desired().Hash), HaveField("Builder", BeNil())))
-	}
-	for name, change := range map[string]func(e *env, p *process){
-		"deleted": func(*env, *process) {},
-		"removed": func(e *env, _ *process) { remove(e) },
-		"removed_after_failure_in_other_release": func(e *env, p *process) {
-			e.Clock.Advance(31 * time.Minute)
-			e.Expect(p.reconcile(e.T.Context(), "pve1")).To(Succeed())
-			e.Expect(e.setOldHash(1000).Builder.Failed).NotTo(BeZero())
-			remove(e)
-		},
-	} {
-		testenv.RunSimulated(t, name, func(t *testing.T) {
+	for _, failed := range []bool{false, true} {
+		testenv.RunSimulated(t, fmt.Sprintf("failed_%t", failed), func(t *testing.T) {
 			e := newEnv(t, 1)
-			prepareTemplates(e)
-			e.builders.set(pvesim.Script{})
+			prepareForever(e)
 			p := e.process()
 			p.reconcileUntilRunning()
-			change(e, p)
+			if failed {
+				e.Clock.Advance(31 * time.Minute)
+				e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
+				e.Expect(e.setOldHash(1000).Builder.Failed).NotTo(BeZero())
+			}
+			e.updateSpec(func(s *v1alpha1.ProxmoxTemplateSpec) { s.Prepare = nil })
+			e.Expect(e.mark(e.process().build().VMID)).To(And(HaveField("Hash", e.desired().Hash), HaveField("Builder", BeNil())))
 			p.deleteAll()
 		})
 	}

@@ -19,8 +19,8 @@ import (
 // serveVolume creates a volume that is not ours on a Host.
 func (e *env) serveVolume(host, name string) string {
 	e.T.Helper()
-	task, err := e.Client.DownloadImage(e.T.Context(), proxmox.DownloadRequest{Host: host, Storage: "local", Name: name, URL: e.images.URL + "/other.qcow2"})
-	e.Expect(e.wait(task, err).Err()).To(Succeed())
+	request := proxmox.DownloadRequest{Host: host, Storage: "local", Name: name, URL: e.images.URL + "/other.qcow2"}
+	e.Wait(e.Client.DownloadImage(e.T.Context(), request))
 	return "local:import/" + name
 }
 
