@@ -8,21 +8,12 @@ var hardwareCases = admissionCases{
 description: "pool {{ .NodePool }} in {{ .Region }}"
 tags: ["pool-{{ .NodePool | lower }}", plain]
 hardware:
-  cpuLimit: 4
-  cpuUnits: 200
-  balloon: 2048
-  ksm: false
-  hotplug: [network, disk, usb]
-  watchdog: {model: i6300esb, action: reset}
-  rng: {source: urandom, maxBytes: 2048, period: 500}
-  tpm: {version: v2.0, storage: local-lvm}
-  usb: [{mapping: dongle, usb3: true}]
-  pci: [{mapping: gpu, pcie: true, xvga: false}, {mapping: gpu}]
-  machine: pc-q35-9.2+pve1
-  scsiController: virtio-scsi-single
-  agent: {enabled: true, fsTrimClonedDisks: true}
-  startup: {order: 3, upDelay: 10, downDelay: 60}
-  confidentialComputing: {amdSEV: {type: snp, noDebug: true}}`},
+  {cpuLimit: 4, cpuUnits: 200, balloon: 2048, ksm: false, hotplug: [network, disk, usb],
+   watchdog: {model: i6300esb, action: reset}, rng: {source: urandom, maxBytes: 2048, period: 500},
+   tpm: {version: v2.0, storage: local-lvm}, usb: [{mapping: dongle, usb3: true}],
+   pci: [{mapping: gpu, pcie: true, xvga: false}, {mapping: gpu}], machine: pc-q35-9.2+pve1,
+   scsiController: virtio-scsi-single, agent: {enabled: true, fsTrimClonedDisks: true},
+   startup: {order: 3, upDelay: 10, downDelay: 60}, confidentialComputing: {amdSEV: {type: snp, noDebug: true}}}`},
 	"defaults_of_hardware": {spec: `hardware: {watchdog: {}, rng: {}, tpm: {}}`},
 	"empty_hardware":       {`hardware: {}`, "spec.hardware"},
 	"hotplug_none_and_disk": {`hardware: {hotplug: [none, disk]}`,

@@ -10,14 +10,8 @@ metadataOptions: {type: cdrom, templatesRef: {name: ubuntu, namespace: kube-syst
 network:
   interfaces:
   - {name: net0, vlan: 0, rateLimit: "100", firewall: true, metric: 100}
-  - name: net1
-    bridge: vmbr1
-    model: virtio
-    vlan: 7
-    trunks: ["8", 10-19]
-    rateLimit: "12.5"
-    mtu: 9000
-    queues: 4
+  - {name: net1, bridge: vmbr1, model: virtio, vlan: 7, trunks: ["8", 10-19], rateLimit: "12.5", mtu: 9000, queues: 4}
+  - name: net2
     firewall: false
     defaultRoute: false
     routes: [{to: 10.0.0.0/8, via: 10.1.0.1, metric: 50, table: 100}, {to: "2001:db8:1::/48", via: "fe80::1"}, {to: 10.2.0.0/16}]

@@ -5,49 +5,22 @@ package crds_test
 
 var nodeClassCases = admissionCases{
 	"minimal": {spec: `instanceTemplateRef: {kind: ProxmoxUnmanagedTemplate, name: default}`},
+	// testdata/hashes has NodeClasses and templates with the other fields.
 	"all_fields": {spec: `
-region: Region-1
-placementStrategy: {zoneBalance: AvailabilityFirst}
-kubeletConfiguration:
-  cpuManagerPolicy: static
-  cpuCFSQuota: true
-  cpuCFSQuotaPeriod: 100ms
-  topologyManagerPolicy: single-numa-node
-  topologyManagerScope: pod
-  imageGCHighThresholdPercent: 85
-  imageGCLowThresholdPercent: 80
-  shutdownGracePeriod: 1m30s
-  allowedUnsafeSysctls: [net.core.somaxconn]
-  clusterDNS: [10.96.0.10, "fd00::10"]
-  maxPods: 110
-  failSwapOn: false
+kubeletConfiguration: {shutdownGracePeriod: 1m30s, clusterDNS: [10.96.0.10, "fd00::10"], imageGCHighThresholdPercent: 85}
 cpu: {numa: Bind, pinning: Exclusive, hugepages: 1Gi}
 bootDevice: {size: 30Gi, storage: local-lvm}
-tags: [k8s, karpenter]
-metadataOptions:
-  type: cdrom
-  templatesRef: {name: ubuntu-k8s, namespace: kube-system}
-  valuesRef: {name: values, namespace: kube-system}
-  storage: local
 securityGroups: [{name: kubernetes, interface: net0}, {name: public, interface: net1}]
 resourcePool: team/kubernetes
 network:
   dnsServers: [192.168.0.53, "2001:db8::53"]
-  searchDomains: [example.com]
   interfaces:
   - name: net0
-    address4:
-      cidr: 192.168.0.0/24
-      ranges: [192.168.0.50-192.168.0.99, 192.168.0.128/26, 192.168.0.10]
-      exclude: [192.168.0.60]
-      gateway: 192.168.0.1
+    address4: {cidr: 192.168.0.0/24, exclude: [192.168.0.60], gateway: 192.168.0.1,
+      ranges: [192.168.0.50-192.168.0.99, 192.168.0.128/26, 192.168.0.10]}
     address6: {cidr: "2001:db8::/64", gateway: "fe80::1"}
-  - name: net1
-    address4: {method: DHCP}
-    address6: {method: SLAAC}
-  - name: net2
-    address4: {cidr: 203.0.113.5/32, gateway: 172.31.1.1}
-    address6: {method: None}`},
+  - {name: net1, address4: {method: DHCP}, address6: {method: SLAAC}}
+  - {name: net2, address4: {cidr: 203.0.113.5/32, gateway: 172.31.1.1}, address6: {method: None}}`},
 	"all_kubelet_fields": {spec: `
 kubeletConfiguration:
   maxPods: math.least(110, cpu * 30)

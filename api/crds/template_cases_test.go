@@ -7,16 +7,7 @@ package crds_test
 var templateCases = admissionCases{
 	"minimal": {spec: "{}"},
 	"all_fields": {spec: `
-region: Region-1
-description: a template
-sourceImage:
-  url: https://cloud-images.ubuntu.com/noble/current/noble-server-cloudimg-amd64.img
-  imageName: ubuntu-amd64.qcow2
-  checksum: d41d8cd98f00b204e9800998ecf8427e
-  checksumType: md5
-storageIDs: [local, system]
 machine: pc
-bios: ovmf
 tpm: {version: v1.2}
 agent: {enabled: true, type: isa, fsFreezeOnBackup: false, fsTrimClonedDisks: true}
 cpu: {type: x86-64-v4, flags: [+pdpe1gb, -pcid]}
@@ -27,19 +18,9 @@ network:
    gateway6: "fd00::1", dnsServers: [192.168.0.1]}
 - {bridge: vmbr2}
 pciDevices: [{mapping: gpu, mdev: nvidia-63, pcie: true, xvga: false}]
-tags: [karpenter]
-resourcePool: templates
 prepare:
-  templatesRef: {name: kubeadm-prepare, namespace: kube-system}
-  valuesRef: {name: kubeadm-prepare, namespace: kube-system}
-  storage: local
-  size: {cpu: 4, memory: 4Gi}
-  diskSize: 8Gi
-  timeout: 1h30m
-  keepFailed: 0s
-  refreshAfter: 168h
-  maxConcurrent: 1
-onBoot: true`},
+  {templatesRef: {name: a, namespace: b}, valuesRef: {name: a, namespace: b}, storage: local, size: {cpu: 4, memory: 4Gi},
+   diskSize: 8Gi, timeout: 1h30m, keepFailed: 0s, refreshAfter: 168h, maxConcurrent: 1}`},
 	"preparation_without_Secret": {`prepare: {}`, "spec.prepare.templatesRef: Required value"},
 	"preparation_with_short_timeout": {`prepare: {templatesRef: {name: a, namespace: b}, timeout: 10s}`,
 		"timeout must be at least 1m"},
