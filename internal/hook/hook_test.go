@@ -46,18 +46,13 @@ func newMachine(t *testing.T) *machine {
 func (m *machine) write(path, content string, mode os.FileMode) {
 	m.Helper()
 	path = m.path(path)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		m.Fatal(err)
-	}
+	g := NewWithT(m)
+	g.Expect(os.MkdirAll(filepath.Dir(path), 0o755)).To(Succeed())
 	syscall.ForkLock.RLock() // a child of another test that inherits the open file makes its exec fail: text file busy
 	err := os.WriteFile(path, []byte(content), mode)
 	syscall.ForkLock.RUnlock()
-	if err != nil {
-		m.Fatal(err)
-	}
-	if err := os.Chmod(path, mode); err != nil { // independent of the umask
-		m.Fatal(err)
-	}
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(os.Chmod(path, mode)).To(Succeed(), "independent of the umask")
 }
 
 // vm writes a VM's configuration as Proxmox does, with text of a user around the mark.
@@ -84,11 +79,9 @@ func (m *machine) script(name, body string) {
 	m.write(scriptDir+"/"+name, "#!/bin/sh\n"+body+"\n", 0o755)
 }
 
-func ownedMark(change func(*ownership.Mark)) ownership.Mark {
-	mark := ownership.Mark{VMID: vmid, ClaimUID: "claim", KubeCluster: "cluster"}
-	if change != nil {
-		change(&mark)
-	}
+// owned returns the mark of a VM of ours.
+func owned(mark ownership.Mark) ownership.Mark {
+	mark.VMID, mark.ClaimUID, mark.KubeCluster = vmid, "claim", "cluster"
 	return mark
 }
 
@@ -103,7 +96,7 @@ func TestScriptsOrder(t *testing.T) {
 	m.script("b-first", `echo "first $1 $2 ${HOME:-nothing}"`)
 	m.script("a-second", `echo "second $2"`)
 	m.script("not-named", `echo never`)
-	m.vm(ownedMark(func(mark *ownership.Mark) { mark.Hooks = []string{"b-first", "a-second"} }))
+	m.vm(owned(ownership.Mark{Hooks: []string{"b-first", "a-second"}}))
 	for _, phase := range phases {
 		m.log.Reset()
 		g.Expect(m.run(phase)).To(Succeed())
@@ -142,7 +135,7 @@ func TestScriptsNotTrusted(t *testing.T) {
 			if c.prepare != nil {
 				c.prepare(m)
 			}
-			m.vm(ownedMark(func(mark *ownership.Mark) { mark.Hooks = []string{c.hook, "good"} }))
+			m.vm(owned(ownership.Mark{Hooks: []string{c.hook, "good"}}))
 			g.Expect(m.run(preStart)).To(MatchError(ContainSubstring(c.want)))
 			g.Expect(m.log.String()).NotTo(ContainSubstring("ran"), "ran the next script although the start failed")
 		})
@@ -152,88 +145,74 @@ func TestScriptsNotTrusted(t *testing.T) {
 // After the start a failure is returned, and the other scripts still run.
 func TestScriptsFailureAfterStart(t *testing.T) {
 	t.Parallel()
-	m := newMachine(t)
+	g, m := NewWithT(t), newMachine(t)
 	m.script("fails", "exit 1")
 	m.script("good", "echo ran")
-	m.vm(ownedMark(func(mark *ownership.Mark) { mark.Hooks = []string{"fails", "good"} }))
-	if err := m.run("post-stop"); err == nil || !strings.Contains(m.log.String(), "ran") {
-		t.Errorf("found %v and the log %q", err, m.log)
-	}
+	m.vm(owned(ownership.Mark{Hooks: []string{"fails", "good"}}))
+	g.Expect(m.run("post-stop")).NotTo(Succeed())
+	g.Expect(m.log.String()).To(ContainSubstring("ran"))
 }
 
 func TestRunGuestNotOwned(t *testing.T) {
 	t.Parallel()
 	for name, mark := range map[string]ownership.Mark{
-		"copy":     ownedMark(func(m *ownership.Mark) { m.VMID++; m.Hooks = []string{"good"} }),
+		"copy":     {VMID: vmid + 1, ClaimUID: "claim", KubeCluster: "cluster", Hooks: []string{"good"}},
 		"template": {VMID: vmid, TemplateUID: "t", KubeCluster: "cluster", Hooks: []string{"good"}},
 	} {
-		m := newMachine(t)
+		g, m := NewWithT(t), newMachine(t)
 		m.script("good", "echo ran")
 		m.vm(mark)
-		if err := m.run(preStart); err != nil || m.log.Len() > 0 {
-			t.Errorf("%s: found %v and the log %q", name, err, m.log)
-		}
+		g.Expect(m.run(preStart)).To(Succeed(), name)
+		g.Expect(m.log.String()).To(BeEmpty(), name)
 	}
 }
 
 func TestPin(t *testing.T) {
 	t.Parallel()
-	g := NewWithT(t)
-	m := newMachine(t)
-	m.vm(ownedMark(func(mark *ownership.Mark) { mark.CPUs, mark.Pin = "2-3,6", []int{6, 2} }))
-	if err := m.run(preStart); err != nil || len(m.pinned) > 0 {
-		t.Fatalf("before the start: %v, %v", err, m.pinned)
-	}
+	g, m := NewWithT(t), newMachine(t)
+	m.Name = "pve2"
+	m.vm(owned(ownership.Mark{CPUs: "2-3,6", Pin: []int{6, 2}, Host: "pve2"}))
+	g.Expect(m.run(preStart)).To(Succeed())
+	g.Expect(m.pinned).To(BeEmpty())
 	g.Expect(m.run(postStart)).To(Succeed())
 	g.Expect(m.pinned).To(Equal(map[int]int{4243: 6, 4244: 2}))
-}
 
-// HA and offline migrations start a VM on another host, where its CPUs may belong to another VM.
-func TestPinOnOtherHost(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t)
-	m.Name = "pve2"
-	for host, pinned := range map[string]int{"pve1": 0, "pve2": 2} {
-		clear(m.pinned)
-		m.vm(ownedMark(func(mark *ownership.Mark) { mark.CPUs, mark.Pin, mark.Host = "2-3", []int{2, 3}, host }))
-		if err := m.run(postStart); err != nil || len(m.pinned) != pinned {
-			t.Errorf("assigned on %s: found %v, %v pinned, want %d", host, err, m.pinned, pinned)
-		}
-	}
+	// HA and offline migrations start a VM on another host, where its CPUs may belong to another VM.
+	clear(m.pinned)
+	m.vm(owned(ownership.Mark{CPUs: "2-3", Pin: []int{2, 3}, Host: "pve1"}))
+	g.Expect(m.run(postStart)).To(Succeed())
+	g.Expect(m.pinned).To(BeEmpty())
 }
 
 // A live migration starts the VM on the target before its configuration is there.
 func TestMigration(t *testing.T) {
 	t.Parallel()
-	g := NewWithT(t)
-	m := newMachine(t)
+	g, m := NewWithT(t), newMachine(t)
 	m.script("a", `echo done`)
-	mark := ownedMark(func(mark *ownership.Mark) { mark.Hooks, mark.Pin = []string{"a"}, []int{2, 3} })
+	mark := owned(ownership.Mark{Hooks: []string{"a"}, Pin: []int{2, 3}})
 	m.write(fmt.Sprintf("/etc/pve/nodes/pve1/qemu-server/%d.conf", vmid), confOf(mark.Notes("")), 0o640)
 	for _, phase := range []string{preStart, postStart} {
 		m.log.Reset()
-		if err := m.run(phase); err != nil || !strings.Contains(m.log.String(), "a: done") {
-			t.Errorf("%s: %v, %s", phase, err, m.log)
-		}
+		g.Expect(m.run(phase)).To(Succeed(), phase)
+		g.Expect(m.log.String()).To(ContainSubstring("a: done"), phase)
 	}
-	g.Expect(len(m.pinned)).To(BeNumerically("<=", 0))
+	g.Expect(m.pinned).To(BeEmpty())
 	g.Expect(m.log.String()).To(ContainSubstring("migrated from host pve1: its vCPUs are not pinned"))
 }
 
 func TestPinInvalid(t *testing.T) {
 	t.Parallel()
 	for want, mark := range map[string]ownership.Mark{
-		"the notes list 1 CPUs, the VM has 2 vCPUs":        ownedMark(func(m *ownership.Mark) { m.CPUs, m.Pin = "2", []int{2} }),
-		"CPU 4 is not one of the VM's dedicated CPUs, 2-3": ownedMark(func(m *ownership.Mark) { m.CPUs, m.Pin = "2-3", []int{2, 4} }),
-		"CPU 2 is listed twice":                            ownedMark(func(m *ownership.Mark) { m.CPUs, m.Pin = "2-3", []int{2, 2} }),
-		"the host has no CPU 9 online":                     ownedMark(func(m *ownership.Mark) { m.CPUs, m.Pin = "8-9", []int{9, 8} }),
-		`found "all", want a list of CPUs`:                 ownedMark(func(m *ownership.Mark) { m.CPUs, m.Pin = "all", []int{2, 3} }),
+		"the notes list 1 CPUs, the VM has 2 vCPUs":        {CPUs: "2", Pin: []int{2}},
+		"CPU 4 is not one of the VM's dedicated CPUs, 2-3": {CPUs: "2-3", Pin: []int{2, 4}},
+		"CPU 2 is listed twice":                            {CPUs: "2-3", Pin: []int{2, 2}},
+		"the host has no CPU 9 online":                     {CPUs: "8-9", Pin: []int{9, 8}},
+		`found "all", want a list of CPUs`:                 {CPUs: "all", Pin: []int{2, 3}},
 	} {
-		m := newMachine(t)
-		m.vm(mark)
-		if err := m.run(postStart); err == nil || !strings.Contains(err.Error(), want) || len(m.pinned) > 0 {
-			t.Errorf("found %v and %v pinned, want %q", err, m.pinned, want)
-		}
+		g, m := NewWithT(t), newMachine(t)
+		m.vm(owned(mark))
+		g.Expect(m.run(postStart)).To(MatchError(ContainSubstring(want)))
+		g.Expect(m.pinned).To(BeEmpty())
 	}
 }
 
@@ -257,7 +236,7 @@ func FuzzConf(f *testing.F) {
 
 // The notes in the file are those that the controller reads by the API.
 func FuzzConfNotes(f *testing.F) {
-	f.Add(ownedMark(nil).Notes("100 % ours: [a]"))
+	f.Add(owned(ownership.Mark{}).Notes("100 % ours: [a]"))
 	f.Add("#\n[snap]\n\ncores: 3\n")
 	f.Fuzz(func(t *testing.T, notes string) {
 		notes = strings.TrimRight(notes, "\n") // Proxmox does the same
