@@ -61,7 +61,7 @@ func (w *world) guest(vmid, cpus int, memory int64, notes string) {
 // claim adds a NodeClaim with an intent for a VM of 4 CPUs and 16 GiB, decided a minute ago.
 func (w *world) claim(name string, vmid int, host string, change ...func(*karpv1.NodeClaim, *instance.Intent)) {
 	claim := testenv.NewNodeClaim(name, "default", "default")
-	claim.UID, claim.CreationTimestamp = types.UID("uid-"+name), metav1.NewTime(now.Add(-time.Minute))
+	claim.UID, claim.CreationTimestamp = types.UID(name), metav1.NewTime(now.Add(-time.Minute))
 	in := instance.Intent{
 		Region: "home", Host: host, VMID: vmid, InstanceType: "s1.4VCPU-16GB", Cores: 4, MemoryMiB: 16 << 10, DiskBytes: 30 * gib, Storage: "local-lvm",
 		Time: now.Add(-time.Minute),
@@ -79,17 +79,13 @@ func (w *world) claim(name string, vmid int, host string, change ...func(*karpv1
 }
 
 // launched adds the event of the launch of claim a, which ended some time ago.
-func (w *world) launched(ago time.Duration) {
-	w.in.Objects.Events = append(w.in.Objects.Events, corev1.Event{
-		InvolvedObject: corev1.ObjectReference{UID: types.UID("uid-a")}, Reason: v1alpha1.EventVMLaunched, LastTimestamp: metav1.NewTime(now.Add(-ago)),
-	})
-}
+func (w *world) launched(ago time.Duration) { w.event("a", v1alpha1.EventVMLaunched, "", ago) }
 
 // initialized sets the conditions of a claim with a Node.
 func initialized(claim *karpv1.NodeClaim, _ *instance.Intent) {
-	for _, condition := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized} {
-		claim.StatusConditions().SetTrue(condition)
-	}
+	claim.StatusConditions().SetTrue(karpv1.ConditionTypeLaunched)
+	claim.StatusConditions().SetTrue(karpv1.ConditionTypeRegistered)
+	claim.StatusConditions().SetTrue(karpv1.ConditionTypeInitialized)
 	for i := range claim.Status.Conditions {
 		claim.Status.Conditions[i].LastTransitionTime = metav1.NewTime(now.Add(-45 * time.Second))
 	}
@@ -114,9 +110,10 @@ func (w *world) pod(name, node string) {
 	w.in.Objects.Pods = append(w.in.Objects.Pods, pod)
 }
 
-func (w *world) event(pod, reason, message string, ago time.Duration) {
+// event adds an event of a pod or claim.
+func (w *world) event(object, reason, message string, ago time.Duration) {
 	w.in.Objects.Events = append(w.in.Objects.Events, corev1.Event{
-		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: pod, UID: types.UID(pod)}, Type: corev1.EventTypeWarning,
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: object, UID: types.UID(object)}, Type: corev1.EventTypeWarning,
 		Reason: reason, Message: message, LastTimestamp: metav1.NewTime(now.Add(-ago)),
 	})
 }
@@ -125,9 +122,7 @@ func (w *world) build(t *testing.T) fleet.Map {
 	t.Helper()
 	settings, err := inventory.ParseSettings([]byte(`{"*": {"*": {"reservedmemory": 0}, "pve2": {"pricefactor": 2, "wattsidle": 60, "wattsfull": 180, "energyprice": 0.3},
 		"pve1": {"nodes": {"0": {"cpus": "0-7", "memsize": "32Gi"}, "1": {"cpus": "8-15", "memsize": "32Gi"}}}}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(t, err)
 	result := inventory.PollResult{Region: "home", Configs: w.configs, Resources: proxmox.Resources{Hosts: w.hosts, Guests: w.guests}}
 	for _, host := range w.hosts {
 		result.Resources.Storages = append(result.Resources.Storages,
@@ -141,17 +136,7 @@ func (w *world) build(t *testing.T) fleet.Map {
 
 // mark returns the notes of VM 20001 of the claim "a".
 func mark() string {
-	return ownership.Mark{VMID: 20001, KubeCluster: kubeCluster, ClaimUID: "uid-a"}.Notes("")
-}
-
-func TestBuildSpotPrice(t *testing.T) {
-	t.Parallel()
-	g, w := NewWithT(t), newWorld()
-	w.claim("a", 20001, "pve1")
-	w.claim("b", 20002, "pve1", func(_ *karpv1.NodeClaim, in *instance.Intent) { in.CapacityType = karpv1.CapacityTypeSpot })
-	vms := w.build(t).VMsOn("home", "pve1")
-	g.Expect(vms).To(HaveLen(2))
-	g.Expect(vms[1].PricePerHour).To(Equal(vms[0].PricePerHour / 2))
+	return ownership.Mark{VMID: 20001, KubeCluster: kubeCluster, ClaimUID: "a"}.Notes("")
 }
 
 func TestBuildHosts(t *testing.T) {
@@ -196,9 +181,7 @@ func TestBuildEnergy(t *testing.T) {
 	g, w := NewWithT(t), newWorld()
 	w.guest(100, 2, 8, "of another user")
 	w.guest(20001, 4, 16, mark())
-	for i := range w.guests {
-		w.guests[i].Host = "pve2"
-	}
+	w.guests[0].Host, w.guests[1].Host = "pve2", "pve2"
 	w.claim("a", 20001, "pve2", initialized)
 	w.hosts[1].CPULoad = 0.25
 	m := w.build(t)
@@ -218,7 +201,7 @@ func TestBuildBoundVM(t *testing.T) {
 	g, w := NewWithT(t), newWorld()
 	w.guest(20001, 4, 16, mark())
 	options := w.configs[20001].Options
-	options["smbios1"], options["numa"], options["numa0"] = "base64=1,serial=aD1hO2k9MjAwMDE=,uuid=uid-a", "1", "cpus=0-3,hostnodes=1,memory=16384,policy=bind"
+	options["smbios1"], options["numa"], options["numa0"] = "base64=1,serial=aD1hO2k9MjAwMDE=,uuid=a", "1", "cpus=0-3,hostnodes=1,memory=16384,policy=bind"
 	w.claim("a", 20001, "pve1", initialized)
 	w.launched(56 * time.Second)
 	m := w.build(t)
@@ -235,6 +218,11 @@ func TestBuildReservations(t *testing.T) {
 	g.Expect(m.Hosts[0].CPUs).To(Equal(fleet.Usage{Total: 16, Reserved: 4}))
 	g.Expect(m.Hosts[0].Storages[0].ReservedBytes).To(BeNumerically(">", 0))
 	g.Expect(m.Activity).To(ConsistOf("launching nodeclaim new for nodepool default on home/pve1: planned, for 1m0s"))
+
+	w.claim("spot", 20003, "pve1", func(_ *karpv1.NodeClaim, in *instance.Intent) { in.CapacityType = karpv1.CapacityTypeSpot })
+	vms := w.build(t).VMsOn("home", "pve1")
+	g.Expect(vms).To(HaveLen(2))
+	g.Expect(vms[1].PricePerHour).To(Equal(vms[0].PricePerHour / 2))
 }
 
 func TestBuildPhases(t *testing.T) {
@@ -253,7 +241,7 @@ func TestBuildPhases(t *testing.T) {
 	}
 	guest := func(w *world) { w.guest(20001, 4, 16, mark()) }
 	unmarked := func(w *world) { w.guest(20001, 1, 1, "") }
-	named := func(w *world) { w.configs[20001].Options["smbios1"] = "base64=1,serial=aD1hO2k9MjAwMDE=,uuid=uid-a" }
+	named := func(w *world) { w.configs[20001].Options["smbios1"] = "base64=1,serial=aD1hO2k9MjAwMDE=,uuid=a" }
 	stopped := func(w *world) { w.guests[0].Status = "stopped" }
 	offline := func(w *world) { w.hosts[0].Online = false }
 	node := func(ready corev1.ConditionStatus) step { return func(w *world) { w.node(ready) } }
