@@ -4,10 +4,13 @@
 package cloudprovider_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -15,6 +18,9 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -35,7 +41,8 @@ func full(s *pvesim.Scenario) {
 }
 
 func TestCreate(t *testing.T) {
-	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+	t.Parallel()
+	testenv.With(testenv.NoPolling()).Subtest(t, "planned", func(w *testenv.Env, _ *testenv.Process) {
 		class := w.Class()
 		claim := w.Claim("a", class)
 		w.Sim.ResetRequests()
@@ -70,11 +77,8 @@ func TestCreate(t *testing.T) {
 		w.Expect(w.Sim.Requests()).To(BeEmpty(), "no requests to Proxmox")
 		w.Expect(w.VMs()).To(BeEmpty())
 	})
-}
-
-// A launch in progress would lose its owner without the claim.
-func TestCreateTwice(t *testing.T) {
-	testenv.With(testenv.NoPolling(), testenv.Hosts(2)).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+	// A launch in progress would lose its owner without the claim.
+	testenv.With(testenv.NoPolling(), testenv.Hosts(2)).Subtest(t, "twice", func(w *testenv.Env, _ *testenv.Process) {
 		class := w.Class()
 		claim := w.Claim("a", class)
 		first := create(w, claim)
@@ -95,10 +99,7 @@ func TestCreateTwice(t *testing.T) {
 		after, _ = w.Inventory.View().Host(testenv.Region, first.Labels[corev1.LabelTopologyZone])
 		w.Expect(after.Free).To(Equal(before.Free), "reserved once")
 	})
-}
-
-func TestCreateNodeClassNotReady(t *testing.T) {
-	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+	testenv.With(testenv.NoPolling()).Subtest(t, "NodeClass_not_ready", func(w *testenv.Env, _ *testenv.Process) {
 		cp := w.CloudProvider()
 		class := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Finalizers = []string{"example.com/hold"} })
 		claim := w.Claim("a", class)
@@ -173,32 +174,26 @@ func TestCreateStaticNodePool(t *testing.T) {
 
 // A claim gets its capacity when it is launched, also if the controller stopped before it wrote that.
 func TestLaunchParkedClaim(t *testing.T) {
-	t.Parallel()
-	for name, restarted := range map[string]bool{"launched": false, "restarted": true} {
-		testenv.With(testenv.NoPolling(), testenv.Scenario(full)).Subtest(t, name, func(w *testenv.Env, _ *testenv.Process) {
-			class := w.Class()
-			w.Pool(class, func(p *karpv1.NodePool) { p.Spec.Replicas = new(int64(1)) })
-			claim := w.Claim("a", class)
-			filled := create(w, claim)
-			w.DestroyByHand("pve1", 101)
-			w.Refresh()
-			w.Store(claim, filled)
-			if restarted {
-				planned, err := w.Instances.Planner.Unpark(w.Context(), claim, class, w.Intent(claim))
-				w.Expect(err).NotTo(HaveOccurred())
-				w.Annotate(claim, planned.Annotations(class)) // and not the capacity
-				w.Restart(true)
-			}
-			w.MustLaunch(claim, class)
-			it, ok := w.Types.Get(class, w.Intent(claim).InstanceType)
-			w.Expect(ok).To(BeTrue())
-			allocatable, launched := it.Allocatable(), testenv.Reload(w, claim)
-			w.Expect(w.Instances.VMs.IsLaunched(launched)).To(BeTrue())
-			w.Expect(launched.Status.Capacity.Cpu().Value()).To(Equal(it.Capacity.Cpu().Value()))
-			w.Expect(launched.Status.Allocatable.Memory().Value()).To(Equal(allocatable.Memory().Value()))
-			w.Expect(launched.Status.ProviderID).To(Equal(filled.Status.ProviderID))
-		})
-	}
+	testenv.With(testenv.NoPolling(), testenv.Scenario(full)).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+		class := w.Class()
+		w.Pool(class, func(p *karpv1.NodePool) { p.Spec.Replicas = new(int64(1)) })
+		claim := w.Claim("a", class)
+		filled := create(w, claim)
+		w.DestroyByHand("pve1", 101)
+		w.Refresh()
+		w.Store(claim, filled)
+		planned, err := w.Instances.Planner.Unpark(w.Context(), claim, class, w.Intent(claim))
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Annotate(claim, planned.Annotations(class)) // and not the capacity
+		w.Restart(true)
+		w.MustLaunch(claim, class)
+		it, _ := w.Types.Get(class, w.Intent(claim).InstanceType)
+		allocatable, launched := it.Allocatable(), testenv.Reload(w, claim)
+		w.Expect(w.Instances.VMs.IsLaunched(launched)).To(BeTrue())
+		w.Expect(launched.Status.Capacity.Cpu().Value()).To(Equal(it.Capacity.Cpu().Value()))
+		w.Expect(launched.Status.Allocatable.Memory().Value()).To(Equal(allocatable.Memory().Value()))
+		w.Expect(launched.Status.ProviderID).To(Equal(filled.Status.ProviderID))
+	})
 }
 
 func TestGetInstanceTypes(t *testing.T) {
@@ -260,4 +255,61 @@ func TestCreateWithUncheckedNodeClass(t *testing.T) {
 	class.Spec.BootDevice.Size = "50G"
 	k.Expect(k.Kube.Update(k.ctx, class)).To(Succeed())
 	expectLaunch(k, k.Claim("with-fixed-class", class, standalone), check)
+}
+
+// After a start the addresses in use are not known yet. Claims that core creates before would be
+// refused, and a claim does not wait for the next poll: its launch reads them itself.
+func TestCreateAddressPoolExhausted(t *testing.T) {
+	testenv.Simulated(t, func(t *testing.T) {
+		metrics := prometheus.NewRegistry()
+		w := testenv.New(t, testenv.Hosts(2), testenv.NoPolling(), testenv.Metrics(instance.NewMetrics(metrics)))
+		class := w.Class(func(c *v1alpha1.ProxmoxNodeClass) {
+			c.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{{
+				Name: "net0", Address4: &v1alpha1.AddressSource{CIDR: "10.0.0.0/24", Ranges: []string{"10.0.0.5-10.0.0.6"}, Gateway: "10.0.0.1"},
+			}}}
+		})
+		pool := w.Pool(class)
+		w.Expect(plan.RegisterAddressPoolMetrics(metrics, w.Kube, w.Inventory)).To(Succeed())
+		available := func() (n int) {
+			types, err := w.CloudProvider().GetInstanceTypes(t.Context(), pool)
+			w.Expect(err).NotTo(HaveOccurred())
+			for _, it := range types {
+				n += len(it.Offerings.Available())
+			}
+			return n
+		}
+		expectReason := func(reason string) {
+			w.Expect(available()).To(BeZero())
+			w.Expect(w.Types.UnavailableReasons(class, testenv.InstanceType)).To(HaveKeyWithValue(
+				placement.Zone{Region: testenv.Region, Host: "pve2"}, ContainSubstring(reason)))
+		}
+		expectReason("the addresses of the guests in region " + testenv.Region + " are still being read")
+		first := w.Claim("a", class)
+		create(w, first)
+
+		pooled, _ := plan.AddressPoolState(w.Inventory, class) // like the status controller
+		w.Expect(pooled).To(BeTrue())
+		w.Refresh()
+		w.Expect(available()).To(BeNumerically(">", 0))
+		create(w, w.Claim("b", class))
+		const reason = "spec.network.interfaces[0].address4: all 2 addresses of 10.0.0.0/24 are taken"
+		expectReason(reason)
+		_, err := w.CloudProvider().Create(t.Context(), w.Claim("c", class))
+		w.Expect(corecloudprovider.IsInsufficientCapacityError(err)).To(BeTrue(), "%v", err)
+		w.Expect(err).To(MatchError(ContainSubstring(reason)))
+		w.Expect(testutil.GatherAndCompare(metrics, strings.NewReader(`
+# HELP karpenter_proxmox_address_pool_exhausted_total VMs that could not be launched because all addresses of a pool were taken.
+# TYPE karpenter_proxmox_address_pool_exhausted_total counter
+karpenter_proxmox_address_pool_exhausted_total{nodeclass="default",pool="10.0.0.0/24"} 1
+# HELP karpenter_proxmox_address_pool_size Addresses of a pool of a NodeClass.
+# TYPE karpenter_proxmox_address_pool_size gauge
+karpenter_proxmox_address_pool_size{interface="net0",nodeclass="default",pool="10.0.0.0/24"} 2
+# HELP karpenter_proxmox_address_pool_used Addresses of a pool of a NodeClass that are in use or reserved.
+# TYPE karpenter_proxmox_address_pool_used gauge
+karpenter_proxmox_address_pool_used{interface="net0",nodeclass="default",pool="10.0.0.0/24"} 2
+`), "karpenter_proxmox_address_pool_exhausted_total", "karpenter_proxmox_address_pool_size", "karpenter_proxmox_address_pool_used")).To(Succeed())
+
+		w.Instances.Planner.Release(string(first.UID))
+		w.Expect(available()).To(BeNumerically(">", 0), "an address was released")
+	})
 }

@@ -10,15 +10,11 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	corecloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
-	"sigs.k8s.io/karpenter/pkg/controllers/node/health"
-	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -37,8 +33,9 @@ func changeSpec(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass, change func(*v
 	testenv.Modify(w, class, func(c *v1alpha1.ProxmoxNodeClass) { change(&c.Spec) })
 }
 
-func TestIsDriftedNodeClass(t *testing.T) {
-	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+func TestIsDrifted(t *testing.T) {
+	t.Parallel()
+	testenv.With(testenv.NoPolling()).Subtest(t, "NodeClass", func(w *testenv.Env, _ *testenv.Process) {
 		cp, class := w.CloudProvider(), w.Class()
 		claim := w.Created("a", class)
 		w.Expect(drift(w, cp, claim)).To(BeEmpty())
@@ -55,61 +52,29 @@ func TestIsDriftedNodeClass(t *testing.T) {
 		w.Expect(w.Kube.Delete(w.Context(), class)).To(Succeed())
 		w.Expect(drift(w, cp, claim)).To(BeEmpty(), "without a class there is no drift")
 	})
-}
-
-func TestIsDriftedMachine(t *testing.T) {
-	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+	testenv.With(testenv.NoPolling()).Subtest(t, "machine", func(w *testenv.Env, _ *testenv.Process) {
 		cp, class := w.CloudProvider(), w.Class(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.Machines = []v1alpha1.Machine{{Name: "db-1"}} })
 		claim := w.Created("a", class)
-		w.Expect(w.Intent(claim).Machine).To(Equal("db-1"))
-		changeSpec(w, class, func(s *v1alpha1.ProxmoxNodeClassSpec) {
-			s.Machines = append(s.Machines, v1alpha1.Machine{Name: "db-2"})
-		})
-		w.Expect(drift(w, cp, claim)).To(BeEmpty(), "another machine does not concern it")
-		changeSpec(w, class, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Machines = s.Machines[1:] })
+		changeSpec(w, class, func(s *v1alpha1.ProxmoxNodeClassSpec) { s.Machines[0].Name = "db-2" })
 		w.Expect(drift(w, cp, claim)).To(Equal(v1alpha1.DriftMachine))
 		w.Expect(cp.DescribeDrift(w.Context(), claim, v1alpha1.DriftMachine)).To(ContainSubstring("has no machine db-1 any more"))
 	})
-}
-
-// otherTemplates adds a template of another image to each host.
-func otherTemplates(s *pvesim.Scenario) {
-	for i, host := range s.Hosts {
-		s.Guests = append(s.Guests, pvesim.Guest{VMID: 9100 + i, Name: "ubuntu-2", Host: host.Name, Config: map[string]string{
-			"template": "1", "memory": "2048", "cores": "2", "boot": "order=scsi0", "net0": "virtio=BC:24:11:99:00:01,bridge=vmbr0",
-			"scsi0": fmt.Sprintf("local-lvm:base-%d-disk-0,size=3G", 9000+i),
-		}})
-	}
-}
-
-func TestIsDriftedImage(t *testing.T) {
-	testenv.With(testenv.NoPolling(), testenv.Hosts(2), testenv.Scenario(otherTemplates)).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+	testenv.With(testenv.NoPolling(), testenv.Hosts(2), testenv.Scenario(otherTemplates)).Subtest(t, "image", func(w *testenv.Env, _ *testenv.Process) {
 		cp, class := w.CloudProvider(), w.Class()
-		claim := w.Created("a", class)
-		current, replaced := map[string]string{}, map[string]string{}
-		for i, host := range []string{"pve1", "pve2"} {
-			current[host] = v1alpha1.TemplateZone{Region: testenv.Region, Host: host, VMID: 9000 + i}.String()
-			replaced[host] = v1alpha1.TemplateZone{Region: testenv.Region, Host: host, VMID: 9100 + i}.String()
-		}
+		claim := w.Created("a", class, testenv.OnHost("pve1"))
 		replace := func(zones ...string) {
 			testenv.ModifyStatus(w, class, func(c *v1alpha1.ProxmoxNodeClass) { c.Status.SelectedZones = zones })
 		}
-		mine := w.Intent(claim).Host
-		theirs := testenv.OtherHost(mine)
-		replace(current[mine], replaced[theirs])
+		replace("region-1/pve1/9000", "region-1/pve2/9101")
 		w.Expect(drift(w, cp, claim)).To(BeEmpty(), "a new template on another host does not concern it")
 		testenv.ModifyStatus(w, claim, func(c *karpv1.NodeClaim) { c.Status.ImageID = "another" })
 		w.Expect(drift(w, cp, claim)).To(BeEmpty(), "a claim that was parked has the image of that time in its status")
-		replace(replaced[mine], replaced[theirs])
+		replace("region-1/pve1/9100", "region-1/pve2/9101")
 		w.Expect(drift(w, cp, claim)).To(Equal(v1alpha1.DriftImage))
-		replace(replaced[theirs])
+		replace("region-1/pve2/9101")
 		w.Expect(drift(w, cp, claim)).To(BeEmpty(), "without a template there is no drift")
 	})
-}
-
-func TestIsDriftedHostOutOfService(t *testing.T) {
-	setup := testenv.With(testenv.NoPolling(), testenv.Hosts(2), testenv.Scenario(func(s *pvesim.Scenario) { s.Version = "9.2" }))
-	setup.Test(t, func(w *testenv.Env, _ *testenv.Process) {
+	testenv.With(testenv.NoPolling(), testenv.Hosts(2), testenv.HA("9.2")).Subtest(t, "host_out_of_service", func(w *testenv.Env, _ *testenv.Process) {
 		delayed := w.CloudProvider(func(d *cloudprovider.Deps) { d.HostDriftAfter, d.DrainMaintenance = 10*time.Minute, true })
 		kept := w.CloudProvider(func(d *cloudprovider.Deps) { d.HostDriftAfter = 10 * time.Minute })
 		never := w.CloudProvider()
@@ -135,35 +100,12 @@ func TestIsDriftedHostOutOfService(t *testing.T) {
 		w.Refresh()
 		w.Expect(drift(w, delayed, claim)).To(BeEmpty())
 
-		settings, err := inventory.ParseSettings([]byte(`{"*": {"*": {"excluded": true}}}`))
-		w.Expect(err).NotTo(HaveOccurred())
-		w.Inventory.SetSettings(settings)
+		w.ApplySettings(`{"*": {"*": {"excluded": true}}}`)
 		w.Expect(drift(w, delayed, claim)).To(Equal(v1alpha1.DriftHostExcluded), "an exclusion is intended, so there is no delay")
 		w.Expect(drift(w, never, claim)).To(BeEmpty())
 	})
-}
-
-func TestRepairPolicies(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	ctx := coreoptions.ToContext(t.Context(), &coreoptions.Options{FeatureGates: coreoptions.FeatureGates{NodeRepair: true}})
-	cp := cloudprovider.New(cloudprovider.Deps{Repair: cloudprovider.RepairTolerations{Unready: 15 * time.Minute, Request: time.Minute, Drain: 5 * time.Minute}})
-	matcher, err := health.NewRepairPolicyMatcher(ctx, cp)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(matcher).NotTo(BeNil())
-	sick := map[corev1.ConditionStatus]bool{}
-	for _, policy := range cp.RepairPolicies() {
-		if policy.ConditionType == corev1.NodeReady {
-			sick[policy.ConditionStatus] = true
-			g.Expect(policy.TolerationDuration).To(Equal(15 * time.Minute))
-		}
-	}
-	g.Expect(sick).To(And(HaveKey(corev1.ConditionFalse), HaveKey(corev1.ConditionUnknown)))
-}
-
-// A replacement would orphan its VM, which must be adopted first.
-func TestIsDriftedClaimOfOtherController(t *testing.T) {
-	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+	// A replacement would orphan its VM, which must be adopted first.
+	testenv.With(testenv.NoPolling()).Subtest(t, "claim_of_other_controller", func(w *testenv.Env, _ *testenv.Process) {
 		claim := w.Claim("a", w.Class(), func(c *karpv1.NodeClaim) {
 			c.Annotations = map[string]string{v1alpha1.AnnotationNodeClassHash: "1", v1alpha1.AnnotationNodeClassHashVersion: v1alpha1.HashVersion}
 		})
@@ -174,6 +116,16 @@ func TestIsDriftedClaimOfOtherController(t *testing.T) {
 		})
 		w.Expect(drift(w, w.CloudProvider(), claim)).To(Equal(v1alpha1.DriftNodeClass), "after its adoption")
 	})
+}
+
+// otherTemplates adds a template of another image to each host.
+func otherTemplates(s *pvesim.Scenario) {
+	for i, host := range s.Hosts {
+		s.Guests = append(s.Guests, pvesim.Guest{VMID: 9100 + i, Name: "ubuntu-2", Host: host.Name, Config: map[string]string{
+			"template": "1", "memory": "2048", "cores": "2", "boot": "order=scsi0", "net0": "virtio=BC:24:11:99:00:01,bridge=vmbr0",
+			"scsi0": fmt.Sprintf("local-lvm:base-%d-disk-0,size=3G", 9000+i),
+		}})
+	}
 }
 
 // TestIsDriftedOtherLabels checks that core's drift controller finds the offering of a Node whose labels no new
@@ -190,7 +142,7 @@ func TestIsDriftedOtherLabels(t *testing.T) {
 		})
 	})
 	k.expectDrift(claim, "")
-	testenv.Reload(k.Env, class).Status.SelectedZones = []string{v1alpha1.TemplateZone{Region: testenv.Region, Host: "pve1", VMID: 9100}.String()}
+	testenv.Reload(k.Env, class).Status.SelectedZones = []string{"region-1/pve1/9100"}
 	k.Expect(k.Kube.Status().Update(k.ctx, class)).To(Succeed())
 	k.expectDrift(claim, v1alpha1.DriftImage)
 }

@@ -23,7 +23,8 @@ import (
 )
 
 func TestList(t *testing.T) {
-	testenv.With(testenv.Hosts(2)).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+	t.Parallel()
+	testenv.With(testenv.Hosts(2)).Subtest(t, "running_and_launching", func(w *testenv.Env, _ *testenv.Process) {
 		class := w.Class()
 		running, launching := w.Launched("running", class), w.Planned("launching", class)
 		w.Claim("unplanned", class)
@@ -40,25 +41,18 @@ func TestList(t *testing.T) {
 		w.Eventually(func() error { return w.Inventory.View().Failures[testenv.Region] }).Should(HaveOccurred())
 		w.Expect(w.CloudProvider().List(w.Context())).To(all)
 	})
-}
-
-func TestListNotPolled(t *testing.T) {
-	testenv.With(testenv.NeverPolled(), testenv.OtherHosts(1)).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+	testenv.With(testenv.NeverPolled(), testenv.OtherHosts(1)).Subtest(t, "not_polled", func(w *testenv.Env, _ *testenv.Process) {
 		w.Expect(w.Inventory.Refresh(w.Context(), testenv.Region)).To(Succeed())
 		_, err := w.CloudProvider().List(w.Context())
 		w.Expect(err).To(And(MatchError(instance.ErrNotPolled), MatchError(ContainSubstring(testenv.OtherRegion))))
 	})
-}
-
-// Core deletes the claims that are missing in the list. If most VMs disappear at the same
-// time, their common cause is not fixed by replacing them.
-func TestListMassDeletion(t *testing.T) {
-	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+	// Core deletes the claims that are missing in the list. If most VMs disappear at the same
+	// time, their common cause is not fixed by replacing them.
+	testenv.With(testenv.NoPolling()).Subtest(t, "mass_deletion", func(w *testenv.Env, _ *testenv.Process) {
 		class, cp := w.Class(), w.CloudProvider(func(d *cloudprovider.Deps) { d.ReplacementMaxFraction = 0.5 })
 		var claims []*karpv1.NodeClaim
 		for i := range 5 {
-			claim := w.Launched(fmt.Sprintf("c%d", i), class)
-			claims = append(claims, claim)
+			claims = append(claims, w.Launched(fmt.Sprintf("c%d", i), class))
 		}
 		w.Clock.Advance(time.Hour)
 		for _, claim := range claims[1:] {
@@ -116,7 +110,8 @@ func deleteVM(w *testenv.Env, claim *karpv1.NodeClaim) {
 }
 
 func TestDelete(t *testing.T) {
-	testenv.With().Test(t, func(w *testenv.Env, _ *testenv.Process) {
+	t.Parallel()
+	testenv.With().Subtest(t, "online", func(w *testenv.Env, _ *testenv.Process) {
 		w.ResetForeignGuests()
 		claim := w.Launched("a", w.Class())
 		w.Fence("pve1")
@@ -126,12 +121,31 @@ func TestDelete(t *testing.T) {
 		w.Expect(w.Events.Messages(v1alpha1.EventVMAbandoned)).To(BeEmpty(), "the host is online, so its fence has no effect")
 		deleteVM(w, claim)
 	})
+	// After a restart, the host of a VM is unknown until its region was polled, unless the region is gone.
+	testenv.With(testenv.NoPolling()).Subtest(t, "fenced_after_restart", func(w *testenv.Env, _ *testenv.Process) {
+		claim := w.Launched("a", w.Class())
+		w.Disconnect()
+		w.Restart(false)
+		w.Fence("pve1")
+		w.Expect(w.CloudProvider().Delete(w.Context(), claim)).To(Succeed(), "in progress")
+		w.Expect(w.Events.Messages(v1alpha1.EventHostUnreachable)).To(ConsistOf(ContainSubstring("was not polled since the start")))
+		w.Expect(w.Events.Messages(v1alpha1.EventVMAbandoned)).To(BeEmpty())
+		delete(w.Clients, testenv.Region)
+		w.Restart(false)
+		w.Fence("pve1")
+		deleteVM(w, claim)
+		w.Expect(w.Events.Messages(v1alpha1.EventVMAbandoned)).NotTo(BeEmpty())
+	})
 }
 
 // The claim of a VM that cannot be reached waits until an administrator gives it up, although the
 // another Host is fenced.
 func TestDeleteUnreachable(t *testing.T) {
 	t.Parallel()
+	hostDown := func(w *testenv.Env, in instance.Intent) {
+		w.Expect(w.Sim.HostDown(in.Host, "noroute")).To(Succeed())
+		w.Refresh()
+	}
 	for name, test := range map[string]struct {
 		fail func(*testenv.Env, instance.Intent)
 		// event is why the claim waits, and message is in it.
@@ -140,45 +154,30 @@ func TestDeleteUnreachable(t *testing.T) {
 		removed   bool
 		abandoned []string
 	}{
-		"host_fenced": {
-			fail: func(w *testenv.Env, in instance.Intent) {
-				w.Expect(w.Sim.HostDown(in.Host, "noroute")).To(Succeed())
-				w.Refresh()
-			},
-			event:     v1alpha1.EventHostUnreachable,
-			message:   []string{"kubectl proxmox fence region-1/HOST", "kubectl patch configmap karpenter-proxmox-fencing -n kube-system --type merge -p \"data: {region-1.HOST: 'time: $(date -u +%FT%TZ)'}\""},
-			abandoned: []string{"VM VMID", "fenced"},
-		},
-		"cluster_fenced": {
-			fail: func(w *testenv.Env, _ instance.Intent) {
-				w.Disconnect()
-				for range 2 {
-					w.Expect(w.Inventory.RefreshAll(w.Context())).NotTo(Succeed())
-				}
-			},
-			event:     v1alpha1.EventHostUnreachable,
-			abandoned: []string{"VM VMID"},
-		},
-		"region_not_configured": {
-			fail: func(w *testenv.Env, _ instance.Intent) {
-				delete(w.Clients, testenv.Region)
-				w.Restart(true)
-			},
-			event:     v1alpha1.EventRegionNotConfigured,
-			message:   []string{testenv.Region, "VM VMID", "HOST", "kubectl proxmox fence region-1/HOST", "kubectl patch configmap"},
-			abandoned: []string{"VM VMID"},
-		},
+		"host_fenced": {hostDown, v1alpha1.EventHostUnreachable, []string{
+			"kubectl proxmox fence region-1/HOST",
+			"kubectl patch configmap karpenter-proxmox-fencing -n kube-system --type merge -p \"data: {region-1.HOST: 'time: $(date -u +%FT%TZ)'}\"",
+		}, false, []string{"VM VMID", "fenced"}},
+		"cluster_fenced": {func(w *testenv.Env, _ instance.Intent) {
+			w.Disconnect()
+			for range 2 {
+				w.Expect(w.Inventory.RefreshAll(w.Context())).NotTo(Succeed())
+			}
+		}, v1alpha1.EventHostUnreachable, nil, false, []string{"VM VMID"}},
+		"region_not_configured": {func(w *testenv.Env, _ instance.Intent) {
+			delete(w.Clients, testenv.Region)
+			w.Restart(true)
+		}, v1alpha1.EventRegionNotConfigured, []string{
+			testenv.Region, "VM VMID", "HOST", "kubectl proxmox fence region-1/HOST", "kubectl patch configmap",
+		}, false, []string{"VM VMID"}},
 		// Proxmox still lists the guests of a host that was removed with "pvecm delnode".
-		"host_removed": {
-			fail: func(w *testenv.Env, in instance.Intent) {
-				w.Expect(w.Sim.HostDown(in.Host, "noroute")).To(Succeed())
-				w.Expect(w.Sim.RemoveHost(in.Host)).To(Succeed())
-				w.Refresh()
-			},
-			event:     v1alpha1.EventHostUnreachable,
-			removed:   true,
-			abandoned: []string{"VM VMID", "/etc/pve/nodes/HOST/qemu-server/VMID.conf", "pvesm list STORAGE --vmid VMID"},
-		},
+		"host_removed": {func(w *testenv.Env, in instance.Intent) {
+			hostDown(w, in)
+			w.Expect(w.Sim.RemoveHost(in.Host)).To(Succeed())
+			w.Refresh()
+		}, v1alpha1.EventHostUnreachable, nil, true, []string{
+			"VM VMID", "/etc/pve/nodes/HOST/qemu-server/VMID.conf", "pvesm list STORAGE --vmid VMID",
+		}},
 	} {
 		testenv.With(testenv.NoPolling(), testenv.Hosts(2), testenv.OtherHosts(1)).Subtest(t, name, func(w *testenv.Env, _ *testenv.Process) {
 			claim := w.Launched("a", w.Class())
@@ -213,22 +212,4 @@ func TestDeleteUnreachable(t *testing.T) {
 			w.Expect(w.Sim.Guests()).To(ContainElement(HaveField("VMID", in.VMID)), "it is not touched")
 		})
 	}
-}
-
-// After a restart, the host of a VM is unknown until its region was polled, unless the region is gone.
-func TestDeleteFencedAfterRestart(t *testing.T) {
-	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, _ *testenv.Process) {
-		claim := w.Launched("a", w.Class())
-		w.Disconnect()
-		w.Restart(false)
-		w.Fence("pve1")
-		w.Expect(w.CloudProvider().Delete(w.Context(), claim)).To(Succeed(), "in progress")
-		w.Expect(w.Events.Messages(v1alpha1.EventHostUnreachable)).To(ConsistOf(ContainSubstring("was not polled since the start")))
-		w.Expect(w.Events.Messages(v1alpha1.EventVMAbandoned)).To(BeEmpty())
-		delete(w.Clients, testenv.Region)
-		w.Restart(false)
-		w.Fence("pve1")
-		deleteVM(w, claim)
-		w.Expect(w.Events.Messages(v1alpha1.EventVMAbandoned)).NotTo(BeEmpty())
-	})
 }
