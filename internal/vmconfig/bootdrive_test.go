@@ -22,32 +22,20 @@ func TestChangeBootDrive(t *testing.T) {
 		order    string
 	}{
 		"disk_on_virtio_scsi_single": {set: drives{"scsi30": iso}, remove: []string{"ide2"}, order: "order=scsi0;net0;scsi30"},
-		"disk_on_virtio_scsi_pci": {
-			template: drives{"scsihw": "virtio-scsi-pci", "machine": "q35"},
-			set:      drives{"scsi30": iso}, remove: []string{"ide2"}, order: "order=scsi0;net0;scsi30",
-		},
-		"no_cloud_init_drive": {template: drives{"ide2": ""}, set: drives{"scsi30": iso}, order: "order=scsi0;net0;scsi30"},
-		"cloud_init_drive_on_SCSI": {
-			template: drives{"ide2": "", "scsi1": cloudInit, "boot": "order=scsi0;scsi1"},
-			set:      drives{"scsi30": iso}, remove: []string{"scsi1"}, order: "order=scsi0;scsi30",
-		},
-		"cloud_init_drive_in_the_slot": {
-			template: drives{"ide2": "", "scsi30": cloudInit, "boot": "order=scsi30;scsi0"}, set: drives{"scsi30": iso}, order: "order=scsi0;scsi30",
-		},
+		"disk_on_virtio_scsi_pci":    {drives{"scsihw": "virtio-scsi-pci", "machine": "q35"}, drives{"scsi30": iso}, []string{"ide2"}, "order=scsi0;net0;scsi30"},
+		"no_cloud_init_drive":        {template: drives{"ide2": ""}, set: drives{"scsi30": iso}, order: "order=scsi0;net0;scsi30"},
+		"cloud_init_drive_on_SCSI": {drives{"ide2": "", "scsi1": cloudInit, "boot": "order=scsi0;scsi1"},
+			drives{"scsi30": iso}, []string{"scsi1"}, "order=scsi0;scsi30"},
+		"cloud_init_drive_in_the_slot": {drives{"ide2": "", "scsi30": cloudInit, "boot": "order=scsi30;scsi0"},
+			drives{"scsi30": iso}, nil, "order=scsi0;scsi30"},
 		"occupied_slot":      {template: drives{"scsi30": "local-lvm:vm-20001-disk-1,size=1G"}, set: drives{"ide2": iso}, order: "order=scsi0;net0;ide2"},
 		"default_controller": {template: drives{"scsihw": ""}, set: drives{"ide2": iso}, order: "order=scsi0;net0;ide2"},
 		"megasas":            {template: drives{"scsihw": "megasas"}, set: drives{"ide2": iso}, order: "order=scsi0;net0;ide2"},
-		"disk_on_virtio": {
-			template: drives{"scsi0": "", "virtio0": "local-lvm:vm-20001-disk-0,size=3G", "boot": "order=virtio0", "machine": "q35"},
-			set:      drives{"ide2": iso}, order: "order=virtio0;ide2",
-		},
-		"disk_on_SATA": {
-			template: drives{"scsi0": "", "sata0": "local-lvm:vm-20001-disk-0,size=3G", "boot": "order=sata0"},
-			set:      drives{"ide2": iso}, order: "order=sata0;ide2",
-		},
-		"occupied_IDE_slot": {
-			template: drives{"scsihw": "", "ide2": "local:iso/tools.iso,media=cdrom"}, set: drives{"ide0": iso}, order: "order=scsi0;net0;ide0",
-		},
+		"disk_on_virtio": {drives{"scsi0": "", "virtio0": "local-lvm:vm-20001-disk-0,size=3G", "boot": "order=virtio0", "machine": "q35"},
+			drives{"ide2": iso}, nil, "order=virtio0;ide2"},
+		"disk_on_SATA": {drives{"scsi0": "", "sata0": "local-lvm:vm-20001-disk-0,size=3G", "boot": "order=sata0"},
+			drives{"ide2": iso}, nil, "order=sata0;ide2"},
+		"occupied_IDE_slot": {drives{"scsihw": "", "ide2": "local:iso/tools.iso,media=cdrom"}, drives{"ide0": iso}, nil, "order=scsi0;net0;ide0"},
 		// Proxmox removes no drive of a protected VM, and allows to empty it.
 		"protected_template": {template: drives{"protection": "1"}, set: drives{"scsi30": iso, "ide2": empty}, order: "order=scsi0;net0;scsi30;ide2"},
 	} {

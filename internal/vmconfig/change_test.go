@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/types"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
@@ -38,91 +39,86 @@ func desired() Desired {
 	}
 }
 
+// changeOf returns the change of a clone and of what is desired, after both were edited.
+func changeOf(edit func(options map[string]string, want *Desired)) (proxmox.ConfigChange, error) {
+	clone, want := ubuntuClone(), desired()
+	edit(clone.Options, &want)
+	return Change(clone, want)
+}
+
 func TestChange(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	change, err := Change(ubuntuClone(), desired())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(change.Digest).To(Equal("d1"))
-	g.Expect(change.Set).To(HaveKeyWithValue("cores", "2"))
-	g.Expect(change.Set).To(HaveKeyWithValue("memory", "6144"))
-	g.Expect(change.Set).To(HaveKeyWithValue("balloon", "0"))
-	g.Expect(change.Set).To(HaveKeyWithValue("tags", "k8s;karpenter"))
-
-	bios := proxmox.ParseSMBIOS(change.Set["smbios1"])
-	g.Expect(bios.UUID).To(Equal(claimUID))
-	g.Expect(bios.SKU).To(Equal("t1.2VCPU-6GB"))
-	g.Expect(bios.Serial).To(Equal("h=default-abc;i=20001"))
-	g.Expect(bios.Manufacturer).To(Equal("ACME"), "inherited fields stay")
-
+	g.Expect(change.Set).To(And(HaveKeyWithValue("cores", "2"), HaveKeyWithValue("memory", "6144"),
+		HaveKeyWithValue("balloon", "0"), HaveKeyWithValue("tags", "k8s;karpenter")))
+	g.Expect(proxmox.ParseSMBIOS(change.Set["smbios1"])).To(And(HaveField("UUID", claimUID), HaveField("SKU", "t1.2VCPU-6GB"),
+		HaveField("Serial", "h=default-abc;i=20001"), HaveField("Manufacturer", "ACME")), "inherited fields stay")
 	g.Expect(proxmox.ParseNIC("net0", change.Set["net0"])).To(And(
 		HaveField("MAC", "BC:24:11:00:00:01"), HaveField("Queues", 2), HaveField("VLAN", 7),
 		HaveField("MTU", 1500), HaveField("Firewall", true), HaveField("Bridge", "vmbr0")))
 	g.Expect(proxmox.ParseNIC("net1", change.Set["net1"])).To(And(HaveField("Model", "e1000"), HaveField("Queues", 0)), "only virtio has queues")
-
 	g.Expect(proxmox.ParseDrive("scsi0", change.Set["scsi0"]).VolumeID).To(Equal("local-lvm:vm-20001-disk-0"), "the volume must be sent again")
-	g.Expect(change.Set["scsi0"]).To(And(ContainSubstring("backup=0"), ContainSubstring("replicate=0"), ContainSubstring("iothread=1")))
-
 }
 
 func TestChangeByTemplate(t *testing.T) {
 	t.Parallel()
+	type options = map[string]string
+	net0 := func(field string, value any) types.GomegaMatcher {
+		return HaveField("Set", HaveKeyWithValue("net0", WithTransform(func(text string) proxmox.NIC {
+			return proxmox.ParseNIC("net0", text)
+		}, HaveField(field, value))))
+	}
 	for name, test := range map[string]struct {
-		change func(*proxmox.VMConfig, *Desired)
-		expect func(Gomega, proxmox.ConfigChange, error)
+		edit    func(options, *Desired)
+		want    types.GomegaMatcher
+		failure string
 	}{
 		"without_boot_data": {
-			func(_ *proxmox.VMConfig, s *Desired) { s.ISO = "" },
-			func(g Gomega, c proxmox.ConfigChange, err error) {
-				g.Expect(err).NotTo(HaveOccurred())
-				g.Expect(c.Set).NotTo(Or(HaveKey("scsi30"), HaveKey("ide2"), HaveKey("boot")))
-				g.Expect(c.Delete).To(BeEmpty())
-			},
+			edit: func(_ options, s *Desired) { s.ISO = "" },
+			want: And(HaveField("Set", Not(Or(HaveKey("scsi30"), HaveKey("ide2"), HaveKey("boot")))), HaveField("Delete", BeEmpty())),
 		},
-		"queues_limit": {
-			func(_ *proxmox.VMConfig, s *Desired) { s.Cores = 96 },
-			func(g Gomega, c proxmox.ConfigChange, err error) {
-				g.Expect(err).NotTo(HaveOccurred())
-				g.Expect(proxmox.ParseNIC("net0", c.Set["net0"]).Queues).To(Equal(64))
-			},
+		"queues_limit": {edit: func(_ options, s *Desired) { s.Cores = 96 }, want: net0("Queues", 64)},
+		"inherited_protection_and_vcpus": { // a protected VM keeps its drives
+			edit: func(o options, _ *Desired) { o["protection"], o["vcpus"] = "1", "1" },
+			want: And(HaveField("Set", HaveKeyWithValue("protection", "0")), HaveField("Delete", ConsistOf("vcpus"))),
 		},
-		"inherited_protection_and_vcpus": {
-			func(c *proxmox.VMConfig, _ *Desired) { c.Options["protection"], c.Options["vcpus"] = "1", "1" },
-			func(g Gomega, c proxmox.ConfigChange, err error) {
-				g.Expect(err).NotTo(HaveOccurred())
-				g.Expect(c.Set).To(HaveKeyWithValue("protection", "0"))
-				g.Expect(c.Delete).To(ConsistOf("vcpus"), "a protected VM keeps its drives")
-			},
-		},
-		"no_boot_disk": {
-			func(c *proxmox.VMConfig, _ *Desired) { delete(c.Options, "scsi0") },
-			func(g Gomega, _ proxmox.ConfigChange, err error) {
-				g.Expect(err).To(MatchError(ContainSubstring("no boot disk")))
-			},
-		},
-		"security_group_on_missing_interface": {
-			func(_ *proxmox.VMConfig, s *Desired) { s.Firewalled = []string{"net5"} },
-			func(g Gomega, _ proxmox.ConfigChange, err error) {
-				g.Expect(err).To(MatchError(ContainSubstring("interface net5")))
-			},
-		},
+		"no_boot_disk":                        {edit: func(o options, _ *Desired) { delete(o, "scsi0") }, failure: "no boot disk"},
+		"security_group_on_missing_interface": {edit: func(_ options, s *Desired) { s.Firewalled = []string{"net5"} }, failure: "interface net5"},
 		"security_group_enables_firewall": {
-			func(c *proxmox.VMConfig, s *Desired) {
-				c.Options["net0"] = "virtio=BC:24:11:AA:BB:CC,bridge=vmbr0"
-				s.Firewalled = []string{"net0"}
+			edit: func(o options, s *Desired) {
+				o["net0"], s.Firewalled = "virtio=BC:24:11:AA:BB:CC,bridge=vmbr0", []string{"net0"}
 			},
-			func(g Gomega, c proxmox.ConfigChange, err error) {
-				g.Expect(err).NotTo(HaveOccurred())
-				g.Expect(proxmox.ParseNIC("net0", c.Set["net0"]).Firewall).To(BeTrue())
+			want: net0("Firewall", true),
+		},
+		// An interface that the class leaves unconfigured does not keep the address of the template.
+		"removed_address": {
+			edit: func(o options, s *Desired) {
+				o["ipconfig1"], s.Network.Interfaces = "ip=dhcp", map[string]network.InterfaceAddresses{"net1": {}}
 			},
+			want: HaveField("Delete", ContainElement("ipconfig1")),
+		},
+		"hook_script_without_hook":    {edit: func(_ options, s *Desired) { s.HookScripts = []string{"announce"} }, failure: "spec.hookScripts names announce"},
+		"command_for_the_hook_script": {edit: func(_ options, s *Desired) { s.HookScripts = []string{"a"} }, failure: "--hookscript local:snippets/pve-hook"},
+		"hook_script_with_hook": {
+			edit: func(o options, s *Desired) {
+				o["hookscript"], s.HookScripts = "local:snippets/pve-hook", []string{"announce"}
+			},
+			want: HaveField("Digest", "d1"),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg, want := ubuntuClone(), desired()
-			test.change(&cfg, &want)
-			change, err := Change(cfg, want)
-			test.expect(NewWithT(t), change, err)
+			g := NewWithT(t)
+			change, err := changeOf(test.edit)
+			if test.failure != "" {
+				g.Expect(err).To(MatchError(ContainSubstring(test.failure)))
+				return
+			}
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(change).To(test.want)
 		})
 	}
 }
@@ -162,24 +158,4 @@ func TestChangeInterfaces(t *testing.T) {
 	g.Expect(change.Set).To(HaveKeyWithValue("net1", "e1000=BC:24:11:00:00:02,bridge=vmbr1"))
 	g.Expect(change.Set).To(HaveKeyWithValue("net2", "virtio=BC:24:11:00:00:03,bridge=vmbr2,firewall=1,tag=9,mtu=9000,queues=2"))
 	g.Expect(change.Set).To(HaveKeyWithValue("ipconfig2", "ip=10.0.0.5/24"))
-}
-
-func TestChangeQueues(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	want := desired()
-	want.Cores = 128
-	change, err := Change(ubuntuClone(), want)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(proxmox.ParseNIC("net0", change.Set["net0"])).To(And(HaveField("Queues", 64), HaveField("MTU", 1500)))
-}
-
-// An interface that the class leaves unconfigured does not keep the address of the template.
-func TestChangeRemovesAddress(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	clone, want := ubuntuClone(), desired()
-	clone.Options["ipconfig1"] = "ip=dhcp"
-	want.Network.Interfaces = map[string]network.InterfaceAddresses{"net1": {}}
-	g.Expect(Change(clone, want)).To(HaveField("Delete", ContainElement("ipconfig1")))
 }

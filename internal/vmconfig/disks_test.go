@@ -24,13 +24,14 @@ func TestChangeDisks(t *testing.T) {
 	used.Options["scsi1"], used.Options["scsi3"] = "local-lvm:vm-20001-disk-1,size=1G", "local-lvm:vm-20001-disk-2,size=1G"
 	limited := ubuntuClone()
 	limited.Options["scsi0"] += ",mbps=50,mbps_max=80,bps_max_length=3,iops=500,iops_max=900,iops_max_length=5,iops_wr=7"
+	const boot = "local-lvm:vm-20001-disk-0,discard=on,iothread=1,size=3G"
 	for name, c := range map[string]struct {
 		clone proxmox.VMConfig
 		boot  v1alpha1.DiskOptions
 		disks []v1alpha1.Disk
 		want  map[string]string
 	}{
-		"none": {clone: ubuntuClone(), want: map[string]string{"scsi0": "local-lvm:vm-20001-disk-0,discard=on,iothread=1,size=3G,backup=0,replicate=0"}},
+		"none": {clone: ubuntuClone(), want: map[string]string{"scsi0": boot + ",backup=0,replicate=0"}},
 		"boot_disk": {
 			clone: ubuntuClone(),
 			boot: v1alpha1.DiskOptions{
@@ -42,20 +43,17 @@ func TestChangeDisks(t *testing.T) {
 		},
 		"total_limits_of_template": {
 			clone: limited,
-			want: map[string]string{"scsi0": "local-lvm:vm-20001-disk-0,discard=on,iothread=1,size=3G," +
-				"mbps=50,mbps_max=80,bps_max_length=3,iops=500,iops_max=900,iops_max_length=5,iops_wr=7,backup=0,replicate=0"},
+			want:  map[string]string{"scsi0": boot + ",mbps=50,mbps_max=80,bps_max_length=3,iops=500,iops_max=900,iops_max_length=5,iops_wr=7,backup=0,replicate=0"},
 		},
 		"bandwidth_instead_of_total": {
 			clone: limited,
 			boot:  v1alpha1.DiskOptions{WriteLimit: &v1alpha1.DiskLimit{MBps: 100, MBpsBurst: 200}},
-			want: map[string]string{"scsi0": "local-lvm:vm-20001-disk-0,discard=on,iothread=1,size=3G," +
-				"iops=500,iops_max=900,iops_max_length=5,iops_wr=7,mbps_wr=100,mbps_wr_max=200,backup=0,replicate=0"},
+			want:  map[string]string{"scsi0": boot + ",iops=500,iops_max=900,iops_max_length=5,iops_wr=7,mbps_wr=100,mbps_wr_max=200,backup=0,replicate=0"},
 		},
 		"IOPS_instead_of_total": {
 			clone: limited,
 			boot:  v1alpha1.DiskOptions{ReadLimit: &v1alpha1.DiskLimit{IOPS: 1000}},
-			want: map[string]string{"scsi0": "local-lvm:vm-20001-disk-0,discard=on,iothread=1,size=3G," +
-				"mbps=50,mbps_max=80,bps_max_length=3,iops_wr=7,iops_rd=1000,backup=0,replicate=0"},
+			want:  map[string]string{"scsi0": boot + ",mbps=50,mbps_max=80,bps_max_length=3,iops_wr=7,iops_rd=1000,backup=0,replicate=0"},
 		},
 		"one_per_bus": {
 			clone: ubuntuClone(),
@@ -88,11 +86,16 @@ func TestChangeDisks(t *testing.T) {
 			want.BootDisk, want.Disks = c.boot, c.disks
 			change, err := Change(c.clone, want)
 			g.Expect(err).NotTo(HaveOccurred())
-			for option, value := range c.want {
-				g.Expect(change.Set).To(HaveKeyWithValue(option, value))
-			}
+			expectSet(g, change, c.want)
 			g.Expect(strings.Count(change.Set["boot"], ";")).To(BeNumerically("<=", strings.Count(c.clone.Options["boot"], ";")+1), "the VM does not boot from the new disks")
 		})
+	}
+}
+
+// expectSet expects that a change sets these options.
+func expectSet(g Gomega, change proxmox.ConfigChange, want map[string]string) {
+	for option, value := range want {
+		g.Expect(change.Set).To(HaveKeyWithValue(option, value))
 	}
 }
 

@@ -4,6 +4,8 @@
 package vmconfig
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"testing"
 
@@ -103,14 +105,8 @@ func TestChangeHardware(t *testing.T) {
 			want.Hardware, want.Devices = test.hardware, test.devices
 			change, err := Change(clone, want)
 			g.Expect(clone.Options).To(Equal(before), "the clone must not be changed")
-			if test.err != "" {
-				g.Expect(err).To(MatchError(ContainSubstring(test.err)))
-				return
-			}
-			g.Expect(err).NotTo(HaveOccurred())
-			for option, value := range test.want {
-				g.Expect(change.Set).To(HaveKeyWithValue(option, value))
-			}
+			g.Expect(fmt.Sprint(err)).To(HavePrefix(cmp.Or(test.err, "<nil>")))
+			expectSet(g, change, test.want)
 			for _, option := range test.unset {
 				g.Expect(change.Set).NotTo(HaveKey(option))
 				g.Expect(change.Delete).NotTo(ContainElement(option))
@@ -123,8 +119,8 @@ func TestRootOptions(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	g.Expect(RootOptions(v1alpha1.Hardware{})).To(BeEmpty())
-	g.Expect(RootOptions(v1alpha1.Hardware{ConfidentialComputing: &v1alpha1.ConfidentialComputing{AMDSEV: &v1alpha1.AMDSEV{Type: "es", NoDebug: new(true), AllowSMT: new(false)}}})).
-		To(Equal(map[string]string{"amd-sev": "type=es,no-debug=1,allow-smt=0"}))
-	g.Expect(RootOptions(v1alpha1.Hardware{ConfidentialComputing: &v1alpha1.ConfidentialComputing{IntelTDX: &v1alpha1.IntelTDX{Attestation: true, VsockCID: new(int32(2))}}})).
-		To(Equal(map[string]string{"intel-tdx": "type=tdx,attestation=1,vsock-cid=2"}))
+	confidential := v1alpha1.ConfidentialComputing{AMDSEV: &v1alpha1.AMDSEV{Type: "es", NoDebug: new(true), AllowSMT: new(false)}}
+	g.Expect(RootOptions(v1alpha1.Hardware{ConfidentialComputing: &confidential})).To(HaveKeyWithValue("amd-sev", "type=es,no-debug=1,allow-smt=0"))
+	confidential = v1alpha1.ConfidentialComputing{IntelTDX: &v1alpha1.IntelTDX{Attestation: true, VsockCID: new(int32(2))}}
+	g.Expect(RootOptions(v1alpha1.Hardware{ConfidentialComputing: &confidential})).To(Equal(map[string]string{"intel-tdx": "type=tdx,attestation=1,vsock-cid=2"}))
 }

@@ -27,14 +27,3 @@ func TestChangeShares(t *testing.T) {
 	}
 	g.Expect(Change(cfg, want)).Error().To(MatchError(ContainSubstring("share more has no virtiofs slot left")))
 }
-
-func TestChangeHookScripts(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	cfg, want := ubuntuClone(), desired()
-	want.HookScripts = []string{"announce"}
-	_, err := Change(cfg, want)
-	g.Expect(err).To(MatchError(And(ContainSubstring("spec.hookScripts names announce"), ContainSubstring("--hookscript local:snippets/pve-hook"))))
-	cfg.Options["hookscript"] = "local:snippets/pve-hook"
-	g.Expect(Change(cfg, want)).Error().NotTo(HaveOccurred())
-}
