@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 )
 
@@ -32,11 +34,6 @@ func TestExponential(t *testing.T) {
 		"exact_power_of_2":  {backoff.Exponential{Initial: time.Second, Max: 8 * time.Second}, 3, 8 * time.Second},
 		"odd_limit_reached": {backoff.Exponential{Initial: 1, Max: 3}, 2, 3},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if got := test.backoff.Delay(test.earlier); got != test.want {
-				t.Errorf("Delay(%d) = %s, want %s", test.earlier, got, test.want)
-			}
-		})
+		NewWithT(t).Expect(test.backoff.Delay(test.earlier)).To(Equal(test.want), name)
 	}
 }

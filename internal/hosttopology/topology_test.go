@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
 	"k8s.io/utils/cpuset"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/hosttopology"
@@ -38,17 +39,12 @@ func TestNotes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			g := NewWithT(t)
 			got := topology().Notes(test.before, "pve1")
-			if got != test.after {
-				t.Errorf("got  %q\nwant %q", got, test.after)
-			}
-			if !topology().IsPublished(got, "pve1") || topology().IsPublished(got, "pve2") {
-				t.Error("IsPublished does not compare topology and host")
-			}
-			read, err := hosttopology.Read(got, "pve1")
-			if err != nil || !reflect.DeepEqual(*read, topology()) {
-				t.Errorf("read %+v, %v", read, err)
-			}
+			g.Expect(got).To(Equal(test.after))
+			g.Expect(topology().IsPublished(got, "pve1")).To(BeTrue())
+			g.Expect(topology().IsPublished(got, "pve2")).To(BeFalse())
+			g.Expect(hosttopology.Read(got, "pve1")).To(HaveValue(Equal(topology())))
 		})
 	}
 }
@@ -56,9 +52,9 @@ func TestNotes(t *testing.T) {
 func TestReadAbsent(t *testing.T) {
 	t.Parallel()
 	for _, notes := range []string{"", "Rack 7", `<!-- karpenter.proxmox.sinextra.dev {"v":1} -->`} {
-		if got, err := hosttopology.Read(notes, "pve1"); got != nil || err != nil || hosttopology.HasLine(notes) {
-			t.Errorf("%q: found %+v, %v", notes, got, err)
-		}
+		g := NewWithT(t)
+		g.Expect(hosttopology.Read(notes, "pve1")).To(BeNil(), notes)
+		g.Expect(hosttopology.HasLine(notes)).To(BeFalse(), notes)
 	}
 }
 
@@ -88,13 +84,11 @@ func TestReadInvalid(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			g := NewWithT(t)
 			got, err := hosttopology.Read("Rack 7\n"+test.notes+"\n", "pve1")
-			if got != nil || err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("found %+v, %v, want %q", got, err, test.want)
-			}
-			if !hosttopology.HasLine(test.notes) {
-				t.Error("HasLine does not find the invalid line")
-			}
+			g.Expect(got).To(BeNil())
+			g.Expect(err).To(MatchError(ContainSubstring(test.want)))
+			g.Expect(hosttopology.HasLine(test.notes)).To(BeTrue())
 		})
 	}
 }

@@ -8,35 +8,27 @@ import (
 	"errors"
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/keyed"
 )
 
 func TestSemaphore(t *testing.T) {
 	t.Parallel()
-	s := keyed.NewSemaphore[string](2)
-	acquire := func(ctx context.Context, key string) func() {
-		t.Helper()
-		release, err := s.Acquire(ctx, key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return release
+	g, s := NewWithT(t), keyed.NewSemaphore[string](2)
+	release, err := s.Acquire(t.Context(), "a")
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, key := range []string{"a", "b"} {
+		g.Expect(s.Acquire(t.Context(), key)).Error().NotTo(HaveOccurred())
 	}
-	release := acquire(t.Context(), "a")
-	acquire(t.Context(), "a")
-	acquire(t.Context(), "b")
 
 	cause := errors.New("test cause")
 	ended, cancel := context.WithCancelCause(t.Context())
 	cancel(cause)
-	if _, err := s.Acquire(ended, "a"); !errors.Is(err, cause) {
-		t.Errorf("a third acquisition returned %v, want the cause of the context's end", err)
-	}
-	if _, ok := s.TryAcquire("a"); ok {
-		t.Error("a third acquisition succeeded")
-	}
+	g.Expect(s.Acquire(ended, "a")).Error().To(MatchError(cause))
+	_, ok := s.TryAcquire("a")
+	g.Expect(ok).To(BeFalse(), "a third acquisition")
 	release()
-	if _, ok := s.TryAcquire("a"); !ok {
-		t.Error("an acquisition after a release failed")
-	}
+	_, ok = s.TryAcquire("a")
+	g.Expect(ok).To(BeTrue(), "after a release")
 }

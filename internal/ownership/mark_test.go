@@ -39,11 +39,8 @@ func TestReadNoMark(t *testing.T) {
 		"no_Kubernetes_cluster": `<!-- karpenter.proxmox.sinextra.dev {"v":1,"vmid":1000} -->`,
 		"mark_in_the_text":      ownership.Mark{}.Notes(template.Notes("a")),
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, ok := ownership.Read(notes)
-			NewWithT(t).Expect(ok).To(BeFalse())
-		})
+		_, ok := ownership.Read(notes)
+		NewWithT(t).Expect(ok).To(BeFalse(), name)
 	}
 }
 
