@@ -194,7 +194,12 @@ func (e *env) stored(g Gomega) [2]int {
 func (p *nodePool) monitor(t *testing.T, check func(Gomega)) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(p.ctx)
-	g := NewGomega(func(message string, _ ...int) { t.Error(message); cancel() })
+	g := NewGomega(func(message string, _ ...int) {
+		if ctx.Err() == nil {
+			t.Error(message)
+			cancel()
+		}
+	})
 	var monitor sync.WaitGroup
 	monitor.Go(func() {
 		for ctx.Err() == nil {
@@ -202,7 +207,9 @@ func (p *nodePool) monitor(t *testing.T, check func(Gomega)) (stop func()) {
 			time.Sleep(pollInterval / 2)
 		}
 	})
-	return func() { cancel(); monitor.Wait() }
+	stop = func() { cancel(); monitor.Wait() }
+	t.Cleanup(stop)
+	return stop
 }
 
 // checkRollout checks that the class is ready on every host and that at most one Node is being deleted.

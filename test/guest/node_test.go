@@ -214,19 +214,7 @@ func (e *env) waitForPods(t *testing.T, c testCase) {
 func podStates(pods []corev1.Pod) string {
 	var out []string
 	for _, p := range pods {
-		state := string(p.Status.Phase)
-		for _, s := range p.Status.ContainerStatuses {
-			if s.State.Waiting != nil {
-				state += ", " + s.State.Waiting.Reason + " " + s.State.Waiting.Message
-			}
-			if ended := s.State.Terminated; ended != nil {
-				state += fmt.Sprintf(", exit code %d %s %s", ended.ExitCode, ended.Reason, ended.Message)
-			}
-			if last := s.LastTerminationState.Terminated; last != nil {
-				state += fmt.Sprintf(", %d restarts, the last after exit code %d %s %s", s.RestartCount, last.ExitCode, last.Reason, last.Message)
-			}
-		}
-		out = append(out, fmt.Sprintf("pod %s on node %q: %s", p.Name, p.Spec.NodeName, state))
+		out = append(out, fmt.Sprintf("pod %s on node %q: %s %+v", p.Name, p.Spec.NodeName, p.Status.Phase, p.Status.ContainerStatuses))
 	}
 	return strings.Join(out, "; ")
 }
