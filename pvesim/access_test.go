@@ -94,6 +94,7 @@ func TestPermissionsOfGroups(t *testing.T) { simulated(t, testPermissionsOfGroup
 
 func testPermissionsOfGroups(t *testing.T, g *WithT) {
 	s := pvesim.DefaultScenario(1)
+	s.Pools = []pvesim.Pool{{ID: "team", VMs: []int{101}}}
 	s.Users = append(s.Users, pvesim.User{ID: "ann@pve", Tokens: []pvesim.Token{{ID: "t", Secret: "s"}}})
 	root := asRoot(t, s)
 	ann := root.as("ann@pve!t=s")
@@ -110,16 +111,7 @@ func testPermissionsOfGroups(t *testing.T, g *WithT) {
 	g.Expect(root.object("/access/groups/ops")["members"]).To(ConsistOf("ann@pve"))
 	root.ok("DELETE", "/access/groups/ops")
 	ann.refused(403, "Permission check failed (/vms/101, VM.Audit)", "GET", "/nodes/pve1/qemu/101/config")
-}
 
-func TestNoAccess(t *testing.T) { simulated(t, testNoAccess) }
-
-func testNoAccess(t *testing.T, g *WithT) {
-	s := pvesim.DefaultScenario(1)
-	s.Pools = []pvesim.Pool{{ID: "team", VMs: []int{101}}}
-	s.Users = append(s.Users, pvesim.User{ID: "ann@pve", Tokens: []pvesim.Token{{ID: "t", Secret: "s"}}})
-	root := asRoot(t, s)
-	ann := root.as("ann@pve!t=s")
 	root.ok("PUT", "/access/acl", "path", "/", "roles", "PVEAuditor", "users", "ann@pve")
 	root.ok("PUT", "/access/acl", "path", "/sdn/zones/localnetwork", "roles", "NoAccess", "users", "ann@pve")
 	listed := ann.object("/access/permissions")

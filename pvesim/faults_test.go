@@ -167,9 +167,9 @@ func testStorageFull(t *testing.T, g *WithT) {
 	g.Expect(c.ok("GET", "/nodes/pve1/storage/local/content?content=import")).To(BeEmpty())
 }
 
-func TestHostUpStartsOnboot(t *testing.T) { simulated(t, testHostUpStartsOnboot) }
+func TestHostUp(t *testing.T) { simulated(t, testHostUp) }
 
-func testHostUpStartsOnboot(t *testing.T, g *WithT) {
+func testHostUp(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{})
 	c.task("POST", "/nodes/pve2/qemu/9001/clone", "newid", "300")
 	c.task("POST", "/nodes/pve2/qemu/300/status/start")
@@ -182,13 +182,8 @@ func testHostUpStartsOnboot(t *testing.T, g *WithT) {
 	for vmid, want := range map[string]string{"300": "stopped", "102": "running"} {
 		g.Expect(c.object("/nodes/pve2/qemu/" + vmid + "/status/current")["status"]).To(Equal(want), "VM %s", vmid)
 	}
-}
 
-func TestLateStorage(t *testing.T) { simulated(t, testLateStorage) }
-
-func testLateStorage(t *testing.T, g *WithT) {
-	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{})
-	c.task("POST", "/nodes/pve2/qemu/9001/clone", "newid", "300")
+	// a storage that becomes active after its host
 	g.Expect(c.sim.HostDown("pve2", "noroute")).To(Succeed())
 	g.Expect(c.sim.SetStorageActive("pve2", "local-lvm", false)).To(Succeed())
 	g.Expect(c.sim.HostUp("pve2")).To(Succeed())
@@ -287,15 +282,26 @@ func testConfigDuringClone(t *testing.T, g *WithT) {
 	c.ok("PUT", "/nodes/pve1/qemu/300/config", "cores", "2")
 }
 
-// TestDestroyDuringStart destroys a VM that is not running yet when the request is checked.
-func TestDestroyDuringStart(t *testing.T) { simulated(t, testDestroyDuringStart) }
+func TestDestroyAndSuspend(t *testing.T) { simulated(t, testDestroyAndSuspend) }
 
-func testDestroyDuringStart(t *testing.T, g *WithT) {
+func testDestroyAndSuspend(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 	c.ok("POST", "/nodes/pve1/qemu/300/status/start")
 	g.Expect(c.ends("DELETE", "/nodes/pve1/qemu/300")).To(Equal("VM 300 is running - destroy failed"), "the task ended")
 	c.refused(500, "VM 300 is running - destroy failed", "DELETE", "/nodes/pve1/qemu/300")
+
+	const vm = "/nodes/pve1/qemu/101"
+	for _, wake := range []string{"start", "resume"} {
+		c.task("POST", vm+"/status/suspend", "todisk", "1")
+		status := c.object(vm + "/status/current")
+		g.Expect(c.lastTask("qmsuspend")).NotTo(BeNil())
+		g.Expect(status).To(fields("status", "stopped", "lock", "suspended"))
+		c.refused(500, "VM is locked (suspended)", "PUT", vm+"/config", "cores", "2")
+		c.task("POST", vm+"/status/"+wake)
+		status = c.object(vm + "/status/current")
+		g.Expect(status).To(fields("status", "running", "lock", nil), "after %s", wake)
+	}
 }
 
 // TestStopDurations checks that stops take either 0.6 or 1.65 seconds, as the seed determines.
@@ -338,24 +344,6 @@ func TestNetHotUnplug(t *testing.T) {
 			g.Expect(c.object("/nodes/pve1/qemu/300/config", "current", "1")["net0"] == test.net).To(Equal(test.want == 200))
 			g.Expect(c.config("pve1", 300)["net0"]).To(Equal(test.net))
 		})
-	}
-}
-
-func TestSuspendToDisk(t *testing.T) { simulated(t, testSuspendToDisk) }
-
-func testSuspendToDisk(t *testing.T, g *WithT) {
-	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
-	const vm = "/nodes/pve1/qemu/101"
-	for _, wake := range []string{"start", "resume"} {
-		c.task("POST", vm+"/status/suspend", "todisk", "1")
-		status := c.object(vm + "/status/current")
-		if c.lastTask("qmsuspend") == nil || status["status"] != "stopped" || status["lock"] != "suspended" {
-			t.Fatalf("after suspend: %v", status)
-		}
-		c.refused(500, "VM is locked (suspended)", "PUT", vm+"/config", "cores", "2")
-		c.task("POST", vm+"/status/"+wake)
-		status = c.object(vm + "/status/current")
-		g.Expect(status).To(fields("status", "running", "lock", nil), "after %s", wake)
 	}
 }
 

@@ -80,6 +80,10 @@ func testGuestHardware(t *testing.T, g *WithT) {
 	// A medium can be ejected while the VM runs, and an ISO can be deleted while it is inserted.
 	c.ok("PUT", "/nodes/pve1/qemu/300/config", "ide2", "none,media=cdrom")
 	g.Expect(m.CDROMs()).To(BeEmpty(), "after eject")
+	c.task("POST", "/nodes/pve1/qemu/300/status/stop")
+	c.ok("PUT", "/nodes/pve1/qemu/300/config", "ide2", "local:iso/seed_1.iso,media=cdrom")
+	c.task("DELETE", "/nodes/pve1/storage/local/content/local:iso/seed_1.iso")
+	g.Expect(c.ends("POST", "/nodes/pve1/qemu/300/status/start")).To(Equal("volume 'local:iso/seed_1.iso' does not exist"), "start ended")
 }
 
 func TestGuestArchitecture(t *testing.T) { simulated(t, testGuestArchitecture) }
@@ -98,17 +102,6 @@ func testGuestArchitecture(t *testing.T, g *WithT) {
 	for _, m := range boots {
 		g.Expect(m.Arch).To(Equal(map[int]string{300: "x86_64", 301: "aarch64"}[m.VMID]), "the architecture of VM %d on %s", m.VMID, m.Host)
 	}
-}
-
-func TestStartWithDeletedISO(t *testing.T) { simulated(t, testStartWithDeletedISO) }
-
-func testStartWithDeletedISO(t *testing.T, g *WithT) {
-	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
-	c.exit(c.uploadISO("seed.iso", []byte("x")).Data)
-	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
-	c.ok("PUT", "/nodes/pve1/qemu/300/config", "ide2", "local:iso/seed.iso,media=cdrom")
-	c.task("DELETE", "/nodes/pve1/storage/local/content/local:iso/seed.iso")
-	g.Expect(c.ends("POST", "/nodes/pve1/qemu/300/status/start")).To(Equal("volume 'local:iso/seed.iso' does not exist"), "start ended")
 }
 
 func TestRebootResetStop(t *testing.T) { simulated(t, testRebootResetStop) }

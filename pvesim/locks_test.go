@@ -52,9 +52,9 @@ func testCloneInParallel(t *testing.T, g *WithT) {
 	g.Expect(c.config("pve1", 300)["name"]).To(Equal(fmt.Sprintf("vm-%d", slices.Index(exits, "OK"))))
 }
 
-func TestCloneLock(t *testing.T) { simulated(t, testCloneLock) }
+func TestCloneAndDestroyLock(t *testing.T) { simulated(t, testCloneAndDestroyLock) }
 
-func testCloneLock(t *testing.T, g *WithT) {
+func testCloneAndDestroyLock(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", "grown", "description", "mine", "full", "1")
 	states := map[string]map[string]any{}
@@ -78,6 +78,19 @@ func testCloneLock(t *testing.T, g *WithT) {
 	g.Expect(states["placeholder"]).To(fields("description", " qmclone temporary file", "name", nil))
 	g.Expect(states["one drive"]).To(fields("description", "mine", "name", "grown", "lock", "clone"))
 	g.Expect(c.exit(upid)).To(Equal("OK"), "clone ended")
+
+	upid = c.ok("DELETE", "/nodes/pve1/qemu/300")
+	seen := false
+	eventually(t, "the VM to be deleted", func() bool {
+		a := c.do("GET", "/nodes/pve1/qemu/300/config")
+		if conf, _ := a.Data.(map[string]any); conf != nil && conf["lock"] == "destroyed" {
+			seen = true
+			g.Expect(conf).To(fields("description", nil, "smbios1", nil), "VM being destroyed still has its identity")
+		}
+		return a.Status != 200
+	})
+	g.Expect(seen).To(BeTrue(), "lock: destroyed was never visible")
+	c.exit(upid)
 }
 
 func TestConfigWriteDuringClone(t *testing.T) {
@@ -133,25 +146,6 @@ func testStorageLockStarvation(t *testing.T, g *WithT) {
 	wg.Wait()
 	const starved = "cfs-lock 'storage-ceph' error: got lock request timeout"
 	g.Expect(exits).To(And(HaveEach(BeElementOf("OK", starved)), ContainElements("OK", starved)), "contention on a cluster-wide lock")
-}
-
-func TestDestroyLock(t *testing.T) { simulated(t, testDestroyLock) }
-
-func testDestroyLock(t *testing.T, g *WithT) {
-	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
-	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "description", "mine")
-	upid := c.ok("DELETE", "/nodes/pve1/qemu/300")
-	seen := false
-	eventually(t, "the VM to be deleted", func() bool {
-		a := c.do("GET", "/nodes/pve1/qemu/300/config")
-		if conf, _ := a.Data.(map[string]any); conf != nil && conf["lock"] == "destroyed" {
-			seen = true
-			g.Expect(conf).To(fields("description", nil, "smbios1", nil), "VM being destroyed still has its identity")
-		}
-		return a.Status != 200
-	})
-	g.Expect(seen).To(BeTrue(), "lock: destroyed was never visible")
-	c.exit(upid)
 }
 
 func TestCloneHostDown(t *testing.T) { simulated(t, testCloneHostDown) }

@@ -6,11 +6,13 @@ package schema
 import (
 	"fmt"
 	"math/rand/v2"
-	"slices"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/utils/ptr"
 )
 
 func load(t *testing.T, version string) *Catalog {
@@ -20,8 +22,22 @@ func load(t *testing.T, version string) *Catalog {
 	return c
 }
 
+func TestFind(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"8.4", "9.2"} {
+		c := load(t, version)
+		m, values := c.Find("GET", "/nodes/pve1/storage/local/content/local:iso/x.iso")
+		NewWithT(t).Expect(m).NotTo(BeNil(), version)
+		NewWithT(t).Expect(values).To(HaveKeyWithValue("volume", "local:iso/x.iso"), version)
+		m, _ = c.Find("POST", "/nodes/pve1/qemu")
+		params := map[string]string{"node": "pve1", "vmid": "300", "net0": "foo,bridge=vmbr0", "memory": "1", "scsi99": "x"}
+		NewWithT(t).Expect(c.Validate(m, &Params{Values: params})).To(HaveLen(3), version)
+	}
+}
+
 func TestValidateErrorTexts(t *testing.T) {
 	t.Parallel()
+	c := load(t, "8.4")
 	const create = "POST /nodes/{node}/qemu"
 	for _, tc := range []struct{ method, param, value, want string }{
 		{create, "vmid", "99", "invalid format - value does not look like a valid VM ID\n"},
@@ -43,10 +59,8 @@ func TestValidateErrorTexts(t *testing.T) {
 		{"POST /nodes/{node}/storage/{storage}/upload", "content", "snippets", "value 'snippets' does not have a value in the enumeration 'iso, vztmpl, import'"},
 		{"POST /nodes/{node}/storage/{storage}/download-url", "url", "ftp://x/y", "value does not match the regex pattern"},
 	} {
-		c := load(t, "8.4")
-		m := c.Method(tc.method)
 		params := &Params{Values: map[string]string{tc.param: tc.value}}
-		NewWithT(t).Expect(c.Validate(m, params)[tc.param]).To(Equal(tc.want), "%s=%.40q", tc.param, tc.value)
+		NewWithT(t).Expect(c.Validate(c.Method(tc.method), params)[tc.param]).To(Equal(tc.want), "%s=%.40q", tc.param, tc.value)
 	}
 }
 
@@ -59,8 +73,7 @@ func TestValidateMissingParams(t *testing.T) {
 		c := load(t, version)
 		m := c.Method("POST /nodes/{node}/storage/{storage}/download-url")
 		errs := c.Validate(m, &Params{Values: map[string]string{"node": "pve1", "storage": "local", "content": "iso", "filename": "a.iso", "checksum": "00"}})
-		g.Expect(errs["checksum-algorithm"]).To(Equal(text), "%v", version)
-		g.Expect(errs["url"]).To(Equal("property is missing and it is not optional"), "%v", version)
+		g.Expect(errs).To(Equal(Errors{"checksum-algorithm": text, "url": "property is missing and it is not optional"}), version)
 	}
 }
 
@@ -74,23 +87,12 @@ func sample(r *rand.Rand, p *Property) (string, bool) {
 	case p.Type == "boolean":
 		return fmt.Sprint(r.IntN(2)), true
 	case p.Type == "integer" || p.Type == "number":
-		low, high := 0.0, 1000.0
-		if p.Minimum != nil {
-			low, high = *p.Minimum, *p.Minimum+1000
-		}
-		if p.Maximum != nil {
-			high = *p.Maximum
-		}
+		low := ptr.Deref(p.Minimum, 0)
+		high := ptr.Deref(p.Maximum, low+1000)
 		return fmt.Sprint(int64(low + r.Float64()*(high-low))), true
 	case p.Type == "string":
-		n := 3
-		if p.MinLength != nil {
-			n = max(n, *p.MinLength)
-		}
-		if p.MaxLength != nil {
-			n = min(n, *p.MaxLength)
-		}
-		return strings.Repeat("a", n), true
+		n := max(3, ptr.Deref(p.MinLength, 0))
+		return strings.Repeat("a", min(n, ptr.Deref(p.MaxLength, n))), true
 	}
 	return "", false
 }
@@ -118,9 +120,8 @@ func TestValidateRandomParams(t *testing.T) {
 		c := load(t, version)
 		r := rand.New(rand.NewPCG(7, 7))
 		for _, name := range c.Names() {
-			m := c.Method(name)
 			for range 40 {
-				checkRandom(t, c, m, r)
+				checkRandom(t, c, c.Method(name), r)
 			}
 		}
 	}
@@ -149,17 +150,14 @@ func checkRandom(t *testing.T, c *Catalog, m *Method, r *rand.Rand) {
 		broken = "no-such-parameter"
 		params.Values[broken] = "1"
 	}
-	given := make([]string, 0, len(params.Values))
-	for k := range params.Values {
-		given = append(given, k)
-	}
 	errs := c.Validate(m, params)
 	if broken != "" && errs[broken] == "" {
 		t.Errorf("%s %s: %s=%q was accepted", c.Version, m.Name(), broken, params.Values[broken])
 	}
 	for k, text := range errs {
-		missing := text == "property is missing and it is not optional"
-		if k != broken && !(missing && !slices.Contains(given, k)) {
+		_, wasGiven := params.Values[k]
+		missing := !wasGiven && text == "property is missing and it is not optional"
+		if k != broken && !missing {
 			t.Errorf("%s %s: %s=%q was rejected: %s", c.Version, m.Name(), k, params.Values[k], text)
 		}
 	}
@@ -182,4 +180,26 @@ func FuzzValidate(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestEmbeddedSchema(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	dir := os.Getenv("PVE_REFERENCE")
+	if dir == "" {
+		dir = filepath.Join("..", "..", "..", "..", "shared", "reference")
+	}
+	served, err := os.ReadFile("served.txt")
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, version := range []string{"8.4", "9.2"} {
+		tree, err := os.ReadFile(filepath.Join(dir, "pve-schema-"+version+".json"))
+		if err != nil {
+			t.Skipf("published schema not available, set PVE_REFERENCE to its directory: %v", err)
+		}
+		want, err := Compact(version, tree, string(served))
+		g.Expect(err).NotTo(HaveOccurred())
+		got, err := os.ReadFile("methods-" + version + ".json")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(got).To(Equal(want), "methods-%s.json does not match the published schema; run go run ./pvesim/internal/schema/gen", version)
+	}
 }
