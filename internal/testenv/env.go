@@ -58,9 +58,7 @@ type Env struct {
 	*Process
 	Config  *rest.Config
 	Clients map[string]proxmox.Client
-	// Roots are the root logins that tests pass to controllers.
-	Roots  map[string]proxmox.Root
-	Events *Recorder
+	Events  *Recorder
 	// KubeCluster is the UID of the Kubernetes cluster.
 	KubeCluster string
 	setup       setup
@@ -71,7 +69,7 @@ type Env struct {
 // New returns an Env with a fake Kubernetes API and a running Process. It needs a simulation.
 func New(t *testing.T, options ...Option) *Env {
 	t.Helper()
-	w := newFake(t, options)
+	w := newFake(t, NewClock(1), options)
 	w.Process = w.StartProcess()
 	return w
 }
@@ -79,7 +77,7 @@ func New(t *testing.T, options ...Option) *Env {
 // NewFake returns an Env like New without a Process, and with a NodeClass.
 func NewFake(t *testing.T, options ...Option) *Env {
 	t.Helper()
-	w := newFake(t, options)
+	w := newFake(t, NewClock(1), options)
 	w.NodeClass = NewNodeClass("default", "ubuntu", w.Name)
 	w.NodeClass.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: SecurityGroup, Interface: "net0"}}
 	w.NodeClass.Status.SelectedZones = w.zones
@@ -87,12 +85,12 @@ func NewFake(t *testing.T, options ...Option) *Env {
 	return w
 }
 
-func newFake(t *testing.T, options []Option) *Env {
+func newFake(t *testing.T, clock *Clock, options []Option) *Env {
 	t.Helper()
-	if !inSimulation() {
+	if clock.speed == 1 && !inSimulation() {
 		t.Fatal("this Env needs a simulation: call it in testenv.Simulated")
 	}
-	w := newEnv(t, metav1.NamespaceSystem, NewClock(1), options)
+	w := newEnv(t, metav1.NamespaceSystem, clock, options)
 	w.Kube = NewFakeKube(t)
 	w.connect()
 	return w
@@ -102,9 +100,7 @@ func newFake(t *testing.T, options []Option) *Env {
 // core's scheduler and of its disruption need it: the goroutines of their caches never end.
 func NewUnsimulated(t *testing.T, options ...Option) *Env {
 	t.Helper()
-	w := newEnv(t, metav1.NamespaceSystem, NewSteppedClock(Speed), options)
-	w.Kube = NewFakeKube(t)
-	w.connect()
+	w := newFake(t, NewSteppedClock(Speed), options)
 	w.Process = w.StartProcess()
 	return w
 }

@@ -45,16 +45,19 @@ func isolated(inner client.WithWatch, env string) client.WithWatch {
 			return c.Create(ctx, o, options...)
 		},
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
-			all := &client.ListOptions{}
-			all.ApplyOptions(options)
-			client.MatchingLabels{envLabel: env}.ApplyToList(all)
-			selector := takeIndexedFields(list, all)
-			if err := c.List(ctx, list, all); err != nil {
-				return err
-			}
-			return filter(list, selector)
+			return listIndexed(ctx, c, list, append(options, client.MatchingLabels{envLabel: env}))
 		},
 	})
+}
+
+// listIndexed lists with a selector of the fields of takeIndexedFields.
+func listIndexed(ctx context.Context, c client.WithWatch, list client.ObjectList, options []client.ListOption) error {
+	all := (&client.ListOptions{}).ApplyOptions(options)
+	selector := takeIndexedFields(list, all)
+	if err := c.List(ctx, list, all); err != nil {
+		return err
+	}
+	return filter(list, selector)
 }
 
 // likeServer returns a fake client that selects by the fields of takeIndexedFields, and that gives
@@ -85,13 +88,7 @@ func likeServer(inner client.WithWatch) client.WithWatch {
 			return c.Delete(ctx, o, options...)
 		},
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
-			all := &client.ListOptions{}
-			all.ApplyOptions(options)
-			selector := takeIndexedFields(list, all)
-			if err := c.List(ctx, list, all); err != nil {
-				return err
-			}
-			return filter(list, selector)
+			return listIndexed(ctx, c, list, options)
 		},
 	})
 }

@@ -4,8 +4,6 @@
 package testenv
 
 import (
-	"maps"
-
 	"github.com/onsi/gomega"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -101,7 +99,7 @@ func Catalog(catalog instancetype.Catalog) Option { return func(s *setup) { s.ca
 func (w *Env) roots(s setup) map[string]proxmox.Root {
 	w.T.Helper()
 	if !s.asRoot {
-		return maps.Clone(w.Roots)
+		return nil
 	}
 	config := ClusterConfig(w.Sim, Region)
 	config.Root = &proxmox.RootLogin{Username: proxmox.RootUser, Password: pvesim.RootPassword}
