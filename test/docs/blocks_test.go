@@ -18,6 +18,8 @@ import (
 
 const root = "../.."
 
+func TestMain(m *testing.M) { os.Exit(testenv.Run(m)) }
+
 // block is a code block of a document.
 type block struct {
 	file string
@@ -29,26 +31,29 @@ type block struct {
 
 func (b block) String() string { return fmt.Sprintf("%s:%d", b.file, b.line) }
 
-// documents returns all Markdown files of the repository.
-func documents(t *testing.T) []string {
+// files returns the files with an extension below a directory of the repository.
+func files(t *testing.T, dir, extension string) (found []string) {
 	t.Helper()
-	var files []string
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+	top := filepath.Join(root, dir)
+	testenv.Must(t, filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && path != root && (strings.HasPrefix(entry.Name(), ".cache") || entry.Name() == ".git"):
+		case entry.IsDir() && path != top && strings.HasPrefix(entry.Name(), ".") && entry.Name() != ".github":
 			return fs.SkipDir
-		case filepath.Ext(path) == ".md":
-			files = append(files, path)
+		case filepath.Ext(path) == extension:
+			found = append(found, path)
 		}
 		return nil
-	})
-	if err != nil || len(files) < 5 {
-		t.Fatalf("found documents %v: %v", files, err)
+	}))
+	if len(found) < 5 {
+		t.Fatalf("found the files %v below %s", found, top)
 	}
-	return files
+	return found
 }
+
+// documents returns all Markdown files of the repository.
+func documents(t *testing.T) []string { return files(t, "", ".md") }
 
 // blocks returns the blocks of the given kinds, or all blocks, in all documents.
 func blocks(t *testing.T, kinds ...string) (found []block) {
@@ -69,9 +74,7 @@ func blocks(t *testing.T, kinds ...string) (found []block) {
 				open.content += line + "\n"
 			}
 		}
-		if open != nil {
-			t.Errorf("%s: the block is not closed", open)
-		}
+		expect(t, open == nil, "%s: the block is not closed", open)
 	}
 	return found
 }
@@ -82,6 +85,14 @@ func read(t *testing.T, path string) string {
 	content, err := os.ReadFile(filepath.Join(root, strings.TrimPrefix(path, root)))
 	testenv.Must(t, err)
 	return string(content)
+}
+
+// expect reports an error unless a condition is true.
+func expect(t *testing.T, condition bool, format string, args ...any) {
+	t.Helper()
+	if !condition {
+		t.Errorf(format, args...)
+	}
 }
 
 // find returns all matches of a pattern with its groups.
@@ -98,9 +109,7 @@ func TestBlockKinds(t *testing.T) {
 		"shell", "text", "console", "go", "mermaid",
 	}
 	for _, b := range blocks(t) {
-		if !slices.Contains(known, b.kind) {
-			t.Errorf("%s: found a block of kind %q, want one of %s", b, b.kind, strings.Join(known, ", "))
-		}
+		expect(t, slices.Contains(known, b.kind), "%s: found a block of kind %q, want one of %s", b, b.kind, strings.Join(known, ", "))
 	}
 }
 
@@ -119,9 +128,7 @@ func TestTables(t *testing.T) {
 			if cells == 0 {
 				cells = found
 			}
-			if found != cells {
-				t.Errorf("%s:%d: found %d cells, want %d", file, i+1, found-1, cells-1)
-			}
+			expect(t, found == cells, "%s:%d: found %d cells, want %d", file, i+1, found-1, cells-1)
 		}
 	}
 }

@@ -22,13 +22,10 @@ func TestCommandsParse(t *testing.T) {
 	for _, b := range blocks(t, "shell") {
 		cmd := exec.CommandContext(t.Context(), "bash", "-n")
 		cmd.Stdin = strings.NewReader(b.content)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("%s: %v\n%s", b, err, out)
-		}
+		out, err := cmd.CombinedOutput()
+		expect(t, err == nil, "%s: %v\n%s", b, err, out)
 		for _, match := range find(`(?m)^\s*(?:\$ )?make ([a-z][a-z0-9-]*)`, b.content) {
-			if !strings.Contains(makefile, "\n"+match[1]+":") {
-				t.Errorf("%s: the Makefile has no target %s", b, match[1])
-			}
+			expect(t, strings.Contains(makefile, "\n"+match[1]+":"), "%s: the Makefile has no target %s", b, match[1])
 		}
 	}
 }
@@ -58,9 +55,7 @@ func TestSettingsExist(t *testing.T) {
 	}
 	for _, file := range documents(t) {
 		for _, match := range find("`(settings\\.[a-zA-Z]+)", read(t, file)) {
-			if !known[match[1]] {
-				t.Errorf("%s names %s, which does not exist in the chart", file, match[1])
-			}
+			expect(t, known[match[1]], "%s names %s, which does not exist in the chart", file, match[1])
 		}
 	}
 }
@@ -74,9 +69,8 @@ func TestLinks(t *testing.T) {
 	for _, file := range documents(t) {
 		content := read(t, file)
 		for _, match := range repositoryURL.FindAllStringSubmatch(content, -1) {
-			if _, err := os.Stat(filepath.Join(root, match[1])); err != nil {
-				t.Errorf("%s names %s: %v", file, match[0], err)
-			}
+			_, err := os.Stat(filepath.Join(root, match[1]))
+			expect(t, err == nil, "%s names %s: %v", file, match[0], err)
 		}
 		for _, match := range find(`\]\(([^)#\s]*)(#[^)\s]*)?\)`, content) {
 			to, heading := match[1], strings.TrimPrefix(match[2], "#")

@@ -5,9 +5,6 @@ package docs
 
 import (
 	"encoding/json"
-	"encoding/pem"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,9 +38,8 @@ func TestConfigurationFiles(t *testing.T) {
 		"json node-settings": func(path string) error { _, err := inventory.LoadSettings(path); return err },
 	} {
 		for _, b := range blocks(t, kind) {
-			if err := read(write(t, b.content)); err != nil && !isMissingFile(err) {
-				t.Errorf("%s: %v", b, err)
-			}
+			err := read(write(t, b.content))
+			expect(t, err == nil || isMissingFile(err), "%s: %v", b, err)
 		}
 	}
 }
@@ -69,13 +65,14 @@ func TestValues(t *testing.T) {
 	if helm == "" {
 		t.Skip("HELM is not set: run this with make unit")
 	}
+	// Documents contain a placeholder instead of a certificate.
+	whole := string(testenv.StartSimulator(t, pvesim.DefaultScenario(1), pvesim.Options{}).CAPEM())
 	certificate, found := regexp.MustCompile(`(?s)-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----`), 0
 	for _, b := range blocks(t, "yaml values") {
 		cmd := exec.CommandContext(t.Context(), helm, "template", "docs", filepath.Join(root, "charts/karpenter-provider-proxmox"), "-f", "-")
 		cmd.Stdin = strings.NewReader(b.content)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("%s: %v\n%s", b, err, out)
-		}
+		out, err := cmd.CombinedOutput()
+		expect(t, err == nil, "%s: %v\n%s", b, err, out)
 		var values struct{ Config map[string]any }
 		testenv.Must(t, yaml.Unmarshal([]byte(b.content), &values))
 		if len(values.Config) == 0 {
@@ -84,21 +81,9 @@ func TestValues(t *testing.T) {
 		found++
 		config, err := json.Marshal(values.Config)
 		testenv.Must(t, err)
-		// Documents contain a placeholder instead of a certificate.
-		whole := strings.ReplaceAll(string(newCertificate(t)), "\n", `\n`)
-		content := certificate.ReplaceAllString(string(config), whole)
-		if _, err := proxmox.LoadConfig(write(t, content)); err != nil && !isMissingFile(err) {
-			t.Errorf("%s: %v", b, err)
-		}
+		content := certificate.ReplaceAllString(string(config), strings.ReplaceAll(whole, "\n", `\n`))
+		_, err = proxmox.LoadConfig(write(t, content))
+		expect(t, err == nil || isMissingFile(err), "%s: %v", b, err)
 	}
-	if found < 2 {
-		t.Errorf("found %d blocks with Proxmox clusters, want at least 2", found)
-	}
-}
-
-func newCertificate(t *testing.T) []byte {
-	t.Helper()
-	server := httptest.NewTLSServer(http.NotFoundHandler())
-	t.Cleanup(server.Close)
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	expect(t, found >= 2, "found %d blocks with Proxmox clusters, want at least 2", found)
 }

@@ -61,9 +61,7 @@ func TestKubectlCommands(t *testing.T) {
 			}
 		}
 	}
-	if found < 10 {
-		t.Errorf("found %d kubectl commands, want at least 10", found)
-	}
+	expect(t, found >= 10, "found %d kubectl commands, want at least 10", found)
 }
 
 // servedKinds returns all names that kubectl accepts for kinds.
@@ -87,21 +85,14 @@ func servedKinds(t *testing.T) map[string]bool {
 // TestRolesConsistent checks that all pages grant a role the same privileges.
 func TestRolesConsistent(t *testing.T) {
 	t.Parallel()
-	role := regexp.MustCompile(`^pveum role add (\S+) -privs "(.+)"$`)
 	first := map[string][2]string{}
 	for where, lines := range commandLines(t) {
-		for _, line := range lines {
-			match := role.FindStringSubmatch(line)
-			if match == nil {
-				continue
-			}
+		for _, match := range find(`(?m)^pveum role add (\S+) -privs "(.+)"$`, strings.Join(lines, "\n")) {
 			if known, ok := first[match[1]]; ok && known[1] != match[2] {
 				t.Errorf("role %s differs: %s has %q, %s has %q", match[1], where, match[2], known[0], known[1])
 			}
 			first[match[1]] = [2]string{where, match[2]}
 		}
 	}
-	if first["Karpenter"] == [2]string{} {
-		t.Errorf("found roles %v, want Karpenter among them", first)
-	}
+	expect(t, first["Karpenter"] != [2]string{}, "found roles %v, want Karpenter among them", first)
 }

@@ -7,9 +7,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -28,7 +25,11 @@ func TestManifestsApply(t *testing.T) {
 	api, err := client.New(testenv.APIServer(t), client.Options{})
 	testenv.Must(t, err)
 	api = client.WithFieldValidation(client.NewDryRunClient(api), metav1.FieldValidationStrict)
-	for _, b := range append(blocks(t, "yaml"), exampleFiles(t)...) {
+	manifests := blocks(t, "yaml")
+	for _, path := range files(t, "examples", ".yaml") {
+		manifests = append(manifests, block{file: strings.TrimPrefix(path, root+"/"), line: 1, content: read(t, path)})
+	}
+	for _, b := range manifests {
 		t.Run(b.String(), func(t *testing.T) {
 			t.Parallel()
 			for _, object := range decode(t, b) {
@@ -36,9 +37,8 @@ func TestManifestsApply(t *testing.T) {
 					t.Errorf("a document has no apiVersion or kind: complete it, or declare the kind of the block (see doc.go)")
 					continue
 				}
-				if err := api.Create(t.Context(), object); err != nil {
-					t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
-				}
+				err := api.Create(t.Context(), object)
+				expect(t, err == nil, "%s %s: %v", object.GetKind(), object.GetName(), err)
 			}
 		})
 	}
@@ -48,28 +48,8 @@ func TestManifestsApply(t *testing.T) {
 func TestPartsParse(t *testing.T) {
 	t.Parallel()
 	for _, b := range blocks(t, "yaml part") {
-		if len(decode(t, b)) == 0 {
-			t.Errorf("%s: the block is empty", b)
-		}
+		expect(t, len(decode(t, b)) != 0, "%s: the block is empty", b)
 	}
-}
-
-// exampleFiles returns the YAML files below examples.
-func exampleFiles(t *testing.T) []block {
-	t.Helper()
-	var found []block
-	err := filepath.WalkDir(filepath.Join(root, "examples"), func(path string, _ fs.DirEntry, err error) error {
-		if err != nil || filepath.Ext(path) != ".yaml" {
-			return err
-		}
-		content, err := os.ReadFile(path)
-		found = append(found, block{file: strings.TrimPrefix(path, root+"/"), line: 1, kind: "yaml", content: string(content)})
-		return err
-	})
-	if err != nil || len(found) == 0 {
-		t.Fatalf("found %d examples: %v", len(found), err)
-	}
-	return found
 }
 
 func decode(t *testing.T, b block) []*unstructured.Unstructured {

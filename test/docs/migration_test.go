@@ -48,9 +48,7 @@ func TestMigrationFields(t *testing.T) {
 			}
 		}
 	}
-	if checked < 80 {
-		t.Errorf("found %d fields, want those of three tables", checked)
-	}
+	expect(t, checked >= 80, "found %d fields, want those of three tables", checked)
 }
 
 // hasField reports whether a schema has a field, in the format of the reference: spec.disks[].size.

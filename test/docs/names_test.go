@@ -4,10 +4,6 @@
 package docs
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"io/fs"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -17,7 +13,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 // otherNames are names of kinds, feature gates of Karpenter, phases of a launch, names of Kubernetes and roles of Proxmox.
@@ -47,15 +42,17 @@ func TestNames(t *testing.T) {
 	}
 	for _, reason := range power.ReasonTypes() {
 		names = append(names, string(reason))
-		if !strings.Contains(read(t, "docs/power.md"), "\n| `"+string(reason)+"` |") {
-			t.Errorf("docs/power.md does not describe the reason %s", reason)
-		}
+		expect(t, strings.Contains(read(t, "docs/power.md"), "\n| `"+string(reason)+"` |"), "docs/power.md does not describe the reason %s", reason)
 	}
 	for _, alert := range find(`- alert: (\w+)`, read(t, "charts/karpenter-provider-proxmox/files/alerts.yaml")) {
 		names = append(names, alert[1])
 	}
 	word := regexp.MustCompile("`((?:[A-Z][a-z]+|VM|VMID|CPU|HA){2,}|" + regexp.QuoteMeta(v1alpha1.Group) + "/[a-z-]+)`")
-	for _, path := range pages(t) {
+	for _, path := range append(files(t, "docs", ".md"), "README.md") {
+		// The reference is generated.
+		if strings.Contains(path, "/reference/") || slices.Contains(developerPages, filepath.Base(path)) {
+			continue
+		}
 		for _, found := range word.FindAllStringSubmatch(read(t, path), -1) {
 			if !slices.Contains(names, found[1]) {
 				t.Errorf("%s: `%s` is neither in docs/reference nor one of the other names in this test", strings.TrimPrefix(path, root+"/"), found[1])
@@ -64,77 +61,34 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// pages returns the pages for users that are written by hand.
-func pages(t *testing.T) []string {
-	t.Helper()
-	paths, err := filepath.Glob(filepath.Join(root, "docs/*.md"))
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("found no pages: %v", err)
-	}
-	paths = slices.DeleteFunc(paths, func(path string) bool { return slices.Contains(developerPages, filepath.Base(path)) })
-	return append(paths, filepath.Join(root, "README.md"))
-}
+// reasonLiteral matches literals that are reasons: in fields of events, and in calls that publish events or set conditions.
+var reasonLiteral = regexp.MustCompile(`\b(?:Reason:\s*|` +
+	`(?:Set(?:False|Unknown|TrueWithReason|UnknownWithReason)|setUnknown|Publish|newEvent|waitingEvent|report\w*)` +
+	`\((?:[^()"]|"[^"]*"|\([^()]*\))*?)("[A-Z][a-z]*[A-Z][A-Za-z]*")`)
 
 // TestReasons checks that the reasons of events and conditions are constants of the API, from
 // which the reference is generated.
 func TestReasons(t *testing.T) {
 	t.Parallel()
-	err := filepath.WalkDir(filepath.Join(root, "internal"), func(path string, _ fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-			return err
+	for _, path := range files(t, "internal", ".go") {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
 		}
-		files := token.NewFileSet()
-		parsed, err := parser.ParseFile(files, path, nil, 0)
-		if err != nil {
-			return err
+		for _, found := range reasonLiteral.FindAllStringSubmatch(read(t, path), -1) {
+			t.Errorf("%s: the reason %s must be a constant in api/v1alpha1", path, found[1])
 		}
-		ast.Inspect(parsed, func(n ast.Node) bool {
-			for _, value := range reasonsIn(n) {
-				t.Errorf("%s: the reason %s must be a constant in api/v1alpha1", files.Position(value.Pos()), value.Value)
-			}
-			return true
-		})
-		return nil
-	})
-	testenv.Must(t, err)
+	}
 }
 
-var (
-	reasonLiteral   = regexp.MustCompile(`^"[A-Z][a-z]*[A-Z][A-Za-z]*"$`)
-	reasonFunctions = regexp.MustCompile(`^(Set(False|Unknown|TrueWithReason|UnknownWithReason)|setUnknown|Publish|newEvent|waitingEvent|report\w*)$`)
-)
-
-// reasonsIn returns the literals that are reasons: in fields of events, and in calls that publish
-// events or set conditions.
-func reasonsIn(n ast.Node) []*ast.BasicLit {
-	var found []*ast.BasicLit
-	add := func(e ast.Expr) {
-		if value, ok := e.(*ast.BasicLit); ok && reasonLiteral.MatchString(value.Value) {
-			found = append(found, value)
-		}
+// TestAnnotations checks that docs/architecture.md lists every annotation of the API.
+func TestAnnotations(t *testing.T) {
+	t.Parallel()
+	page := read(t, "docs/architecture.md")
+	found := find(`Annotation\w+ += Group \+ "/([a-z-]+)"`, read(t, "api/v1alpha1/labels.go"))
+	if len(found) < 8 {
+		t.Fatalf("found %d annotations, want at least 8", len(found))
 	}
-	switch n := n.(type) {
-	case *ast.CompositeLit:
-		for _, element := range n.Elts {
-			if field, ok := element.(*ast.KeyValueExpr); ok {
-				if key, ok := field.Key.(*ast.Ident); ok && key.Name == "Reason" {
-					add(field.Value)
-				}
-			}
-		}
-	case *ast.CallExpr:
-		name := ""
-		switch f := n.Fun.(type) {
-		case *ast.Ident:
-			name = f.Name
-		case *ast.SelectorExpr:
-			name = f.Sel.Name
-		}
-		if reasonFunctions.MatchString(name) {
-			for _, argument := range n.Args {
-				add(argument)
-			}
-		}
+	for _, annotation := range found {
+		expect(t, strings.Contains(page, "`"+annotation[1]+"`"), "docs/architecture.md does not list the annotation %s", annotation[1])
 	}
-	return found
 }

@@ -99,9 +99,7 @@ func TestPermissionsTable(t *testing.T) {
 		}
 	}
 	for name := range required {
-		if !documented[name] {
-			t.Errorf("the table lacks the required privilege %s", name)
-		}
+		expect(t, documented[name], "the table lacks the required privilege %s", name)
 	}
 	for name := range documented {
 		if !required[name] && !optional[name] {
@@ -148,9 +146,8 @@ func TestPermissionsRoles(t *testing.T) {
 	_, optional := documentedPrivileges(t)
 	whole := documentedAccount(permissionsPage(t, "On the whole cluster"))
 	required := requiredPrivileges(whole.Held, "", false)
-	if missing := whole.Missing(required); len(missing) > 0 {
-		t.Errorf("the role for the whole cluster lacks %v", missing)
-	}
+	missing := whole.Missing(required)
+	expect(t, len(missing) == 0, "the role for the whole cluster lacks %v", missing)
 	for _, privilege := range whole.Roles["Karpenter"] {
 		isRequired := slices.ContainsFunc(required, func(r privileges.Required) bool { return r.Privilege == privilege })
 		kind := strings.ToLower(strings.SplitN(privilege, ".", 2)[0])
@@ -161,9 +158,7 @@ func TestPermissionsRoles(t *testing.T) {
 	pool := documentedAccount(permissionsPage(t, "Restricted to a resource pool"))
 	for _, missing := range pool.Missing(requiredPrivileges(pool.Held, "karpenter", false)) {
 		// The table of additional privileges has it.
-		if missing.Privilege != "Sys.AccessNetwork" {
-			t.Errorf("the roles for a resource pool lack %s on %s", missing.Privilege, missing.Path)
-		}
+		expect(t, missing.Privilege == "Sys.AccessNetwork", "the roles for a resource pool lack %s on %s", missing.Privilege, missing.Path)
 	}
 	restricted := pvesim.DefaultScenario(1)
 	pvesim.PoolScoped(restricted)
@@ -174,9 +169,7 @@ func TestPermissionsRoles(t *testing.T) {
 
 func compareRoles(t *testing.T, roles []pvesim.Role, documented map[string][]string) {
 	t.Helper()
-	if len(roles) != len(documented) {
-		t.Errorf("found %d roles in the simulator, %d in docs/permissions.md", len(roles), len(documented))
-	}
+	expect(t, len(roles) == len(documented), "found %d roles in the simulator, %d in docs/permissions.md", len(roles), len(documented))
 	for _, role := range roles {
 		if !slices.Equal(slices.Sorted(slices.Values(role.Privileges)), slices.Sorted(slices.Values(documented[role.ID]))) {
 			t.Errorf("role %s: the simulator has %v, docs/permissions.md %v", role.ID, role.Privileges, documented[role.ID])
