@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/utils/clock"
-	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -27,12 +26,39 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
-// forbiddingReader is an API server that forbids to read Secrets.
-type forbiddingReader struct{ client.Reader }
-
-func (forbiddingReader) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
-	return apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, key.Name, nil)
+// bootObjects is an API server with Secrets and ConfigMaps, of which each has the key user-data. It
+// forbids to read others.
+type bootObjects struct {
+	client.Reader
+	userData map[string]string
 }
+
+func (o bootObjects) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	text, ok := o.userData[key.Name]
+	if !ok && key.Name != "kube-root-ca.crt" {
+		return apierrors.NewForbidden(schema.GroupResource{}, key.Name, nil)
+	}
+	switch into := into.(type) {
+	case *corev1.Secret:
+		into.Data = map[string][]byte{"user-data": []byte(text)}
+	case *corev1.ConfigMap:
+		into.Data = map[string]string{"user-data": text, "ca.crt": "CA"}
+	}
+	return nil
+}
+
+// bootSource returns a source with the user data of Secrets and ConfigMaps by name.
+func bootSource(userData map[string]string) boot.Source {
+	return boot.Source{Reader: bootObjects{userData: userData}, Version: boot.FixedVersion("v1.36.0")}
+}
+
+// bootClass returns a class with boot data.
+func bootClass(options v1alpha1.MetadataOptions) *v1alpha1.ProxmoxNodeClass {
+	options.Type = v1alpha1.MetadataTypeCDROM
+	return &v1alpha1.ProxmoxNodeClass{Spec: v1alpha1.ProxmoxNodeClassSpec{MetadataOptions: options}}
+}
+
+var templatesRefs = []v1alpha1.TemplatesReference{{Kind: "ConfigMap", Namespace: "team", Name: "base"}, {Namespace: "team", Name: "own"}}
 
 func TestPreviewForbidden(t *testing.T) {
 	t.Parallel()
@@ -46,52 +72,30 @@ func TestPreviewForbidden(t *testing.T) {
 			"; check the name, and to let the controller read it, add templates to bootDataSecrets.team of the chart",
 		},
 		"config_map": {
-			v1alpha1.MetadataOptions{TemplatesRefs: []v1alpha1.TemplatesReference{{Kind: "ConfigMap", Namespace: "team", Name: "base"}}},
+			v1alpha1.MetadataOptions{TemplatesRefs: templatesRefs},
 			"configmap team/base of spec.metadataOptions.templatesRefs[0]", "add base to bootDataConfigMaps.team of the chart",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			class := &v1alpha1.ProxmoxNodeClass{Spec: v1alpha1.ProxmoxNodeClassSpec{MetadataOptions: test.options}}
-			class.Spec.MetadataOptions.Type = v1alpha1.MetadataTypeCDROM
-			_, err := boot.Source{Reader: forbiddingReader{}, Namespace: "kube-system"}.Preview(t.Context(), class, nil)
+			_, err := bootSource(nil).Preview(t.Context(), bootClass(test.options), nil)
 			NewWithT(t).Expect(err).To(MatchError(And(ContainSubstring(test.source), ContainSubstring(test.help))))
 		})
 	}
 }
 
-// bootObjects is an API server with Secrets and ConfigMaps, each with the key user-data.
-type bootObjects struct {
-	client.Reader
-	secrets, configMaps map[string]string
-}
-
-func (o bootObjects) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
-	switch into := into.(type) {
-	case *corev1.Secret:
-		into.Data = map[string][]byte{"user-data": []byte(o.secrets[key.Name])}
-	case *corev1.ConfigMap:
-		into.Data = map[string]string{"user-data": o.configMaps[key.Name], "ca.crt": "CA"}
-	}
-	return nil
-}
-
 func TestTemplatesInParts(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	refs := []v1alpha1.TemplatesReference{{Kind: "ConfigMap", Namespace: "team", Name: "base"}, {Namespace: "team", Name: "own"}}
-	class := &v1alpha1.ProxmoxNodeClass{}
-	class.Spec.MetadataOptions = v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeCDROM, TemplatesRefs: refs, OnChange: v1alpha1.BootDataChangeReplace}
-	source := func(base, own string) boot.Source {
-		return boot.Source{
-			Reader:  bootObjects{secrets: map[string]string{"own": own}, configMaps: map[string]string{"base": base}},
-			Version: func(context.Context) string { return "v1.36.0" },
-		}
-	}
-	const config = "#cloud-config\nhostname: a\n"
+	class := bootClass(v1alpha1.MetadataOptions{TemplatesRefs: templatesRefs, OnChange: v1alpha1.BootDataChangeReplace})
+	source := func(base, own string) boot.Source { return bootSource(map[string]string{"base": base, "own": own}) }
+	const config = "#cloud-config\nhostname: a{{ .Kubernetes.Version }}\n"
 	files, err := source(config, "#!/bin/sh\n").Preview(t.Context(), class, nil)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(string(files.UserData)).To(And(ContainSubstring("text/cloud-config"), ContainSubstring("text/x-shellscript")))
+	files, err = source("", config).Preview(t.Context(), bootClass(v1alpha1.MetadataOptions{TemplatesRefs: templatesRefs[1:]}), nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(string(files.UserData)).To(ContainSubstring("hostname: av1.36.0"))
 
 	_, err = source(config, "#cloud-config\n{{ .Nothing }}").Preview(t.Context(), class, nil)
 	g.Expect(err).To(MatchError(ContainSubstring("rendering spec.metadataOptions.templatesRefs: secret team/own of item 1: user-data: line 2")))
@@ -109,16 +113,10 @@ func TestTemplatesInParts(t *testing.T) {
 func TestCheckBridgeAddress(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	class := &v1alpha1.ProxmoxNodeClass{}
-	class.Spec.MetadataOptions = v1alpha1.MetadataOptions{
-		Type: v1alpha1.MetadataTypeCDROM, TemplatesRef: &v1alpha1.SecretReference{Namespace: "team", Name: "own"},
-	}
-	source := boot.Source{
-		Reader: bootObjects{secrets: map[string]string{
-			"own": `#!/bin/sh{{ range .Network.Interfaces }}` + "\n" + `ip address add {{ cidrslaac .MacAddr .NodeAddress6 }} via {{ cidrhost .NodeAddress4 }}{{ end }}`,
-		}},
-		Version: func(context.Context) string { return "v1.36.0" },
-	}
+	class := bootClass(v1alpha1.MetadataOptions{TemplatesRefs: templatesRefs[1:]})
+	source := bootSource(map[string]string{
+		"own": `#!/bin/sh{{ range .Network.Interfaces }}` + "\n" + `ip address add {{ cidrslaac .MacAddr .NodeAddress6 }} via {{ cidrhost .NodeAddress4 }}{{ end }}`,
+	})
 	g.Expect(source.Check(t.Context(), inventory.View{}, class)).To(Succeed(), "before the hosts are known")
 
 	template := proxmox.VMConfig{Options: map[string]string{
@@ -156,54 +154,7 @@ func (s *versionServer) ServerVersion() (*version.Info, error) {
 	return &version.Info{GitVersion: s.version}, s.err
 }
 
-// versionSecrets answers every read with boot data that contains the version.
-type versionSecrets struct{ client.Reader }
-
-func (versionSecrets) Get(_ context.Context, _ client.ObjectKey, o client.Object, _ ...client.GetOption) error {
-	if secret, ok := o.(*corev1.Secret); ok {
-		secret.Data = map[string][]byte{"user-data": []byte("#cloud-config\nversion: {{ .Kubernetes.Version }}\n")}
-	}
-	return nil
-}
-
-func TestPreviewAfterUpgrade(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	api, clock := &versionServer{version: "v1.35.1"}, clocktesting.NewFakePassiveClock(time.Now())
-	current, err := boot.NewServerVersion(api, clock)
-	g.Expect(err).NotTo(HaveOccurred())
-	source := boot.Source{Reader: versionSecrets{}, Version: current}
-	class := &v1alpha1.ProxmoxNodeClass{}
-	class.Spec.MetadataOptions = v1alpha1.MetadataOptions{
-		Type: v1alpha1.MetadataTypeCDROM, TemplatesRef: &v1alpha1.SecretReference{Namespace: "team", Name: "templates"},
-	}
-	rendered := func() string {
-		files, err := source.Preview(t.Context(), class, nil)
-		g.Expect(err).NotTo(HaveOccurred())
-		return string(files.UserData)
-	}
-	g.Expect(rendered()).To(ContainSubstring("v1.35.1"))
-
-	api.version = "v1.36.3"
-	clock.SetTime(clock.Now().Add(2 * time.Minute))
-	g.Expect(rendered()).To(ContainSubstring("v1.36.3"))
-	reads := api.reads
-	g.Expect(rendered()).To(ContainSubstring("v1.36.3"))
-	g.Expect(api.reads).To(Equal(reads), "cached")
-
-	api.version, api.err = "", errors.New("connection refused")
-	clock.SetTime(clock.Now().Add(2 * time.Minute))
-	g.Expect(rendered()).To(ContainSubstring("v1.36.3"), "the last known one")
-}
-
-func TestNewServerVersionFailure(t *testing.T) {
-	t.Parallel()
-	_, err := boot.NewServerVersion(&versionServer{err: errors.New("connection refused")}, clocktesting.NewFakePassiveClock(time.Now()))
-	NewWithT(t).Expect(err).To(MatchError("reading the API server's version: connection refused"))
-}
-
-// A launch does not wait while another one reads the version.
-func TestServerVersionWhileRead(t *testing.T) {
+func TestServerVersion(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
 		g := NewWithT(t)
 		api := &versionServer{version: "v1.35.1"}
@@ -214,10 +165,16 @@ func TestServerVersionWhileRead(t *testing.T) {
 		read := make(chan string)
 		go func() { read <- current(t.Context()) }()
 		synctest.Wait()
-		g.Expect(current(t.Context())).To(Equal("v1.35.1"))
+		g.Expect(current(t.Context())).To(Equal("v1.35.1"), "a launch does not wait while another one reads the version")
 		close(api.held)
 		g.Expect(<-read).To(Equal("v1.36.3"))
 		g.Expect(current(t.Context())).To(Equal("v1.36.3"))
-		g.Expect(api.reads).To(Equal(2))
+		g.Expect(api.reads).To(Equal(2), "it is cached")
+
+		api.version, api.err = "", errors.New("connection refused")
+		time.Sleep(2 * time.Minute)
+		g.Expect(current(t.Context())).To(Equal("v1.36.3"), "the last known one")
+		_, err = boot.NewServerVersion(api, clock.RealClock{})
+		g.Expect(err).To(MatchError("reading the API server's version: connection refused"))
 	})
 }

@@ -4,10 +4,14 @@
 package instance_test
 
 import (
+	"fmt"
+	"net/url"
+	"strconv"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
@@ -44,29 +48,11 @@ func TestDeleteOrphan(t *testing.T) {
 	}
 }
 
-// A clone or destroy that was killed leaves a lock that only root can remove.
-func TestDeleteOrphanLocked(t *testing.T) {
+func TestDeleteInactiveStorage(t *testing.T) {
 	t.Parallel()
-	for lock, command := range map[string]string{"clone": "qm unlock", "destroyed": "--skiplock 1"} {
-		testenv.With(testenv.NoPolling()).Subtest(t, lock, func(w *testenv.Env, p *testenv.Process) {
-			claim := p.Launched("pool-abc", w.NodeClass)
-			orphan := listVMs(w, p)[0]
-			w.Expect(w.Sim.SetConfigLock(orphan.VMID, lock)).To(Succeed())
-			deleted, err := p.Instances.Deleter.DeleteOrphan(w.Context(), deletion.Orphan{VM: orphan})
-			w.Expect(err).To(And(testenv.HaveReason(v1alpha1.EventVMLocked), MatchError(ContainSubstring(command))))
-			w.Expect(deleted).To(BeFalse())
-			w.Expect(w.Running(claim)).To(BeTrue(), "it was not stopped")
-			w.Expect(w.Sim.SetConfigLock(orphan.VMID, "")).To(Succeed())
-			w.Expect(p.Instances.Deleter.DeleteOrphan(w.Context(), deletion.Orphan{VM: orphan})).To(BeTrue())
-			w.ExpectNoOrphans()
-		})
-	}
-}
-
-// The VM is destroyed without its disk, and is not listed any more. The disk is deleted
-// when the storage is active.
-func TestDeleteOrphanWithInactiveStorage(t *testing.T) {
-	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
+	// The VM is destroyed without its disk, and is not listed any more. The disk is deleted
+	// when the storage is active.
+	testenv.With(testenv.NoPolling()).Subtest(t, "orphan", func(w *testenv.Env, p *testenv.Process) {
 		host := w.Intent(p.Launched("pool-abc", w.NodeClass)).Host
 		vms := listVMs(w, p)
 		w.Expect(w.Sim.SetStorageActive(host, "local-lvm", false)).To(Succeed())
@@ -83,14 +69,47 @@ func TestDeleteOrphanWithInactiveStorage(t *testing.T) {
 		w.Expect(p.Instances.Deleter.UnfinishedOrphans()).To(BeEmpty())
 		w.ExpectNoOrphans()
 	})
-}
-
-func TestListBootDrives(t *testing.T) {
-	testenv.With(testenv.Hosts(2)).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		claim := p.Launched("pool-abc", w.NodeClass)
-		w.Expect(p.Instances.Deleter.ListBootDrives(w.Context())).To(ConsistOf(HaveField("ClaimUID", string(claim.UID))))
-		other := w.StartProcess(testenv.KubeCluster("ffffffff-0000-4000-8000-000000000002"))
-		w.Expect(other.Instances.Deleter.ListBootDrives(w.Context())).To(BeEmpty())
+	// A disk on a storage that is inactive is deleted when the storage is back, also by
+	// another process.
+	testenv.With(testenv.NoPolling()).Subtest(t, "restarted", func(w *testenv.Env, p *testenv.Process) {
+		claim := deleting(w, p.Launched("pool-abc", w.NodeClass))
+		in := w.Intent(claim)
+		setStorageActive(w, in, "local-lvm", false)
+		expectBlocked(w, p, claim, v1alpha1.EventDiskNotDeleted)
+		p = w.StartProcess(testenv.NoPolling())
+		expectBlocked(w, p, claim, v1alpha1.EventDiskNotDeleted)
+		setStorageActive(w, in, "local-lvm", true)
+		p.DeleteAll(claim)
+	})
+	// Proxmox would destroy the VM and leave its EFI disk.
+	testenv.With(testenv.NoPolling()).Subtest(t, "EFI_disk", func(w *testenv.Env, p *testenv.Process) {
+		claim, in := launchVM(w, p)
+		w.Expect(w.Sim.PowerOffGuest(in.VMID)).To(Succeed())
+		setOption(w, claim, "efidisk0", "local:1,efitype=4m")
+		for _, active := range []bool{false, true} {
+			setStorageActive(w, in, "local", active)
+			w.Clock.Advance(time.Minute)
+			p.Refresh()
+			if !active {
+				expectBlocked(w, p, deleting(w, claim), v1alpha1.EventDiskNotDeleted)
+				w.Expect(w.VMs()).NotTo(BeEmpty())
+			}
+		}
+		p.DeleteAll(claim)
+	})
+	// If Proxmox cannot delete a disk, it destroys the VM with a warning.
+	testenv.With().Subtest(t, "locked", func(w *testenv.Env, p *testenv.Process) {
+		// If the lock is released later than the last retry, the next Delete deletes the disk.
+		claim := deleting(w, p.Launched("pool-abc", w.NodeClass))
+		release, err := w.Sim.HoldStorageLock(w.Context(), w.Intent(claim).Host, "local-lvm")
+		w.Expect(err).NotTo(HaveOccurred())
+		go func() {
+			defer release()
+			// The lock is released after Proxmox timed out.
+			w.Eventually(func() int { return w.Sim.CountRequests("DELETE", "/nodes/{node}/storage/{storage}/content/{volume}") }).
+				Should(BeNumerically(">", 0))
+		}()
+		p.DeleteAll(claim)
 	})
 }
 
@@ -111,11 +130,7 @@ func TestDeleteBootDriveOfFailedHost(t *testing.T) {
 			w.NodeClass.Spec.MetadataOptions.Storage = test.storage
 			claim := p.Launched("pool-abc", w.NodeClass)
 			in, deleter := w.Intent(claim), p.Instances.Deleter
-			drives := func(host string) []proxmox.Volume {
-				volumes, err := w.Client.Volumes(w.Context(), host, test.storage, "iso")
-				w.Expect(err).NotTo(HaveOccurred())
-				return volumes
-			}
+			drives := func(host string) []proxmox.Volume { return w.Volumes(host, test.storage, "iso") }
 			w.Expect(drives(in.Host)).To(HaveLen(1))
 			w.Expect(p.Tokens()).To(HaveLen(1))
 			w.Expect(w.Sim.HostDown(in.Host, "refused")).To(Succeed())
@@ -161,5 +176,79 @@ func TestCleanupBootDriveOfReturnedHost(t *testing.T) {
 		w.Expect(w.Sim.HostUp(host)).To(Succeed())
 		w.Expect(p.Instances.Deleter.CleanupBootDrive(w.Context(), claim)).To(Succeed())
 		w.ExpectNoBootDrives()
+	})
+}
+
+// deleting returns a claim that is being deleted.
+func deleting(w *testenv.Env, claim *karpv1.NodeClaim) *karpv1.NodeClaim {
+	w.T.Helper()
+	testenv.Modify(w, claim, func(claim *karpv1.NodeClaim) { claim.Finalizers = []string{karpv1.TerminationFinalizer} })
+	w.Expect(w.Kube.Delete(w.Context(), claim)).To(Succeed())
+	return testenv.Reload(w, claim)
+}
+
+// setStorageActive makes a storage of a claim's host active or inactive.
+func setStorageActive(w *testenv.Env, in instance.Intent, storage string, active bool) {
+	w.T.Helper()
+	w.Expect(w.Sim.SetStorageActive(in.Host, storage, active)).To(Succeed())
+}
+
+// slowClones makes a full clone take twelve minutes, for which a launch waits.
+var slowClones = testenv.With(testenv.NoPolling(), testenv.Scenario(func(s *pvesim.Scenario) {
+	s.Latency = map[string]string{"lvmthin": "hdd-dir"}
+	s.Guests[0].Config["scsi0"] = "local-lvm:base-9000-disk-0,size=87G"
+}), testenv.Settings(func(s *instance.Settings) { s.TaskTimeout, s.CloneRefuseAfter = time.Hour, time.Hour }))
+
+// failClone makes the storage of a full clone inactive when the clone has created a disk.
+func failClone(w *testenv.Env, p *testenv.Process, claim *karpv1.NodeClaim, disk string) {
+	w.T.Helper()
+	in := w.Intent(claim)
+	launched := make(chan error, 1)
+	go func() { launched <- p.Launch(claim, w.NodeClass) }()
+	w.Eventually(func() []string { return w.Disks(in.Host, in.VMID) }).Should(ContainElement(HaveSuffix(disk)))
+	setStorageActive(w, in, in.Storage, false)
+	w.Expect(<-launched).To(testenv.HaveReason(v1alpha1.EventCloneFailed))
+}
+
+func TestDeleteFailedClone(t *testing.T) {
+	t.Parallel()
+	// A storage becomes inactive during a clone. Proxmox cannot delete the disk of the failed
+	// clone. Another user's disk with the same VMID is kept.
+	slowClones.Subtest(t, "inactive_storage", func(w *testenv.Env, p *testenv.Process) {
+		w.NodeClass.Spec.BootDevice.FullClone = true
+		claim := p.Planned("pool-abc", w.NodeClass)
+		in := w.Intent(claim)
+		form := url.Values{"vmid": {strconv.Itoa(in.VMID)}, "filename": {fmt.Sprintf("vm-%d-disk-0", in.VMID)}, "size": {"4G"}}
+		w.PostToProxmox(fmt.Sprintf("/nodes/%s/storage/%s/content", in.Host, in.Storage), form)
+		failClone(w, p, claim, "-disk-1")
+
+		claim = deleting(w, claim)
+		expectBlocked(w, p, claim, v1alpha1.EventDiskNotDeleted)
+		p = w.StartProcess(testenv.NoPolling())
+		expectBlocked(w, p, claim, v1alpha1.EventDiskNotDeleted)
+		setStorageActive(w, in, in.Storage, true)
+		p.Delete(claim)
+		w.Expect(w.Disks(in.Host, in.VMID)).To(ConsistOf(HaveSuffix("-disk-0")))
+		w.ExpectNoBootDrives()
+	})
+	// A user deletes the disk that a failed clone left, and creates a VM with the same VMID. Its
+	// disk has the same name.
+	slowClones.Subtest(t, "reused_VMID", func(w *testenv.Env, p *testenv.Process) {
+		w.NodeClass.Spec.BootDevice.FullClone = true
+		claim := p.Planned("pool-abc", w.NodeClass)
+		in := w.Intent(claim)
+		failClone(w, p, claim, "-disk-0")
+		setStorageActive(w, in, in.Storage, true)
+		for _, left := range w.Disks(in.Host, in.VMID) {
+			w.Wait(w.Client.DeleteVolume(w.Context(), in.Host, left))
+		}
+		w.Wait(w.Client.CloneVM(w.Context(), proxmox.CloneRequest{
+			Host: in.TemplateHost, Target: in.Host, TemplateID: in.TemplateID, VMID: in.VMID, Name: "theirs", Full: true, Storage: in.Storage,
+		}))
+		theirs := w.Disks(in.Host, in.VMID)
+		w.Expect(theirs).To(ContainElement(HaveSuffix("-disk-0")))
+
+		p.Delete(deleting(w, claim))
+		w.Expect(w.Disks(in.Host, in.VMID)).To(Equal(theirs))
 	})
 }

@@ -4,6 +4,8 @@
 package instance_test
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -21,52 +23,33 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-// A user replaces the notes in the web interface. Without its mark the VM is not
-// destroyed, and does not count as deleted.
+// A user replaces the notes in the web interface. Without its mark the VM is not destroyed. It does not
+// count as deleted if what is left of its identity names the claim.
 func TestDeleteLostMark(t *testing.T) {
-	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		claim := p.Launched("pool-abc", w.NodeClass)
-		in := w.Intent(claim)
-		before := w.VMConfig(in).Description()
-		setOption(w, claim, "description", "web server")
-
-		p = w.StartProcess(testenv.NoPolling())
-		w.Expect(p.Instances.VMs.MayExist(claim)).To(BeTrue())
-		_, err := p.Instances.VMs.Get(w.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
-		w.Expect(err).To(And(HaveOccurred(), Not(MatchError(proxmox.ErrNotFound))))
-		expectBlocked(w, p, claim, v1alpha1.EventOwnershipMarkLost, ContainSubstring("append this line"), ContainSubstring("<!-- karpenter.proxmox.sinextra.dev {"))
-		w.Expect(w.Running(claim)).To(BeTrue())
-		setOption(w, claim, "description", before)
-		p.DeleteAll(claim)
-	})
-}
-
-// What is left of a VM's identity names the claim: it does not count as deleted.
-func TestDeleteLostMarkPartly(t *testing.T) {
 	t.Parallel()
-	smbios := func(smbios proxmox.SMBIOS) string { return smbios.Encode() }
+	const uid, vmid = "5f1d4d7a-3f0a-4e0c-9d83-9f0c1f7a0b11", 30555
+	otherUUID := proxmox.SMBIOS{UUID: "00000000-0000-4000-8000-000000000000", Serial: vmconfig.SMBIOSSerial("pool-abc", vmid)}
 	for name, test := range map[string]struct {
-		options func(claim *karpv1.NodeClaim, vmid int) map[string]string
+		options map[string]string
 		lost    bool
 	}{
-		"name": {func(*karpv1.NodeClaim, int) map[string]string { return map[string]string{"smbios1": ""} }, true},
-		"serial": {func(claim *karpv1.NodeClaim, vmid int) map[string]string {
-			return map[string]string{"name": "web", "smbios1": smbios(proxmox.SMBIOS{UUID: "00000000-0000-4000-8000-000000000000", Serial: vmconfig.SMBIOSSerial(claim.Name, vmid)})}
-		}, true},
-		"UUID": {func(claim *karpv1.NodeClaim, _ int) map[string]string {
-			return map[string]string{"name": "web", "smbios1": smbios(proxmox.SMBIOS{UUID: string(claim.UID)})}
-		}, true},
-		"mark_of_another_claim": {func(*karpv1.NodeClaim, int) map[string]string {
-			return map[string]string{"description": ownership.Mark{VMID: 20001, KubeCluster: "x", ClaimUID: "y"}.Notes("")}
-		}, true},
-		"nothing": {func(*karpv1.NodeClaim, int) map[string]string { return map[string]string{"name": "web", "smbios1": ""} }, false},
+		"notes":  {nil, true},
+		"name":   {map[string]string{"smbios1": ""}, true},
+		"serial": {map[string]string{"name": "web", "smbios1": otherUUID.Encode()}, true},
+		"UUID":   {map[string]string{"name": "web", "smbios1": proxmox.SMBIOS{UUID: uid}.Encode()}, true},
+		"mark_of_another_claim": {
+			map[string]string{"description": ownership.Mark{VMID: 20001, KubeCluster: "x", ClaimUID: "y"}.Notes("")}, true,
+		},
+		"nothing": {map[string]string{"name": "web", "smbios1": ""}, false},
 	} {
-		testenv.With(testenv.NoPolling()).Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
-			claim := p.Launched("pool-abc", w.NodeClass)
+		testenv.With(testenv.NoPolling(), testenv.Settings(func(s *instance.Settings) {
+			s.VMIDs.From, s.VMIDs.To = vmid, vmid
+		})).Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
+			claim := p.Launched("pool-abc", w.NodeClass, func(claim *karpv1.NodeClaim) { claim.UID = uid })
 			in := w.Intent(claim)
 			w.Wait(w.Client.StopVM(w.Context(), in.Host, in.VMID))
 			setOption(w, claim, "description", "web server")
-			for option, value := range test.options(claim, in.VMID) {
+			for option, value := range test.options {
 				setOption(w, claim, option, value)
 			}
 			w.SetTrue(claim, karpv1.ConditionTypeRegistered)
@@ -113,6 +96,7 @@ func TestLostMarkOfMachine(t *testing.T) {
 			}
 			w.Expect(mark).To(Equal(before))
 			w.Expect(strings.Contains(err.Error(), "rebuilt")).To(Equal(restarted))
+			w.Expect(w.Running(claim)).To(BeTrue())
 
 			setOption(w, claim, "description", "database\n"+mark.Comment())
 			p.Delete(claim)
@@ -126,8 +110,7 @@ func TestLostMarkOfMachine(t *testing.T) {
 // poll.
 func TestDeleteLostMarkMigrated(t *testing.T) {
 	testenv.With(testenv.Hosts(2), testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		claim := p.Launched("pool-abc", w.NodeClass)
-		in := w.Intent(claim)
+		claim, in := launchVM(w, p)
 		p.Refresh()
 		setOption(w, claim, "description", "web server")
 		expectBlocked(w, p, claim, v1alpha1.EventOwnershipMarkLost)
@@ -156,9 +139,10 @@ func newAdmin(w *testenv.Env) proxmox.Client {
 	return testenv.NewClient(w.T, w.Sim, config)
 }
 
-// Another VM gets the VMID of a launch, and the token cannot read it.
-func TestDeleteInvisibleForeignVM(t *testing.T) {
-	testenv.With(poolScoped).Test(t, func(w *testenv.Env, p *testenv.Process) {
+func TestDeleteInvisible(t *testing.T) {
+	t.Parallel()
+	// Another VM gets the VMID of a launch, and the token cannot read it.
+	testenv.With(poolScoped).Subtest(t, "foreign_VM", func(w *testenv.Env, p *testenv.Process) {
 		admin := newAdmin(w)
 		claim := p.Planned("pool-abc", w.NodeClass)
 		vmid := w.Intent(claim).VMID
@@ -172,16 +156,12 @@ func TestDeleteInvisibleForeignVM(t *testing.T) {
 		w.StartProcess().Delete(w.Stored(claim))
 		w.Expect(admin.VMConfig(w.Context(), "pve1", vmid)).To(HaveField("Options", HaveKeyWithValue("name", "theirs")))
 	})
-}
-
-// Lists omit VMs that the token may not read. Such a VM is not deleted.
-func TestDeleteInvisibleVM(t *testing.T) {
-	testenv.With(poolScoped).Test(t, func(w *testenv.Env, p *testenv.Process) {
+	// Lists omit VMs that the token may not read. Such a VM is not deleted.
+	testenv.With(poolScoped).Subtest(t, "own_VM", func(w *testenv.Env, p *testenv.Process) {
 		admin := newAdmin(w)
-		claim := p.Launched("pool-abc", w.NodeClass)
-		in := w.Intent(claim)
+		claim, in := launchVM(w, p)
 		w.Expect(admin.MoveToPool(w.Context(), in.VMID, pvesim.PoolID, "")).To(Succeed())
-		_, err := p.Instances.VMs.Get(w.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
+		_, err := p.Instances.VMs.Get(w.Context(), in.ID())
 		w.Expect(err).To(And(HaveOccurred(), Not(MatchError(proxmox.ErrNotFound))))
 		w.Eventually(func() error {
 			deleted, err := p.Instances.Deleter.Delete(w.Context(), claim)
@@ -244,8 +224,7 @@ func TestDeleteUnknownPlanDuringClone(t *testing.T) {
 // A newer release has written the mark of a VM, and was downgraded.
 func TestDeleteNewerMark(t *testing.T) {
 	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		claim := p.Launched("pool-abc", w.NodeClass)
-		in := w.Intent(claim)
+		claim, in := launchVM(w, p)
 		mark := ownership.Mark{VMID: in.VMID, KubeCluster: w.KubeCluster, ClaimUID: string(claim.UID)}.Comment()
 		newer := strings.Replace(mark, `"v":1`, `"v":2,"later":["x"]`, 1)
 		w.Expect(newer).NotTo(Equal(mark))
@@ -253,7 +232,7 @@ func TestDeleteNewerMark(t *testing.T) {
 
 		p = w.StartProcess(testenv.NoPolling())
 		w.Expect(p.Instances.VMs.List()).To(ConsistOf(HaveField("Identity.ClaimUID", string(claim.UID))), "core deletes claims that are not listed")
-		vm, err := p.Instances.VMs.Get(w.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})
+		vm, err := p.Instances.VMs.Get(w.Context(), in.ID())
 		w.Expect(err).NotTo(HaveOccurred())
 		w.Expect(vm.ClaimUID).To(Equal(string(claim.UID)))
 
@@ -272,5 +251,97 @@ func TestDeleteNewerMark(t *testing.T) {
 
 		setOption(w, claim, "description", mark) // after an upgrade
 		p.DeleteAll(claim)
+	})
+}
+
+// interrupted is a client of which others change the VM after its identity was verified: when it was
+// stopped, or before it is started.
+type interrupted struct {
+	proxmox.Client
+	interrupt func()
+}
+
+func (c *interrupted) StopVM(ctx context.Context, host string, vmid int) (proxmox.UPID, error) {
+	task, err := c.Client.StopVM(ctx, host, vmid)
+	c.interrupt()
+	return task, err
+}
+
+func (c *interrupted) RunningTasks(ctx context.Context, host, kind string) ([]proxmox.TaskStatus, error) {
+	tasks, err := c.Client.RunningTasks(ctx, host, kind)
+	c.interrupt()
+	return tasks, err
+}
+
+// interrupt starts a process that is interrupted once.
+func interrupt(w *testenv.Env, change func()) *testenv.Process {
+	w.T.Helper()
+	done := false
+	w.Clients[testenv.Region] = &interrupted{w.Client, func() {
+		if !done {
+			done = true
+			change()
+		}
+	}}
+	return w.StartProcess(testenv.NoPolling())
+}
+
+// replaceVM destroys a VM and gives its VMID to another one.
+func replaceVM(w *testenv.Env, in instance.Intent) {
+	w.T.Helper()
+	w.DestroyByHand(in.Host, in.VMID)
+	w.CloneByHand(in.Host, in.VMID, "web")
+}
+
+// A VM that was changed or replaced between the check of its identity and its destruction is not destroyed.
+func TestDeleteChangedMeanwhile(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		change func(w *testenv.Env, claim *karpv1.NodeClaim, in instance.Intent)
+		// blocked is the reason of the event; empty if our VM does not exist any more.
+		blocked string
+	}{
+		"replaced": {func(w *testenv.Env, _ *karpv1.NodeClaim, in instance.Intent) { replaceVM(w, in) }, ""},
+		"template": {func(w *testenv.Env, _ *karpv1.NodeClaim, in instance.Intent) {
+			w.Wait(w.Client.ConvertToTemplate(w.Context(), in.Host, in.VMID))
+		}, ""},
+		"notes_replaced": {func(w *testenv.Env, claim *karpv1.NodeClaim, _ instance.Intent) {
+			setOption(w, claim, "description", "web server")
+		}, v1alpha1.EventOwnershipMarkLost},
+		"locked": {func(w *testenv.Env, _ *karpv1.NodeClaim, in instance.Intent) {
+			w.Expect(w.Sim.SetConfigLock(in.VMID, "backup")).To(Succeed())
+		}, v1alpha1.EventVMLocked},
+		"protected": {func(w *testenv.Env, claim *karpv1.NodeClaim, _ instance.Intent) {
+			setOption(w, claim, "protection", "1")
+		}, v1alpha1.EventVMProtected},
+		"volume_attached": {func(w *testenv.Env, claim *karpv1.NodeClaim, in instance.Intent) {
+			setOption(w, claim, "unused0", fmt.Sprintf("local-lvm:vm-%d-pvc-1", in.VMID))
+		}, v1alpha1.EventVolumeAttached},
+	} {
+		testenv.With(testenv.NoPolling()).Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
+			claim, in := launchVM(w, p)
+			p = interrupt(w, func() {
+				w.Wait(w.Client.StopVM(w.Context(), in.Host, in.VMID)) // it waits for the stop
+				test.change(w, claim, in)
+			})
+			if test.blocked == "" {
+				p.Delete(claim)
+			} else {
+				expectBlocked(w, p, claim, test.blocked)
+			}
+			w.Expect(w.VMs()).To(HaveLen(1))
+		})
+	}
+}
+
+// A VM that got the VMID meanwhile is not started.
+func TestPowerOnReplacedMeanwhile(t *testing.T) {
+	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
+		claim, in := launchVM(w, p)
+		w.PowerOff(claim)
+		p = interrupt(w, func() { replaceVM(w, in) })
+		_, err := p.Instances.Power.PowerOn(w.Context(), claim)
+		w.Expect(err).To(MatchError(ContainSubstring("is not the VM that was verified")))
+		w.Expect(w.Running(claim)).To(BeFalse())
 	})
 }

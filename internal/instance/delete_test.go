@@ -14,11 +14,11 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/onsi/gomega/types"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/deletion"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -71,6 +71,9 @@ func TestDeleteBlocked(t *testing.T) {
 			claim := p.Launched("pool-abc", w.NodeClass)
 			test.set(w, claim, true)
 			expectBlocked(w, p, claim, test.reason, ContainSubstring(test.want), ContainSubstring(fmt.Sprint(w.Intent(claim).VMID)))
+			deleted, err := p.Instances.Deleter.DeleteOrphan(w.Context(), deletion.Orphan{VM: listVMs(w, p)[0]})
+			w.Expect(err).To(And(testenv.HaveReason(test.reason), MatchError(ContainSubstring(test.want))), "as an orphan")
+			w.Expect(deleted).To(BeFalse())
 			w.Expect(w.Running(claim)).To(BeTrue(), "it was not stopped")
 			test.set(w, claim, false)
 			p.DeleteAll(claim)
@@ -78,8 +81,9 @@ func TestDeleteBlocked(t *testing.T) {
 	}
 }
 
-func TestDeleteDuringLaunch(t *testing.T) {
-	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {
+func TestDelete(t *testing.T) {
+	t.Parallel()
+	testenv.With().Subtest(t, "during_launch", func(w *testenv.Env, p *testenv.Process) {
 		claim := p.Planned("pool-abc", w.NodeClass)
 		// Otherwise the launch could complete before the delete.
 		w.AddFault(pvesim.Fault{Task: "qmstart", Hang: true})
@@ -89,11 +93,8 @@ func TestDeleteDuringLaunch(t *testing.T) {
 		p.DeleteAll(claim)
 		w.Expect(<-launched).To(MatchError(instance.ErrClaimBusy))
 	})
-}
-
-// If the task cannot be read, the clone may still run: the lock is not reported as stale.
-func TestDeleteUnreadableCloneTask(t *testing.T) {
-	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {
+	// If the task cannot be read, the clone may still run: the lock is not reported as stale.
+	testenv.With().Subtest(t, "unreadable_clone_task", func(w *testenv.Env, p *testenv.Process) {
 		w.NodeClass.Spec.BootDevice.FullClone = true
 		claim := p.Planned("pool-abc", w.NodeClass)
 		// While the upload is awaited as well, the launch reads the list of tasks.
@@ -105,6 +106,19 @@ func TestDeleteUnreadableCloneTask(t *testing.T) {
 		_, err := p.Instances.Deleter.Delete(w.Context(), w.Stored(claim))
 		w.Expect(err).NotTo(HaveOccurred(), "the clone may still run")
 		p.DeleteAll(claim)
+	})
+	// The shutdown takes longer than one Delete. The Node becomes not ready meanwhile, and the
+	// next Delete waits for the shutdown.
+	testenv.With(testenv.Settings(func(s *instance.Settings) {
+		s.ShutdownTimeout, s.OperationTimeout = 2*time.Minute, 10*time.Second
+	})).Subtest(t, "long_shutdown", func(w *testenv.Env, p *testenv.Process) {
+		claim := p.Launched("pool-abc", w.NodeClass)
+		node := createNode(w, claim, corev1.ConditionTrue)
+		w.Expect(w.Sim.SetGuestHealth(w.Intent(claim).VMID, pvesim.HealthHung)).To(Succeed())
+		w.Expect(p.Instances.Deleter.Delete(w.Context(), claim)).To(BeFalse())
+		testenv.ModifyStatus(w, node, func(node *corev1.Node) { node.Status.Conditions[0].Status = corev1.ConditionUnknown })
+		p.DeleteAll(claim)
+		expectPowerOff(w, "shutdown")
 	})
 }
 
@@ -125,29 +139,6 @@ func TestDeleteDuringClones(t *testing.T) {
 		p.Delete(deleted)
 		end()
 		launches.Wait()
-	})
-}
-
-func TestDeleteUnreachableHost(t *testing.T) {
-	testenv.With(testenv.Hosts(2)).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		claim := p.Launched("pool-abc", w.NodeClass)
-		host := w.Intent(claim).Host
-		w.Expect(w.Sim.HostDown(host, "refused")).To(Succeed())
-		expectBlocked(w, p, claim, v1alpha1.EventHostUnreachable)
-		w.Expect(w.Sim.HostUp(host)).To(Succeed())
-		p.Delete(claim)
-		w.Eventually(w.VMs).Should(BeEmpty())
-		w.ExpectNoBootDrives()
-	})
-}
-
-// A launch whose clone was not recorded, and whose host was then recorded as asleep, has a VM.
-func TestDeleteListedWhileHostWakes(t *testing.T) {
-	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {
-		claim := p.Launched("pool-abc", w.NodeClass)
-		restarted := w.StartProcess()
-		restarted.Instances.Launches.Reach(string(claim.UID), instance.PhaseHostWaking, time.Second)
-		restarted.DeleteAll(claim)
 	})
 }
 
@@ -176,36 +167,13 @@ func TestDeleteForeignVolume(t *testing.T) {
 	}
 }
 
-// The intent has a Host that the Cluster does not have, and the VM does not exist.
-func TestDeleteRemovedHost(t *testing.T) {
-	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {
-		claim := p.Launched("pool-abc", w.NodeClass)
-		p.Delete(claim)
-		claim.Labels[corev1.LabelTopologyZone] = "pve7"
-		w.StartProcess().Delete(claim)
-	})
-}
-
-// A Claim whose clone never began is deleted although the host of its template is down.
-func TestDeleteTemplateHostDown(t *testing.T) {
-	testenv.With(testenv.Hosts(2)).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		claim := p.Launched("pool-abc", w.NodeClass)
-		in := w.Intent(claim)
-		p.Delete(claim)
-		claim.DeletionTimestamp = new(metav1.Now())
-		w.Expect(w.Sim.HostDown(testenv.OtherHost(in.Host), "refused")).To(Succeed())
-		w.StartProcess().Delete(claim)
-	})
-}
-
 // A container with the VMID of a Claim is not its VM.
 func TestDeleteVMIDOfContainer(t *testing.T) {
 	const container = 20150
 	testenv.With(testenv.Scenario(func(s *pvesim.Scenario) {
 		s.Guests = append(s.Guests, pvesim.Guest{VMID: container, Host: "pve1", Type: "lxc", Config: map[string]string{"memory": "512"}})
 	})).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		claim := p.Launched("pool-abc", w.NodeClass)
-		in := w.Intent(claim)
+		claim, in := launchVM(w, p)
 		p.Delete(claim)
 		in.VMID = container
 		claim.StatusConditions().SetTrue(karpv1.ConditionTypeRegistered)
@@ -267,22 +235,6 @@ func expectPowerOff(w *testenv.Env, want string) {
 	for _, call := range []string{"shutdown", "stop"} {
 		w.Expect(w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/status/"+call)).To(Equal(map[bool]int{true: 1}[call == want]), call)
 	}
-}
-
-// The shutdown takes longer than one Delete. The Node becomes not ready meanwhile, and the
-// next Delete waits for the shutdown.
-func TestDeleteLongShutdown(t *testing.T) {
-	testenv.With(testenv.Settings(func(s *instance.Settings) {
-		s.ShutdownTimeout, s.OperationTimeout = 2*time.Minute, 10*time.Second
-	})).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		claim := p.Launched("pool-abc", w.NodeClass)
-		node := createNode(w, claim, corev1.ConditionTrue)
-		w.Expect(w.Sim.SetGuestHealth(w.Intent(claim).VMID, pvesim.HealthHung)).To(Succeed())
-		w.Expect(p.Instances.Deleter.Delete(w.Context(), claim)).To(BeFalse())
-		testenv.ModifyStatus(w, node, func(node *corev1.Node) { node.Status.Conditions[0].Status = corev1.ConditionUnknown })
-		p.DeleteAll(claim)
-		expectPowerOff(w, "shutdown")
-	})
 }
 
 // Proxmox takes longer for each call than one Delete may take. No call that changes

@@ -39,13 +39,17 @@ func haveRule(w *testenv.Env, claims ...*karpv1.NodeClaim) types.GomegaMatcher {
 
 func TestLaunchHA(t *testing.T) {
 	t.Parallel()
-	for _, release := range []string{"8.4", "9.2"} {
+	for release, moves := range map[string]string{"8.4": "", "9.2": "0"} {
 		testenv.With(testenv.HA(release), testenv.NoPolling()).Subtest(t, release, func(w *testenv.Env, p *testenv.Process) {
 			w.NodeClass.Spec.HighAvailability = &v1alpha1.HighAvailability{MaxRestart: new(int32(3)), MaxRelocate: new(int32(0))}
 			claim := p.Launched("pool-abc", w.NodeClass)
-			w.Expect(w.Client.HAResource(w.Context(), w.Intent(claim).VMID)).To(And(
+			vmid := w.Intent(claim).VMID
+			w.Expect(w.Client.HAResource(w.Context(), vmid)).To(And(
 				HaveField("State", "started"), HaveField("MaxRestart", 3), HaveField("MaxRelocate", 0),
 				HaveField("Comment", And(ContainSubstring("NodePool "+claim.Labels[karpv1.NodePoolLabelKey]), ContainSubstring(w.KubeCluster)))))
+			for _, option := range []string{"failback", "auto-rebalance"} {
+				w.Expect(w.Sim.HAResources()[vmid][option]).To(Equal(moves), "HA must not move running VMs")
+			}
 			w.Expect(w.Running(claim)).To(BeTrue(), "it is started before it is added to HA")
 			w.Sim.ResetRequests()
 			p.DeleteAll(claim)
@@ -54,34 +58,39 @@ func TestLaunchHA(t *testing.T) {
 	}
 }
 
-func TestLaunchHAOptions(t *testing.T) {
-	t.Parallel()
-	for release, want := range map[string]string{"8.4": "", "9.2": "0"} {
-		testenv.With(testenv.HA(release), testenv.NoPolling()).Subtest(t, release, func(w *testenv.Env, p *testenv.Process) {
-			w.NodeClass.Spec.HighAvailability = &v1alpha1.HighAvailability{State: v1alpha1.HAStateIgnored}
-			claim := p.Launched("pool-abc", w.NodeClass)
-			options := w.Sim.HAResources()[w.Intent(claim).VMID]
-			w.Expect(options).To(HaveKeyWithValue("state", "ignored"))
-			for _, option := range []string{"failback", "auto-rebalance"} {
-				w.Expect(options[option]).To(Equal(want), "HA must not move running VMs")
-			}
-		})
-	}
-}
-
 // The group of 8.4.
 func TestLaunchHAGroup(t *testing.T) {
 	testenv.With(testenv.HA("8.4"), testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
 		w.Sim.AddHAGroup("rack1", "pve1:2")
-		w.NodeClass.Spec.HighAvailability = &v1alpha1.HighAvailability{Group: "rack1"}
+		w.NodeClass.Spec.HighAvailability = &v1alpha1.HighAvailability{Group: "rack1", State: v1alpha1.HAStateIgnored}
 		claim := p.Launched("pool-abc", w.NodeClass)
-		w.Expect(w.Client.HAResource(w.Context(), w.Intent(claim).VMID)).To(HaveField("Group", "rack1"))
+		w.Expect(w.Client.HAResource(w.Context(), w.Intent(claim).VMID)).To(And(HaveField("Group", "rack1"), HaveField("State", "ignored")))
 	})
 }
 
-// The first VM of a NodePool has no rule, the second one creates it.
-func TestLaunchHASeparateHosts(t *testing.T) {
-	testenv.With(testenv.Hosts(3), testenv.HA("9.2")).Test(t, func(w *testenv.Env, p *testenv.Process) {
+// destroyInHA destroys a claim's VM in HA by hand, which leaves it in rules.
+func destroyInHA(w *testenv.Env, claim *karpv1.NodeClaim) {
+	w.T.Helper()
+	in := w.Intent(claim)
+	w.Expect(w.Sim.SetHA(in.VMID, "ignored")).To(Succeed())
+	w.DestroyByHand(in.Host, in.VMID)
+}
+
+func TestLaunchHARules(t *testing.T) {
+	t.Parallel()
+	// Rules that exist keep their other resources.
+	testenv.With(testenv.Hosts(2), testenv.HA("9.2"), testenv.NoPolling()).Subtest(t, "existing_rule", func(w *testenv.Env, p *testenv.Process) {
+		other := proxmox.HAResourceID(101)
+		w.Expect(w.Sim.SetHA(101, "ignored")).To(Succeed())
+		w.Sim.AddHARule("rack1", map[string]string{"type": "node-affinity", "nodes": "pve1,pve2", "resources": other})
+		w.NodeClass.Spec.HighAvailability = &v1alpha1.HighAvailability{Rules: []string{"rack1"}}
+		claim := p.Launched("pool-abc", w.NodeClass)
+		w.Expect(w.Sim.HARules()["rack1"]).To(Equal([]string{other, proxmox.HAResourceID(w.Intent(claim).VMID)}))
+		p.Delete(claim)
+		w.Expect(w.Sim.HARules()["rack1"]).To(Equal([]string{other}))
+	})
+	// The first VM of a NodePool has no rule, the second one creates it.
+	testenv.With(testenv.Hosts(3), testenv.HA("9.2")).Subtest(t, "separate_hosts", func(w *testenv.Env, p *testenv.Process) {
 		separate(w)
 		first := p.Launched("a", w.NodeClass)
 		w.Expect(w.Sim.HARules()).To(BeEmpty())
@@ -96,12 +105,9 @@ func TestLaunchHASeparateHosts(t *testing.T) {
 		p.Delete(first)
 		p.DeleteAll(third)
 	})
-}
-
-// An administrator destroys a VM, which leaves it in the rule. Proxmox refuses all changes
-// of such a rule.
-func TestLaunchHAAfterManualDestroy(t *testing.T) {
-	testenv.With(testenv.Hosts(4), testenv.HA("9.2")).Test(t, func(w *testenv.Env, p *testenv.Process) {
+	// An administrator destroys a VM, which leaves it in the rule. Proxmox refuses all changes
+	// of such a rule.
+	testenv.With(testenv.Hosts(4), testenv.HA("9.2")).Subtest(t, "after_manual_destroy", func(w *testenv.Env, p *testenv.Process) {
 		separate(w)
 		first, second, lost := p.Launched("a", w.NodeClass), p.Launched("b", w.NodeClass), p.Launched("c", w.NodeClass)
 		destroyInHA(w, lost)
@@ -115,28 +121,6 @@ func TestLaunchHAAfterManualDestroy(t *testing.T) {
 			p.Delete(claim)
 		}
 		w.Expect(w.Sim.HARules()).To(BeEmpty())
-	})
-}
-
-// destroyInHA destroys a claim's VM in HA by hand, which leaves it in rules.
-func destroyInHA(w *testenv.Env, claim *karpv1.NodeClaim) {
-	w.T.Helper()
-	in := w.Intent(claim)
-	w.Expect(w.Sim.SetHA(in.VMID, "ignored")).To(Succeed())
-	w.DestroyByHand(in.Host, in.VMID)
-}
-
-// Rules that exist keep their other resources.
-func TestLaunchHARules(t *testing.T) {
-	testenv.With(testenv.Hosts(2), testenv.HA("9.2"), testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		other := proxmox.HAResourceID(101)
-		w.Expect(w.Sim.SetHA(101, "ignored")).To(Succeed())
-		w.Sim.AddHARule("rack1", map[string]string{"type": "node-affinity", "nodes": "pve1,pve2", "resources": other})
-		w.NodeClass.Spec.HighAvailability = &v1alpha1.HighAvailability{Rules: []string{"rack1"}}
-		claim := p.Launched("pool-abc", w.NodeClass)
-		w.Expect(w.Sim.HARules()["rack1"]).To(Equal([]string{other, proxmox.HAResourceID(w.Intent(claim).VMID)}))
-		p.Delete(claim)
-		w.Expect(w.Sim.HARules()["rack1"]).To(Equal([]string{other}))
 	})
 }
 
@@ -204,11 +188,11 @@ func TestDeleteVMUnderHA(t *testing.T) {
 	}
 }
 
-// HA migrates the VM after it was listed.
-func TestDeleteMigratedByHA(t *testing.T) {
-	twoHAHosts.Test(t, func(w *testenv.Env, p *testenv.Process) {
-		claim := p.Launched("pool-abc", w.NodeClass)
-		in := w.Intent(claim)
+func TestDeleteHA(t *testing.T) {
+	t.Parallel()
+	// HA migrates the VM after it was listed.
+	twoHAHosts.Subtest(t, "migrated", func(w *testenv.Env, p *testenv.Process) {
+		claim, in := launchVM(w, p)
 		p.Refresh()
 		w.Expect(w.Sim.SetHA(in.VMID, "started")).To(Succeed())
 		w.Expect(w.Sim.MigrateGuest(in.VMID, testenv.OtherHost(in.Host))).To(Succeed())
@@ -216,11 +200,8 @@ func TestDeleteMigratedByHA(t *testing.T) {
 		w.Expect(w.VMs()).To(BeEmpty())
 		w.Expect(w.Sim.HAResources()).To(BeEmpty())
 	})
-}
-
-// The claims of VMs in HA do not exist.
-func TestDeleteOrphanInHA(t *testing.T) {
-	twoHAHosts.Test(t, func(w *testenv.Env, p *testenv.Process) {
+	// The claims of VMs in HA do not exist.
+	twoHAHosts.Subtest(t, "orphan", func(w *testenv.Env, p *testenv.Process) {
 		launchSeparated(w, p)
 		vms := listVMs(w, p)
 		w.Expect(vms).To(HaveEach(HaveField("UnderHA()", true)))
@@ -230,11 +211,8 @@ func TestDeleteOrphanInHA(t *testing.T) {
 		w.Expect(w.Sim.HAResources()).To(BeEmpty())
 		w.Expect(w.Sim.HARules()).To(BeEmpty())
 	})
-}
-
-// Another user's VM has the VMID of a deleted VM that was in HA.
-func TestDeleteHAVMIDTaken(t *testing.T) {
-	twoHAHosts.Test(t, func(w *testenv.Env, p *testenv.Process) {
+	// Another user's VM has the VMID of a deleted VM that was in HA.
+	twoHAHosts.Subtest(t, "VMID_taken", func(w *testenv.Env, p *testenv.Process) {
 		first := launchSeparated(w, p)
 		vmid := w.Intent(first).VMID
 		destroyInHA(w, first)
@@ -245,13 +223,10 @@ func TestDeleteHAVMIDTaken(t *testing.T) {
 		w.Expect(w.Sim.HAResources()).To(HaveKey(vmid))
 		w.Expect(w.Sim.HARules()).To(BeEmpty(), "the other VM would be the only one")
 	})
-}
-
-// An administrator destroys a VM, which leaves it in a resource affinity rule with one other
-// resource. Proxmox refuses to remove it there, which does not block the deletion. The next VM
-// replaces the stale entry.
-func TestDeleteHALastInRule(t *testing.T) {
-	twoHAHosts.Test(t, func(w *testenv.Env, p *testenv.Process) {
+	// An administrator destroys a VM, which leaves it in a resource affinity rule with one other
+	// resource. Proxmox refuses to remove it there, which does not block the deletion. The next VM
+	// replaces the stale entry.
+	twoHAHosts.Subtest(t, "last_in_rule", func(w *testenv.Env, p *testenv.Process) {
 		const db = 101
 		w.Expect(w.Sim.SetHA(db, "ignored")).To(Succeed())
 		w.Sim.AddHARule("with-db", map[string]string{"type": "resource-affinity", "affinity": "positive", "resources": proxmox.HAResourceID(db)})

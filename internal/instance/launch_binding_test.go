@@ -118,13 +118,10 @@ func TestLaunchPinningBySlot(t *testing.T) {
 	})
 }
 
-// pinForeign pins the foreign guest.
-func pinForeign(s *pvesim.Scenario) { s.Guests[1].Config["affinity"] = "0-3" }
-
 // With a root login the controller chooses whole cores, and root sets them.
 func TestLaunchPinningByRoot(t *testing.T) {
 	layout := v1alpha1.CPULayout{Pinning: v1alpha1.PinningExclusive, Hugepages: v1alpha1.Hugepages1Gi}
-	testNUMA(t, layout, pinForeign, func(w *testenv.Env, without *testenv.Process) {
+	testNUMA(t, layout, func(s *pvesim.Scenario) { s.Guests[1].Config["affinity"] = "0-3" }, func(w *testenv.Env, without *testenv.Process) {
 		p := w.StartProcess(testenv.AsRoot())
 		_, one := launchSized(w, p, "one", "t1.2VCPU-6GB")
 		w.Expect(one.Options).To(And(HaveKeyWithValue("hugepages", "1024"), HaveKeyWithValue("numa", "1")))
@@ -146,24 +143,6 @@ func TestLaunchPinningByRoot(t *testing.T) {
 		without.Refresh()
 		w.Expect(without.Launch(late, w.NodeClass)).To(And(
 			BeAssignableToTypeOf(&instance.LaunchError{}), MatchError(ContainSubstring("a root login in the cloud config; this host has none of them"))))
-	})
-}
-
-// The topology VM that the daemon proxmox-scheduler creates on its Host never runs, so its affinity
-// takes no cores.
-func TestLaunchPinningNextToTopologyVM(t *testing.T) {
-	testNUMA(t, v1alpha1.CPULayout{Pinning: v1alpha1.PinningExclusive}, func(s *pvesim.Scenario) {
-		pinForeign(s)
-		s.Guests = append(s.Guests, pvesim.Guest{VMID: 102, Name: "node-capacity", Host: "pve1", Config: map[string]string{
-			"name": "node-capacity", "description": "Karpenter discovery service", "tags": "karpenter", "ostype": "l26", "cpu": "host",
-			"cores": "16", "sockets": "1", "memory": "63488", "numa": "1", "affinity": "0-7,8-15",
-			"numa0": "cpus=0-7,hostnodes=0,memory=31744", "numa1": "cpus=8-15,hostnodes=1,memory=31744",
-		}})
-	}, func(w *testenv.Env, _ *testenv.Process) {
-		p := w.StartProcess(testenv.AsRoot())
-		claim, cfg := launchSized(w, p, "one", "t1.2VCPU-6GB")
-		w.Expect(cfg.Compute().Affinity()).To(Equal(cpuset.New(4, 5)))
-		p.DeleteAll(claim)
 	})
 }
 

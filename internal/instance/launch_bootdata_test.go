@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
@@ -43,7 +42,6 @@ func TestLaunchUserData(t *testing.T) {
 		"max_pods_of_kubelet":      {instanceType: testenv.InstanceType, want: "pods=0 hugepages=0,0;"},
 		"max_pods_of_NodeClass":    {instanceType: small, class: &v1alpha1.KubeletConfiguration{MaxPods: new(int32(110))}, want: "pods=110 hugepages=0,0;"},
 		"no_max_pods_in_NodeClass": {instanceType: small, class: &v1alpha1.KubeletConfiguration{ClusterDNS: []string{"10.96.0.10"}}, want: "pods=64 hugepages=0,0;"},
-		"hugepages_of_1Gi":         {instanceType: small, hugepages: corev1.ResourceList{"hugepages-1Gi": resource.MustParse("2Gi")}, want: "hugepages=2,0;"},
 		"hugepages_of_1Gi_and_512M": {instanceType: small, hugepages: corev1.ResourceList{
 			"hugepages-1Gi": resource.MustParse("1Gi"), "hugepages-2Mi": resource.MustParse("512Mi"),
 		}, want: "hugepages=1,256;"},
@@ -56,7 +54,7 @@ func TestLaunchUserData(t *testing.T) {
 			setUserData(w, "#cloud-config\n# pods={{ .Kubernetes.KubeletConfiguration.MaxPods }} "+
 				"hugepages={{ .Resources.Hugepages1Gi }},{{ .Resources.Hugepages2Mi }};\n")
 			w.NodeClass.Spec.KubeletConfiguration = test.class
-			claim := p.Launched("pool-abc", w.NodeClass, func(claim *karpv1.NodeClaim) { claim.Spec.Requirements[0].Values = []string{test.instanceType} })
+			claim := p.Launched("pool-abc", w.NodeClass, ofType(test.instanceType))
 			w.Expect(w.Booted(w.Intent(claim).VMID).CDROM).To(ContainSubstring(test.want))
 		})
 	}
@@ -64,30 +62,15 @@ func TestLaunchUserData(t *testing.T) {
 
 func TestLaunchBootDriveSlot(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
-		template map[string]string
-		slot     string
-		drives   []string // of the VM
-	}{
-		"disk_on_virtio_scsi": {map[string]string{"machine": "q35"}, "scsi30", []string{"scsi0", "scsi30"}},
-		"no_disk_hotplug":     {map[string]string{"hotplug": "network"}, "scsi30", []string{"scsi0", "scsi30"}},
-		"protected_template":  {map[string]string{"protection": "1"}, "scsi30", []string{"ide2", "scsi0", "scsi30"}},
-		"disk_on_another_bus": {map[string]string{"scsihw": ""}, "ide2", []string{"ide2", "scsi0"}},
-	} {
-		testenv.With(testenv.Scenario(templatesWith(test.template))).Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
-			claim := p.Launched("pool-abc", w.NodeClass)
-			in := w.Intent(claim)
-			var drives []string
-			for _, drive := range w.VMConfig(in).Drives().All() {
-				drives = append(drives, drive.Slot)
-			}
-			w.Expect(drives).To(Equal(test.drives))
-			drive, _ := w.VMConfig(in).Drives().Find(test.slot)
+	for slot, template := range map[string]map[string]string{"scsi30": {"hotplug": "network"}, "ide2": {"scsihw": ""}} {
+		testenv.With(testenv.Scenario(templatesWith(template))).Subtest(t, slot, func(w *testenv.Env, p *testenv.Process) {
+			claim, in := launchVM(w, p)
+			drive, _ := w.VMConfig(in).Drives().Find(slot)
 			w.Expect(drive.VolumeID).To(ContainSubstring(string(claim.UID)))
 			w.Expect(w.Booted(in.VMID).CDROM).To(ContainSubstring("pool-abc"), "the guest reads its boot data there")
 
 			w.Expect(p.Instances.Deleter.CleanupBootDrive(w.Context(), claim)).To(Succeed())
-			drive, _ = w.VMConfig(in).Drives().Find(test.slot)
+			drive, _ = w.VMConfig(in).Drives().Find(slot)
 			w.Expect(drive.VolumeID).To(Equal("none"), "no change is pending")
 			w.ExpectNoBootDrives()
 			p.DeleteAll(claim)
@@ -132,8 +115,7 @@ func TestLaunchCloudInitDrive(t *testing.T) {
 			}}},
 			DNSServers: []string{"10.1.2.53"}, SearchDomains: []string{"example.com"},
 		}
-		claim := p.Launched("pool-abc", w.NodeClass)
-		in := w.Intent(claim)
+		claim, in := launchVM(w, p)
 		cfg := w.VMConfig(in)
 		keys, err := url.PathUnescape(cfg.Options["sshkeys"])
 		w.Expect(err).NotTo(HaveOccurred())
@@ -246,6 +228,7 @@ func TestLaunchIgnitionByFirmware(t *testing.T) {
 		}, templatesWith(map[string]string{"args": inherited}))).Subtest(t, release, func(w *testenv.Env, p *testenv.Process) {
 			useFirmware(w)
 			w.Expect(p.CheckBootData(w.NodeClass)).To(Succeed())
+			p.DeleteAll(p.Launched("deleted", w.NodeClass)) // before the cleanup
 			claim := p.Launched("fw", w.NodeClass)
 			in := w.Intent(claim)
 			files := w.Booted(in.VMID).Firmware
@@ -265,15 +248,12 @@ func TestLaunchIgnitionByFirmware(t *testing.T) {
 			w.Wait(w.Client.StartVM(w.Context(), in.Host, in.VMID))
 			w.Expect(w.VMConfig(in).Options["args"]).To(Equal(inherited))
 			p.DeleteAll(claim)
+
+			setUserData(w, "#cloud-config\nhostname: a\n")
+			w.Expect(p.CheckBootData(w.NodeClass)).To(MatchError(
+				"user-data is cloud-config, but spec.metadataOptions.type fwcfg is for Ignition: write it in Butane or Ignition, or set type to cdrom"))
 		})
 	}
-}
-
-func TestDeleteIgnitionFile(t *testing.T) {
-	testenv.With(testenv.NoPolling(), testenv.AsRoot()).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		useFirmware(w)
-		p.DeleteAll(p.Launched("fw", w.NodeClass))
-	})
 }
 
 // The root login was removed from the cloud config.
@@ -290,14 +270,5 @@ func TestLaunchWithoutRootLogin(t *testing.T) {
 		w.Expect(p.Instances.Deleter.CleanupBootDrive(w.Context(), w.Stored(joined))).To(MatchError(ContainSubstring(noLogin)))
 		w.Expect(w.BootDrives("pve1")).To(ContainElement(ContainSubstring(string(joined.UID))))
 		w.Expect(p.Tokens()).NotTo(ContainElement("joined"))
-	})
-}
-
-func TestCheckFirmwareFormat(t *testing.T) {
-	testenv.With(testenv.NoPolling(), testenv.AsRoot()).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		useFirmware(w)
-		setUserData(w, "#cloud-config\nhostname: a\n")
-		w.Expect(p.CheckBootData(w.NodeClass)).To(MatchError(
-			"user-data is cloud-config, but spec.metadataOptions.type fwcfg is for Ignition: write it in Butane or Ignition, or set type to cdrom"))
 	})
 }

@@ -22,8 +22,9 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-func TestLaunchVMIDTaken(t *testing.T) {
-	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
+func TestLaunchImpossible(t *testing.T) {
+	t.Parallel()
+	testenv.With(testenv.NoPolling()).Subtest(t, "VMID_taken", func(w *testenv.Env, p *testenv.Process) {
 		claim := p.Planned("pool-abc", w.NodeClass)
 		in := w.Intent(claim)
 		w.CloneByHand(in.Host, in.VMID, "foreign")
@@ -32,6 +33,14 @@ func TestLaunchVMIDTaken(t *testing.T) {
 		w.Expect(w.VMConfig(in).Name()).To(Equal("foreign"))
 		w.ExpectNoBootDrives()
 		w.ExpectNoTokens()
+	})
+	// Proxmox would clone to a host that is offline, and the VM could not be deleted.
+	testenv.With(testenv.Hosts(2)).Subtest(t, "host_offline", func(w *testenv.Env, p *testenv.Process) {
+		claim := p.Planned("pool-abc", w.NodeClass, testenv.OnHost("pve2"))
+		w.Expect(w.Sim.HostDown("pve2", "noroute")).To(Succeed())
+		w.Clock.Advance(time.Minute)
+		w.Expect(p.Launch(claim, w.NodeClass)).To(testenv.HaveReason(v1alpha1.EventInsufficientCapacity))
+		w.Expect(w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/clone")).To(BeZero())
 	})
 }
 
@@ -74,10 +83,6 @@ func TestLaunchFinalErrors(t *testing.T) {
 		},
 		// Other users can fill a storage after the launch was planned.
 		"disk_storage_full": {
-			scenario: withStorage("fast", "lvmthin", 100*pvesim.GiB),
-			class: func(c *v1alpha1.ProxmoxNodeClassSpec) {
-				c.Disks = []v1alpha1.Disk{{Name: "small", Size: "1Gi"}, {Name: "data", Size: "80Gi", Storage: "fast"}}
-			},
 			fault:  pvesim.Fault{Method: "PUT", Path: "/nodes/*/qemu/*/config", Status: 500, Message: "lvcreate 'fast/vm-1-disk-1': no space left on device"},
 			reason: v1alpha1.EventStorageFull, want: "no space left",
 		},
@@ -92,12 +97,6 @@ func TestLaunchFinalErrors(t *testing.T) {
 		"missing_bridge": {
 			scenario: templatesWith(map[string]string{"net0": "virtio=BC:24:11:00:00:01,bridge=vmbr7"}),
 			reason:   v1alpha1.EventStartFailed, want: "bridge 'vmbr7' does not exist",
-		},
-		// The class is checked for it, but the mapping can be deleted later.
-		"share_without_directory": {
-			scenario: mapped("pve7"),
-			class:    func(c *v1alpha1.ProxmoxNodeClassSpec) { c.Shares = []v1alpha1.Share{{Mapping: "data"}} },
-			reason:   v1alpha1.EventStartFailed, want: "directory mapping invalid: 'data' has no path on node 'pve1'",
 		},
 		"invalid_tag": {
 			class:  func(c *v1alpha1.ProxmoxNodeClassSpec) { c.Tags = []string{"{{ .Region }}/k8s"} },
@@ -171,8 +170,9 @@ func TestLaunchSlowResize(t *testing.T) {
 // refuseSlowClones refuses Hosts whose clones take longer than ten seconds.
 var refuseSlowClones = testenv.With(testenv.NoPolling(), testenv.Settings(func(s *instance.Settings) { s.CloneRefuseAfter = 10 * time.Second }))
 
-func TestLaunchSlowClone(t *testing.T) {
-	refuseSlowClones.Test(t, func(w *testenv.Env, p *testenv.Process) {
+func TestLaunchClone(t *testing.T) {
+	t.Parallel()
+	refuseSlowClones.Subtest(t, "slow", func(w *testenv.Env, p *testenv.Process) {
 		claim := p.Planned("pool-abc", w.NodeClass)
 		w.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})
 		w.Expect(p.Launch(claim, w.NodeClass)).To(testenv.HaveReason(v1alpha1.EventCloneTooSlow))
@@ -185,11 +185,8 @@ func TestLaunchSlowClone(t *testing.T) {
 		refusal, warning = p.Instances.Health.EvaluateClones(testenv.Region, "pve1", "another")
 		w.Expect(refusal+warning).To(BeEmpty(), "not measured")
 	})
-}
-
-// While the Host of a clone is unreachable, it is unknown how long the clone takes.
-func TestLaunchCloneDuringOutage(t *testing.T) {
-	refuseSlowClones.Test(t, func(w *testenv.Env, p *testenv.Process) {
+	// While the Host of a clone is unreachable, it is unknown how long the clone takes.
+	refuseSlowClones.Subtest(t, "during_outage", func(w *testenv.Env, p *testenv.Process) {
 		claim := p.Planned("pool-abc", w.NodeClass)
 		w.AddFault(pvesim.Fault{Task: "qmclone", Hang: true})
 		for _, path := range []string{"/nodes/*/tasks", "/nodes/*/tasks/*/status"} {
@@ -199,31 +196,9 @@ func TestLaunchCloneDuringOutage(t *testing.T) {
 		refusal, warning := p.Instances.Health.EvaluateClones(testenv.Region, "pve1", "local-lvm")
 		w.Expect(refusal + warning).To(BeEmpty())
 	})
-}
-
-// If the status of the task cannot be read, the clone continues.
-func TestLaunchPollingCloneFails(t *testing.T) {
-	t.Parallel()
-	for name, answer := range map[string]pvesim.Fault{
-		"token_replaced": {Status: 401, Message: "authentication failure"},
-		"no_quorum":      {Status: 500, Message: "cluster not ready - no quorum?"},
-		"other_error":    {Status: 500, Message: "internal error"},
-	} {
-		testenv.With(testenv.NoPolling()).Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
-			w.NodeClass.Spec.BootDevice.FullClone = true
-			claim := p.Planned("pool-abc", w.NodeClass)
-			answer.Method, answer.Path, answer.Count = "GET", "/nodes/*/tasks/*qmclone*/status", 1
-			w.AddFault(answer)
-			w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed())
-			w.Expect(w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/clone")).To(Equal(1))
-		})
-	}
-}
-
-// After a restart, a launch or a deletion waits for clones that may be its own, but not for those
-// that this process started for other claims.
-func TestLaunchBesideOtherClone(t *testing.T) {
-	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {
+	// After a restart, a launch or a deletion waits for clones that may be its own, but not for those
+	// that this process started for other claims.
+	testenv.With().Subtest(t, "beside_another", func(w *testenv.Env, p *testenv.Process) {
 		resumed, deleted := p.Planned("pool-a", w.NodeClass), p.Planned("pool-b", w.NodeClass)
 		p = w.StartProcess()
 		other := p.Planned("pool-c", w.NodeClass)
@@ -238,11 +213,8 @@ func TestLaunchBesideOtherClone(t *testing.T) {
 		p.MustLaunch(resumed, w.NodeClass)
 		p.Delete(deleted)
 	})
-}
-
-// A VM whose clone ends between two requests of a restarted controller is used.
-func TestLaunchCloneEndsDuringResume(t *testing.T) {
-	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
+	// A VM whose clone ends between two requests of a restarted controller is used.
+	testenv.With(testenv.NoPolling()).Subtest(t, "ends_during_resume", func(w *testenv.Env, p *testenv.Process) {
 		claim := p.Planned("pool-abc", w.NodeClass)
 		w.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/status/start", Count: 1, Status: 500, Message: "not now"})
 		w.Expect(p.Launch(claim, w.NodeClass)).To(MatchError(ContainSubstring("not now")))
@@ -254,22 +226,32 @@ func TestLaunchCloneEndsDuringResume(t *testing.T) {
 	})
 }
 
-// Proxmox would clone to a host that is offline, and the VM could not be deleted.
-func TestLaunchHostOffline(t *testing.T) {
-	testenv.With(testenv.Hosts(2)).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		claim := p.Planned("pool-abc", w.NodeClass, testenv.OnHost("pve2"))
-		w.Expect(w.Sim.HostDown("pve2", "noroute")).To(Succeed())
-		w.Clock.Advance(time.Minute)
-		w.Expect(p.Launch(claim, w.NodeClass)).To(testenv.HaveReason(v1alpha1.EventInsufficientCapacity))
-		w.Expect(w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/clone")).To(BeZero())
-	})
+// If the status of the task cannot be read, the clone continues.
+func TestLaunchPollingCloneFails(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]pvesim.Fault{
+		"token_replaced": {Status: 401, Message: "authentication failure"},
+		"other_error":    {Status: 500, Message: "internal error"},
+	} {
+		testenv.With(testenv.NoPolling()).Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
+			w.NodeClass.Spec.BootDevice.FullClone = true
+			claim := p.Planned("pool-abc", w.NodeClass)
+			answer.Method, answer.Path, answer.Count = "GET", "/nodes/*/tasks/*qmclone*/status", 1
+			w.AddFault(answer)
+			w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed())
+			w.Expect(w.Sim.CountRequests("POST", "/nodes/{node}/qemu/{vmid}/clone")).To(Equal(1))
+			w.Expect(w.Intent(claim)).To(And(HaveField("FullClone", true), HaveField("Storage", "local-lvm")))
+			w.Expect(bootDisk(w, w.Intent(claim)).VolumeID).To(HavePrefix("local-lvm:vm-"))
+		})
+	}
 }
 
-// The retry timeout restarts with each phase.
-func TestLaunchRetryTimeoutRestarts(t *testing.T) {
+func TestLaunchRetry(t *testing.T) {
+	t.Parallel()
+	// The retry timeout restarts with each phase.
 	testenv.With(testenv.NoPolling(), testenv.Settings(func(s *instance.Settings) {
 		s.LaunchRetryTimeout, s.TaskTimeout = time.Minute, 2*time.Minute
-	})).Test(t, func(w *testenv.Env, p *testenv.Process) {
+	})).Subtest(t, "timeout_restarts", func(w *testenv.Env, p *testenv.Process) {
 		claim := p.Planned("pool-abc", w.NodeClass)
 		w.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/clone", Count: 1, Status: 500, Message: noWorker})
 		w.AddFault(pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(75 * time.Second), Count: 1})
@@ -277,6 +259,15 @@ func TestLaunchRetryTimeoutRestarts(t *testing.T) {
 		w.Expect(p.Launch(claim, w.NodeClass)).To(MatchError(proxmox.ErrBusy))
 		w.Expect(p.Launch(w.Stored(claim), w.NodeClass)).To(And(MatchError(proxmox.ErrLocked), Not(BeAssignableToTypeOf(&instance.LaunchError{}))))
 		w.Expect(p.Launch(w.Stored(claim), w.NodeClass)).To(Succeed())
+	})
+	// A request in flight has an effect even if it is canceled: an attempt that fails must
+	// wait for it, or the next one would add the rule twice.
+	testenv.With(testenv.NoPolling()).Subtest(t, "firewall_rule_in_flight", func(w *testenv.Env, p *testenv.Process) {
+		claim := p.Planned("pool-abc", w.NodeClass)
+		w.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/firewall/rules", Delay: pvesim.Duration(20 * time.Second), Count: 1})
+		w.AddFault(lockedConfig)
+		w.Expect(p.Launch(claim, w.NodeClass)).To(MatchError(proxmox.ErrLocked))
+		w.Expect(w.Sim.FirewallGroups()[w.Intent(claim).VMID]).To(HaveLen(1))
 	})
 }
 
@@ -286,24 +277,13 @@ var lockedConfig = pvesim.Fault{
 	Message: "can't lock file '/var/lock/qemu-server/lock-20001.conf' - got timeout",
 }
 
-// A request in flight has an effect even if it is canceled: an attempt that fails must
-// wait for it, or the next one would add the rule twice.
-func TestLaunchFirewallRuleInFlight(t *testing.T) {
-	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		claim := p.Planned("pool-abc", w.NodeClass)
-		w.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/firewall/rules", Delay: pvesim.Duration(20 * time.Second), Count: 1})
-		w.AddFault(lockedConfig)
-		w.Expect(p.Launch(claim, w.NodeClass)).To(MatchError(proxmox.ErrLocked))
-		w.Expect(w.Sim.FirewallGroups()[w.Intent(claim).VMID]).To(HaveLen(1))
-	})
-}
-
-// The controller is killed between clone and configuration, and the class was changed. The mark describes
-// the VM as it is configured, not as it was cloned.
-func TestResumeConfigureWithChangedClass(t *testing.T) {
+func TestLaunchResumed(t *testing.T) {
+	t.Parallel()
+	// The controller is killed between clone and configuration, and the class was changed. The mark describes
+	// the VM as it is configured, not as it was cloned.
 	testenv.With(testenv.Scenario(func(s *pvesim.Scenario) {
 		s.Storages = append(s.Storages, pvesim.Storage{ID: "nas", Type: "nfs", Content: []string{"iso"}, Shared: true, Size: pvesim.TiB})
-	})).Test(t, func(w *testenv.Env, p *testenv.Process) {
+	})).Subtest(t, "with_changed_class", func(w *testenv.Env, p *testenv.Process) {
 		w.NodeClass.Spec.MetadataOptions.Storage = "local"
 		claim := p.Planned("pool-abc", w.NodeClass)
 		w.AddFault(pvesim.Fault{Method: "PUT", Path: "/nodes/*/qemu/*/config", Status: 500, Message: "busy", Count: 1})
@@ -320,11 +300,18 @@ func TestResumeConfigureWithChangedClass(t *testing.T) {
 		w.Expect(p.Instances.Deleter.CleanupBootDrive(w.Context(), w.Stored(claim))).To(Succeed())
 		w.Expect(w.Volumes("pve1", "nas", "iso")).To(BeEmpty())
 	})
-}
-
-// Another process cleans up the boot drive when it has polled the VM.
-func TestCleanupUnknownVM(t *testing.T) {
-	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
+	// The controller is killed after the start, and the class does not select the host any more. The VM stays: it is
+	// only planned for a host of the class before it is configured.
+	testenv.With(testenv.Hosts(2)).Subtest(t, "on_deselected_host", func(w *testenv.Env, p *testenv.Process) {
+		claim := p.Launched("pool-abc", w.NodeClass, testenv.OnHost("pve2"))
+		w.NodeClass.Status.SelectedZones = slices.DeleteFunc(w.NodeClass.Status.SelectedZones, func(zone string) bool { return strings.Contains(zone, "pve2") })
+		p = w.StartProcess()
+		w.Expect(p.Instances.VMs.IsLaunched(claim)).To(BeFalse())
+		w.Expect(p.Launch(w.Stored(claim), w.NodeClass)).To(Succeed())
+		w.Expect(w.Running(claim)).To(BeTrue())
+	})
+	// Another process cleans up the boot drive when it has polled the VM.
+	testenv.With(testenv.NoPolling()).Subtest(t, "cleanup_of_unknown_VM", func(w *testenv.Env, p *testenv.Process) {
 		claim := p.Launched("pool-abc", w.NodeClass)
 		w.Expect(w.BootDrives("pve1")).To(HaveLen(1))
 		p = w.StartProcess(testenv.NeverPolled())
@@ -333,18 +320,5 @@ func TestCleanupUnknownVM(t *testing.T) {
 		p.Refresh()
 		w.Expect(p.Instances.Deleter.CleanupBootDrive(w.Context(), claim)).To(Succeed())
 		w.Expect(w.BootDrives("pve1")).To(BeEmpty())
-	})
-}
-
-// The controller is killed after the start, and the class does not select the host any more. The VM stays: it is
-// only planned for a host of the class before it is configured.
-func TestResumeStartedOnDeselectedHost(t *testing.T) {
-	testenv.With(testenv.Hosts(2)).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		claim := p.Launched("pool-abc", w.NodeClass, testenv.OnHost("pve2"))
-		w.NodeClass.Status.SelectedZones = slices.DeleteFunc(w.NodeClass.Status.SelectedZones, func(zone string) bool { return strings.Contains(zone, "pve2") })
-		p = w.StartProcess()
-		w.Expect(p.Instances.VMs.IsLaunched(claim)).To(BeFalse())
-		w.Expect(p.Launch(w.Stored(claim), w.NodeClass)).To(Succeed())
-		w.Expect(w.Running(claim)).To(BeTrue())
 	})
 }

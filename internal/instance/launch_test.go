@@ -9,12 +9,20 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
+
+// launchVM returns a claim whose VM was launched, and its intent.
+func launchVM(w *testenv.Env, p *testenv.Process) (*karpv1.NodeClaim, instance.Intent) {
+	w.T.Helper()
+	claim := p.Launched("pool-abc", w.NodeClass)
+	return claim, w.Intent(claim)
+}
 
 // bootDisk returns the boot disk of a VM.
 func bootDisk(w *testenv.Env, in instance.Intent) proxmox.Drive {
@@ -43,8 +51,7 @@ func templatesWith(options map[string]string) func(*pvesim.Scenario) {
 
 func TestLaunchAndDelete(t *testing.T) {
 	testenv.With(testenv.Hosts(2)).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		claim := p.Launched("pool-abc", w.NodeClass)
-		in := w.Intent(claim)
+		claim, in := launchVM(w, p)
 		w.Expect(p.Instances.VMs.IsLaunched(claim)).To(BeTrue())
 		w.Expect(p.Instances.Launcher.Progress(claim)).To(HaveKey(instance.PhaseStarted))
 
@@ -71,16 +78,6 @@ func TestLaunchAndDelete(t *testing.T) {
 		w.ExpectNoBootDrives()
 		w.ExpectNoTokens()
 		p.DeleteAll(claim)
-	})
-}
-
-func TestLaunchFullClone(t *testing.T) {
-	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		w.Expect(w.Intent(p.Launched("linked", w.NodeClass)).FullClone).To(BeFalse())
-		w.NodeClass.Spec.BootDevice.FullClone = true
-		in := w.Intent(p.Launched("full", w.NodeClass))
-		w.Expect(in).To(And(HaveField("FullClone", true), HaveField("Storage", "local-lvm")))
-		w.Expect(bootDisk(w, in).VolumeID).To(HavePrefix("local-lvm:vm-"))
 	})
 }
 

@@ -58,34 +58,22 @@ func expectAsleep(w *testenv.Env, claim *karpv1.NodeClaim) {
 }
 
 func TestLaunchSleepingHost(t *testing.T) {
-	t.Parallel()
-	for name, restart := range map[string]bool{"same_process": false, "restarted": true} {
-		t.Run(name, func(t *testing.T) {
-			sleeping(t, func(w *testenv.Env, record inventory.Sleep) {
-				if restart {
-					w.Process = w.StartProcess(testenv.NeverPolled())
-					setSleep(w, record)
-					w.Refresh()
-				}
-				claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve2"))
-				for range 3 {
-					expectAsleep(w, claim)
-				}
-				w.Expect(w.Instances.Launcher.Progress(claim)).To(And(HaveKey(instance.PhaseHostWaking), Not(HaveKey(instance.PhaseHostAwake))))
+	sleeping(t, func(w *testenv.Env, _ inventory.Sleep) {
+		claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve2"))
+		for range 3 {
+			expectAsleep(w, claim)
+		}
+		w.Expect(w.Instances.Launcher.Progress(claim)).To(And(HaveKey(instance.PhaseHostWaking), Not(HaveKey(instance.PhaseHostAwake))))
 
-				w.Expect(w.Sim.HostUp("pve2")).To(Succeed())
-				expectUp(w, true)
-				expectAsleep(w, claim) // until the record is removed
-				w.Inventory.SetSleeping(nil)
-				w.MustLaunch(claim, w.NodeClass)
-				progress := w.Instances.Launcher.Progress(claim)
-				w.Expect(progress.HasReached(instance.PhaseHostAwake)).To(BeTrue())
-				w.Expect(progress.HasReached(instance.PhaseStarted)).To(BeTrue())
-				w.Expect(w.Running(claim)).To(BeTrue())
-				w.DeleteAll(claim)
-			})
-		})
-	}
+		w.Expect(w.Sim.HostUp("pve2")).To(Succeed())
+		expectUp(w, true)
+		expectAsleep(w, claim) // until the record is removed
+		w.Inventory.SetSleeping(nil)
+		w.MustLaunch(claim, w.NodeClass)
+		w.Expect(w.Instances.Launcher.Progress(claim)).To(And(HaveKey(instance.PhaseHostAwake), HaveKey(instance.PhaseStarted)))
+		w.Expect(w.Running(claim)).To(BeTrue())
+		w.DeleteAll(claim)
+	})
 }
 
 // A new leader has read the records when its process started. Since then, the last leader may have
@@ -141,8 +129,7 @@ func TestLaunchBegunOnSleepingHost(t *testing.T) {
 			}
 			setSleep(w, record)
 			w.Expect(w.Launch(testenv.Reload(w, claim), w.NodeClass)).To(Succeed())
-			progress := w.Instances.Launcher.Progress(claim)
-			w.Expect(progress.HasReached(instance.PhaseHostWaking)).To(BeFalse())
+			w.Expect(w.Instances.Launcher.Progress(claim)).NotTo(HaveKey(instance.PhaseHostWaking))
 			w.DeleteAll(claim)
 		})
 	}
@@ -159,19 +146,6 @@ func TestLaunchWakeFailed(t *testing.T) {
 			testenv.HaveReason(v1alpha1.EventHostWakeFailed), MatchError(ContainSubstring("did not wake up within 5m0s"))))
 		w.Delete(testenv.Reload(w, claim))
 		w.Expect(w.Inventory.View().Reservations).To(BeEmpty())
-	})
-}
-
-// The deletion of a claim that waits for its host needs no request to the host, also after a
-// restart.
-func TestDeleteWaitingForHost(t *testing.T) {
-	sleeping(t, func(w *testenv.Env, record inventory.Sleep) {
-		claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve2"))
-		expectAsleep(w, claim)
-		w.Process = w.StartProcess(testenv.NeverPolled())
-		setSleep(w, record)
-		w.Refresh()
-		w.Delete(testenv.Reload(w, claim))
 	})
 }
 

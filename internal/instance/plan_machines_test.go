@@ -5,7 +5,8 @@ package instance_test
 
 import (
 	"fmt"
-	"sync"
+	"net/netip"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -41,29 +43,21 @@ func testMachines(t *testing.T, test func(w *testenv.Env, p *testenv.Process)) {
 
 func TestPlanMachines(t *testing.T) {
 	testMachines(t, func(w *testenv.Env, p *testenv.Process) {
-		claims := []*karpv1.NodeClaim{w.Claim("pool-a", w.NodeClass), w.Claim("pool-b", w.NodeClass), w.Claim("pool-c", w.NodeClass)}
-		planned := make([]instance.Intent, len(claims))
-		failures := make([]error, len(claims))
-		var all sync.WaitGroup
-		for n, claim := range claims {
-			all.Go(func() {
-				planned[n], failures[n] = p.Instances.Planner.Plan(w.Context(), claim, w.NodeClass, false)
-			})
-		}
-		all.Wait()
-		machines := map[string]instance.Intent{}
+		machines, claims := map[string]instance.Intent{}, map[string]*karpv1.NodeClaim{}
 		var waiting *karpv1.NodeClaim
-		for n, in := range planned {
-			if failures[n] != nil {
-				w.Expect(failures[n]).To(MatchError(And(ContainSubstring("db-1 is held by"), ContainSubstring("db-2 is held by"))))
-				waiting = claims[n]
+		for _, name := range []string{"pool-a", "pool-b", "pool-c"} {
+			claim := w.Claim(name, w.NodeClass)
+			in, err := p.Instances.Planner.Plan(w.Context(), claim, w.NodeClass, false)
+			if err != nil {
+				w.Expect(err).To(MatchError(And(ContainSubstring("db-1 is held by"), ContainSubstring("db-2 is held by"))))
+				waiting = claim
 				continue
 			}
-			machines[in.Machine] = in
-			w.SetPlanned(claims[n], w.NodeClass, in)
+			machines[in.Machine], claims[in.Machine] = in, claim
 		}
-		w.Expect(machines).To(HaveLen(2), "%v", failures)
+		w.Expect(machines).To(HaveLen(2))
 		for name, in := range machines {
+			w.SetPlanned(claims[name], w.NodeClass, in)
 			machine, _ := w.NodeClass.Spec.FindMachine(name)
 			w.Expect(in.Host).To(Equal(machine.Zone))
 			w.Expect(in.Network.Addresses()).To(HaveExactElements(HaveField("String()", machine.Addresses[0].Address4)))
@@ -190,4 +184,50 @@ func TestPlanNextMachine(t *testing.T) {
 		p.Planned("other-a", other)
 		w.Expect(w.Intent(p.Planned("pool-a", w.NodeClass)).Machine).To(Equal("db-2"))
 	})
+}
+
+func TestMachineDrift(t *testing.T) {
+	t.Parallel()
+	launched := instance.Intent{
+		Region: "home", Host: "pve1", Machine: "db-1",
+		Network: network.Assignment{Interfaces: map[string]network.InterfaceAddresses{"net0": {Address4: netip.MustParsePrefix("10.0.0.11/24")}}},
+	}
+	fixed := func(addresses v1alpha1.MachineAddresses) []v1alpha1.Machine {
+		addresses.Interface = "net0"
+		return []v1alpha1.Machine{{Name: "db-1", Addresses: []v1alpha1.MachineAddresses{addresses}}}
+	}
+	at := func(zone, region string) []v1alpha1.Machine {
+		return []v1alpha1.Machine{{Name: "db-1", Zone: zone, Region: region}}
+	}
+	for name, c := range map[string]struct {
+		machines []v1alpha1.Machine
+		change   func(*instance.Intent)
+		want     string // empty if it does not drift
+	}{
+		"unchanged":      {machines: fixed(v1alpha1.MachineAddresses{Address4: "10.0.0.11"})},
+		"same_host":      {machines: at("pve1", "")},
+		"parked":         {machines: at("", ""), change: func(in *instance.Intent) { in.Parked, in.Machine = true, "" }},
+		"less_fixed":     {machines: at("", "")},
+		"another_host":   {machines: at("pve2", ""), want: "machine db-1 was moved from host pve1 of region home to host pve2"},
+		"another_region": {machines: at("pve1", "away"), want: "was moved"},
+		"another_address": {
+			machines: fixed(v1alpha1.MachineAddresses{Address4: "10.0.0.12"}), want: "the address of interface net0 of machine db-1 changed to 10.0.0.12",
+		},
+		"new_address":   {machines: fixed(v1alpha1.MachineAddresses{Address6: "fd00::1"}), want: "changed to fd00::1"},
+		"removed":       {machines: []v1alpha1.Machine{{Name: "db-2"}}, want: "has no machine db-1 any more"},
+		"first_machine": {machines: at("", ""), change: func(in *instance.Intent) { in.Machine = "" }, want: "has machines now"},
+		"no_machines":   {change: func(in *instance.Intent) { in.Machine = "" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			in := launched
+			if c.change != nil {
+				c.change(&in)
+			}
+			got := instance.MachineDrift(in, &v1alpha1.ProxmoxNodeClass{Spec: v1alpha1.ProxmoxNodeClassSpec{Machines: c.machines}})
+			if !strings.Contains(got, c.want) || (c.want == "") != (got == "") {
+				t.Errorf("drift is %q, want %q", got, c.want)
+			}
+		})
+	}
 }

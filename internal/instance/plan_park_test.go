@@ -14,6 +14,7 @@ import (
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -33,15 +34,12 @@ func parked(w *testenv.Env, p *testenv.Process, claim *karpv1.NodeClaim) (*karpv
 	return claim, w.Intent(claim)
 }
 
-// A claim of a static NodePool waits with a reserved VMID, and is launched when there is
-// capacity.
-func TestUnparkWithCapacity(t *testing.T) {
-	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {
-		// One host with 16 CPUs, of which a guest has two: seven VMs with two CPUs fit.
-		var full []*karpv1.NodeClaim
-		for i := range 7 {
-			full = append(full, p.Planned(fmt.Sprintf("pool-%d", i), w.NodeClass))
-		}
+func TestUnpark(t *testing.T) {
+	t.Parallel()
+	// A claim of a static NodePool waits with a reserved VMID, and is launched when there is
+	// capacity.
+	testenv.With().Subtest(t, "with_capacity", func(w *testenv.Env, p *testenv.Process) {
+		full := fill(w, p, "pve1")
 		waiting := w.Claim("pool-waiting", w.NodeClass)
 		_, err := p.Instances.Planner.Plan(w.Context(), waiting, w.NodeClass, false)
 		w.Expect(err).To(BeAssignableToTypeOf(&instance.InsufficientCapacityError{}))
@@ -61,11 +59,8 @@ func TestUnparkWithCapacity(t *testing.T) {
 		w.Expect(w.Intent(launched)).To(And(HaveField("Parked", false), HaveField("VMID", in.VMID)))
 		next.Delete(launched)
 	})
-}
-
-// A claim of a static NodePool does not use the reserve. It waits until another VM is deleted.
-func TestUnparkReserve(t *testing.T) {
-	testenv.With(testenv.Hosts(2)).Test(t, func(w *testenv.Env, p *testenv.Process) {
+	// A claim of a static NodePool does not use the reserve. It waits until another VM is deleted.
+	testenv.With(testenv.Hosts(2)).Subtest(t, "reserve", func(w *testenv.Env, p *testenv.Process) {
 		w.NodeClass.Spec.PlacementStrategy.Reserve = v1alpha1.ReserveLargestHost
 		// Two hosts with 16 CPUs, of which a guest has two each: a host can hold eight.
 		var full []*karpv1.NodeClaim
@@ -80,73 +75,8 @@ func TestUnparkReserve(t *testing.T) {
 		p.Delete(full[0])
 		w.Expect(p.Launch(waiting, w.NodeClass)).To(Succeed())
 	})
-}
-
-// lossyKube fails the next patch with an error, before or after it is applied.
-type lossyKube struct {
-	client.Client
-	err     error
-	applied bool
-}
-
-// Status returns a writer of the status that fails in the same way.
-func (k *lossyKube) Status() client.SubResourceWriter { return lossyStatus{k.Client.Status(), k} }
-
-type lossyStatus struct {
-	client.SubResourceWriter
-	kube *lossyKube
-}
-
-func (s lossyStatus) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
-	err := s.kube.err
-	s.kube.err = nil
-	if err != nil && !s.kube.applied {
-		return err
-	}
-	return errors.Join(err, s.SubResourceWriter.Patch(ctx, object, patch, options...))
-}
-
-func (k *lossyKube) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.PatchOption) error {
-	err := k.err
-	k.err = nil
-	if err != nil && !k.applied {
-		return err
-	}
-	return errors.Join(err, k.Client.Patch(ctx, object, patch, options...))
-}
-
-// The capacity of a parked claim could not be written, or the response was lost.
-func TestUnparkFailedWrite(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		err     error
-		applied bool
-	}{
-		"not_sent":      {errors.New("connection refused"), false},
-		"lost_response": {errors.New("connection reset by peer"), true},
-		"timeout":       {apierrors.NewTimeoutError("request timed out", 1), true},
-	} {
-		testenv.RunSimulated(t, name, func(t *testing.T) {
-			w := testenv.NewFake(t)
-			kube := &lossyKube{Client: w.Kube}
-			p := w.StartProcess(testenv.Kube(kube))
-			waiting, _ := parked(w, p, w.Claim("pool-waiting", w.NodeClass))
-			kube.err, kube.applied = test.err, test.applied
-			err := p.Launch(waiting, w.NodeClass)
-			if !test.applied {
-				w.Expect(err).To(MatchError(test.err))
-				w.Expect(w.VMs()).To(BeEmpty(), "no VM of the parked intent")
-			}
-			p.MustLaunch(waiting, w.NodeClass)
-			w.Expect(w.Intent(w.Stored(waiting)).ISOStorage).NotTo(BeEmpty())
-			w.Expect(w.VMs()).To(HaveLen(1))
-		})
-	}
-}
-
-// The reservations of all claims are restored while parked ones are planned.
-func TestUnparkWhileRestored(t *testing.T) {
-	testenv.With(testenv.Hosts(4), testenv.NoPolling()).Test(t, func(w *testenv.Env, p *testenv.Process) {
+	// The reservations of all claims are restored while parked ones are planned.
+	testenv.With(testenv.Hosts(4), testenv.NoPolling()).Subtest(t, "while_restored", func(w *testenv.Env, p *testenv.Process) {
 		for i := range 20 {
 			waiting, in := parked(w, p, w.Claim(fmt.Sprintf("pool-%d", i), w.NodeClass))
 			ctx, cancel := context.WithCancel(w.Context())
@@ -165,15 +95,10 @@ func TestUnparkWhileRestored(t *testing.T) {
 			w.Expect(p.Inventory.View().Reservations[string(waiting.UID)].CPUs).To(Equal(planned.Cores))
 		}
 	})
-}
-
-func TestUnparkTimeout(t *testing.T) {
 	testenv.With(testenv.NoPolling(), testenv.Settings(func(s *instance.Settings) {
 		s.StaticCapacityTimeout = time.Minute
-	})).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		for i := range 7 {
-			p.Planned(fmt.Sprintf("pool-%d", i), w.NodeClass)
-		}
+	})).Subtest(t, "timeout", func(w *testenv.Env, p *testenv.Process) {
+		fill(w, p, "pve1")
 		waiting, _ := parked(w, p, w.Claim("pool-waiting", w.NodeClass))
 		w.Clock.Advance(time.Minute)
 		w.Expect(p.Launch(waiting, w.NodeClass)).To(MatchError(instance.ErrParked))
@@ -181,11 +106,71 @@ func TestUnparkTimeout(t *testing.T) {
 		w.Expect(p.Launch(waiting, w.NodeClass)).To(And(testenv.HaveReason(v1alpha1.EventInsufficientCapacity), MatchError(ContainSubstring("CPU"))))
 		w.Expect(p.Instances.Deleter.Delete(w.Context(), waiting)).To(BeTrue())
 	})
+	// The providerID is known to core, so the VMID cannot change.
+	testenv.With().Subtest(t, "VMID_taken", func(w *testenv.Env, p *testenv.Process) {
+		waiting, in := parked(w, p, w.Claim("pool-waiting", w.NodeClass))
+		w.CloneByHand("pve1", in.VMID, "foreign")
+		w.Expect(w.StartProcess().Launch(waiting, w.NodeClass)).To(testenv.HaveReason(v1alpha1.EventVMIDTaken))
+	})
+	// A claim waits for a Host in maintenance only while no other one has capacity.
+	twoHosts.Subtest(t, "unusable_host", func(w *testenv.Env, p *testenv.Process) {
+		full := map[string][]*karpv1.NodeClaim{"pve1": fill(w, p, "pve1"), "pve2": fill(w, p, "pve2")}
+		waiting, in := parked(w, p, w.Claim("pool-waiting", w.NodeClass))
+		w.Expect(w.Sim.SetMaintenance(in.Host, true)).To(Succeed())
+		p.Refresh()
+		w.Expect(p.Launch(waiting, w.NodeClass)).To(And(MatchError(instance.ErrParked), MatchError(ContainSubstring("maintenance"))))
+
+		other := testenv.OtherHost(in.Host)
+		p.Delete(full[other][0])
+		w.Expect(p.Launch(waiting, w.NodeClass)).To(And(
+			testenv.HaveReason(v1alpha1.EventInsufficientCapacity), MatchError(ContainSubstring("host "+other+" has capacity"))))
+		w.Expect(w.Intent(p.Planned("pool-recreated", w.NodeClass)).Host).To(Equal(other))
+	})
 }
 
-// The class is Ready on another host, which the NodePool does not allow.
-func TestParkOnUnusableHost(t *testing.T) {
-	testenv.With(testenv.Hosts(2)).Test(t, func(w *testenv.Env, p *testenv.Process) {
+// The capacity of a parked claim could not be written, or the response was lost.
+func TestUnparkFailedWrite(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		err     error
+		applied bool
+	}{
+		"not_sent":      {errors.New("connection refused"), false},
+		"lost_response": {errors.New("connection reset by peer"), true},
+		"timeout":       {apierrors.NewTimeoutError("request timed out", 1), true},
+	} {
+		testenv.RunSimulated(t, name, func(t *testing.T) {
+			w := testenv.NewFake(t)
+			var next error // of the next patch
+			kube := interceptor.NewClient(w.Kube.(client.WithWatch), interceptor.Funcs{SubResourcePatch: func(
+				ctx context.Context, c client.Client, name string, o client.Object, patch client.Patch, options ...client.SubResourcePatchOption,
+			) error {
+				err := next
+				next = nil
+				if err != nil && !test.applied {
+					return err
+				}
+				return errors.Join(err, c.SubResource(name).Patch(ctx, o, patch, options...))
+			}})
+			p := w.StartProcess(testenv.Kube(kube))
+			waiting, _ := parked(w, p, w.Claim("pool-waiting", w.NodeClass))
+			next = test.err
+			err := p.Launch(waiting, w.NodeClass)
+			if !test.applied {
+				w.Expect(err).To(MatchError(test.err))
+				w.Expect(w.VMs()).To(BeEmpty(), "no VM of the parked intent")
+			}
+			p.MustLaunch(waiting, w.NodeClass)
+			w.Expect(w.Intent(w.Stored(waiting)).ISOStorage).NotTo(BeEmpty())
+			w.Expect(w.VMs()).To(HaveLen(1))
+		})
+	}
+}
+
+func TestPark(t *testing.T) {
+	t.Parallel()
+	// The class is Ready on another host, which the NodePool does not allow.
+	testenv.With(testenv.Hosts(2)).Subtest(t, "on_unusable_host", func(w *testenv.Env, p *testenv.Process) {
 		selected := w.NodeClass.Status.SelectedZones
 		w.NodeClass.Status.SelectedZones = selected[1:]
 		w.NodeClass.Status.UnusableZones = []v1alpha1.UnusableZone{{Zone: testenv.Region + "/pve1", Reason: "bridge vmbr7 is not there"}}
@@ -201,12 +186,9 @@ func TestParkOnUnusableHost(t *testing.T) {
 		w.Expect(w.Intent(launched)).To(And(HaveField("VMID", in.VMID), HaveField("TemplateID", 9000), HaveField("Storage", Not(BeEmpty()))))
 		p.DeleteAll(launched)
 	})
-}
-
-// Claims that nothing meets are parked as well: otherwise core would recreate them
-// without delay.
-func TestParkUnplaceable(t *testing.T) {
-	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {
+	// Claims that nothing meets are parked as well: otherwise core would recreate them
+	// without delay.
+	testenv.With().Subtest(t, "unplaceable", func(w *testenv.Env, p *testenv.Process) {
 		waiting, in := parked(w, p, w.Claim("pool-waiting", w.NodeClass, testenv.OnHost("pve-typo")))
 		w.Expect(in.InstanceType).To(BeEmpty())
 		w.Expect(p.Launch(waiting, w.NodeClass)).To(MatchError(And(ContainSubstring("zone In [pve-typo]"), ContainSubstring(instance.ErrParked.Error()))))
@@ -214,6 +196,23 @@ func TestParkUnplaceable(t *testing.T) {
 		late := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.StaticCapacityTimeout = time.Nanosecond }))
 		w.Expect(late.Launch(waiting, w.NodeClass)).To(testenv.HaveReason(v1alpha1.EventInsufficientCapacity))
 		p.DeleteAll(waiting)
+	})
+	// Claims of a static NodePool are parked while their hosts are avoided after a failure.
+	testenv.With().Subtest(t, "on_avoided_host", func(w *testenv.Env, p *testenv.Process) {
+		p.Types.MarkUnavailable(instancetype.OfferingSelector{Zone: placement.Zone{Region: testenv.Region, Host: "pve1"}}, "no bridge", time.Hour)
+		claim := w.Claim("pool-abc", w.NodeClass)
+		_, err := p.Instances.Planner.Plan(w.Context(), claim, w.NodeClass, false)
+		w.Expect(err).To(HaveOccurred())
+		claim, _ = parked(w, p, claim)
+		w.Expect(p.Launch(claim, w.NodeClass)).To(And(MatchError(instance.ErrParked), MatchError(ContainSubstring("no bridge"))))
+	})
+	// A claim waits for a Host that can get capacity, also if another one has fewer VMs.
+	twoHosts.Subtest(t, "on_usable_host", func(w *testenv.Env, p *testenv.Process) {
+		fill(w, p, "pve1")
+		w.Expect(w.Sim.SetMaintenance("pve2", true)).To(Succeed())
+		p.Refresh()
+		_, in := parked(w, p, w.Claim("pool-waiting", w.NodeClass))
+		w.Expect(in.Host).To(Equal("pve1"))
 	})
 }
 
@@ -231,34 +230,10 @@ func TestUnparkWaits(t *testing.T) {
 			w.Expect(p.Launch(waiting, w.NodeClass)).To(MatchError(instance.ErrParked))
 			w.Expect(p.Inventory.View().IsVMIDTaken(testenv.Region, in.VMID)).To(BeTrue(), "it keeps its VMID")
 
-			late := w.StartProcess(testenv.Settings(func(s *instance.Settings) { s.StaticCapacityTimeout = time.Nanosecond }))
-			w.Expect(late.Launch(waiting, w.NodeClass)).To(testenv.HaveReason(v1alpha1.EventInsufficientCapacity))
-
 			w.Expect(p.Launch(waiting, original)).To(Succeed())
 			p.Delete(w.Stored(waiting))
 		})
 	}
-}
-
-// The providerID is known to core, so the VMID cannot change.
-func TestUnparkVMIDTaken(t *testing.T) {
-	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {
-		waiting, in := parked(w, p, w.Claim("pool-waiting", w.NodeClass))
-		w.CloneByHand("pve1", in.VMID, "foreign")
-		w.Expect(w.StartProcess().Launch(waiting, w.NodeClass)).To(testenv.HaveReason(v1alpha1.EventVMIDTaken))
-	})
-}
-
-// Claims of a static NodePool are parked while their hosts are avoided after a failure.
-func TestParkOnAvoidedHost(t *testing.T) {
-	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {
-		p.Types.MarkUnavailable(instancetype.OfferingSelector{Zone: placement.Zone{Region: testenv.Region, Host: "pve1"}}, "no bridge", time.Hour)
-		claim := w.Claim("pool-abc", w.NodeClass)
-		_, err := p.Instances.Planner.Plan(w.Context(), claim, w.NodeClass, false)
-		w.Expect(err).To(HaveOccurred())
-		claim, _ = parked(w, p, claim)
-		w.Expect(p.Launch(claim, w.NodeClass)).To(And(MatchError(instance.ErrParked), MatchError(ContainSubstring("no bridge"))))
-	})
 }
 
 // twoHosts are two hosts with 16 CPUs, of which a guest has two each: seven VMs fit.
@@ -272,17 +247,6 @@ func fill(w *testenv.Env, p *testenv.Process, host string) []*karpv1.NodeClaim {
 		claims = append(claims, p.Planned(fmt.Sprintf("%s-%d", host, i), w.NodeClass, testenv.OnHost(host)))
 	}
 	return claims
-}
-
-// A claim waits for a Host that can get capacity, also if another one has fewer VMs.
-func TestParkUsableHost(t *testing.T) {
-	twoHosts.Test(t, func(w *testenv.Env, p *testenv.Process) {
-		fill(w, p, "pve1")
-		w.Expect(w.Sim.SetMaintenance("pve2", true)).To(Succeed())
-		p.Refresh()
-		_, in := parked(w, p, w.Claim("pool-waiting", w.NodeClass))
-		w.Expect(in.Host).To(Equal("pve1"))
-	})
 }
 
 // A claim waits for the Host that the affinity allows, also if it is in maintenance.
@@ -304,23 +268,6 @@ func TestParkAffinity(t *testing.T) {
 			w.Expect(p.Launch(waiting, w.NodeClass)).To(Succeed())
 		})
 	}
-}
-
-// A claim waits for a Host in maintenance only while no other one has capacity.
-func TestUnparkUnusableHost(t *testing.T) {
-	twoHosts.Test(t, func(w *testenv.Env, p *testenv.Process) {
-		full := map[string][]*karpv1.NodeClaim{"pve1": fill(w, p, "pve1"), "pve2": fill(w, p, "pve2")}
-		waiting, in := parked(w, p, w.Claim("pool-waiting", w.NodeClass))
-		w.Expect(w.Sim.SetMaintenance(in.Host, true)).To(Succeed())
-		p.Refresh()
-		w.Expect(p.Launch(waiting, w.NodeClass)).To(And(MatchError(instance.ErrParked), MatchError(ContainSubstring("maintenance"))))
-
-		other := testenv.OtherHost(in.Host)
-		p.Delete(full[other][0])
-		w.Expect(p.Launch(waiting, w.NodeClass)).To(And(
-			testenv.HaveReason(v1alpha1.EventInsufficientCapacity), MatchError(ContainSubstring("host "+other+" has capacity"))))
-		w.Expect(w.Intent(p.Planned("pool-recreated", w.NodeClass)).Host).To(Equal(other))
-	})
 }
 
 // A claim waits for a machine on a usable host. If it waited for another one, it would be recreated

@@ -6,6 +6,7 @@ package instance_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,24 +14,16 @@ import (
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
-
-func TestPlanInsufficientCapacity(t *testing.T) {
-	testenv.With(testenv.Hosts(2)).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		// Two hosts with 16 CPUs, of which a guest has two each.
-		for i := range 14 {
-			p.Planned(fmt.Sprintf("pool-%d", i), w.NodeClass)
-		}
-		w.Expect(planOnce(w, p, "pool-more")).To(And(BeAssignableToTypeOf(&instance.InsufficientCapacityError{}),
-			MatchError(And(ContainSubstring("pve1"), ContainSubstring("pve2"), ContainSubstring("CPU")))))
-	})
-}
 
 // A plan that waits until another one has read all claims ends with its context.
 func TestPlanCanceledWhileRestored(t *testing.T) {
@@ -56,11 +49,11 @@ func TestPlanCanceledWhileRestored(t *testing.T) {
 	})
 }
 
-// The VMs of a NodePool are counted after a restart.
-func TestRestoreReservation(t *testing.T) {
-	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {
-		claim := p.Launched("pool-abc", w.NodeClass)
-		in := w.Intent(claim)
+func TestPlan(t *testing.T) {
+	t.Parallel()
+	// The VMs of a NodePool are counted after a restart.
+	testenv.With().Subtest(t, "restored_reservation", func(w *testenv.Env, p *testenv.Process) {
+		claim, in := launchVM(w, p)
 		next := w.StartProcess()
 		next.Instances.Planner.RestoreReservation(*claim)
 		w.Expect(next.Inventory.View().NodePoolVMs(in.Region, in.Host, "pool")).To(Equal(1))
@@ -68,32 +61,16 @@ func TestRestoreReservation(t *testing.T) {
 		w.Expect(next.Inventory.View().NodePoolVMs(in.Region, in.Host, "pool")).To(BeZero())
 		p.Delete(claim)
 	})
-}
-
-// A region without free VMIDs is not offered for a while.
-func TestPlanNoFreeVMID(t *testing.T) {
+	// A region without free VMIDs is not offered for a while.
 	testenv.With(testenv.Hosts(2), testenv.Settings(func(s *instance.Settings) {
 		s.VMIDs = placement.Range{From: 20000, To: 20001}
-	})).Test(t, func(w *testenv.Env, p *testenv.Process) {
+	})).Subtest(t, "no_free_VMID", func(w *testenv.Env, p *testenv.Process) {
 		p.Planned("pool-a", w.NodeClass)
 		p.Planned("pool-b", w.NodeClass)
 		w.Expect(planOnce(w, p, "pool-c")).To(MatchError(placement.ErrRangeFull))
 		for _, it := range p.Types.List(w.NodeClass, "") {
 			w.Expect(it.Offerings.Available()).To(BeEmpty(), it.Name)
 		}
-	})
-}
-
-// A VM that was planned before a restart, and is not in a Snapshot yet, has its capacity.
-func TestPlanAfterRestart(t *testing.T) {
-	testenv.With(testenv.Cores(4)).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		claim := p.Planned("pool-first", w.NodeClass)
-
-		p = w.StartProcess(testenv.NoPolling())
-		w.Expect(planOnce(w, p, "pool-second")).To(BeAssignableToTypeOf(&instance.InsufficientCapacityError{}), "the capacity of the first VM was planned twice")
-
-		w.Expect(p.Launch(claim, w.NodeClass)).To(Succeed())
-		p.DeleteAll(claim)
 	})
 }
 
@@ -136,4 +113,53 @@ func decide(w *testenv.Env, p *testenv.Process) power.Decision {
 	}))
 	w.Expect(decisions).To(HaveLen(1))
 	return decisions[0]
+}
+
+// The controller is restarted with 50 pending claims: one with the only device, one with a machine and its
+// address. Nothing is given out twice, neither to them nor to a claim that is planned while they wait.
+func TestRestartPendingClaims(t *testing.T) {
+	const pending = 50
+	testenv.With(testenv.Hosts(2), testenv.NoPolling(), testenv.Scenario(withHardware, func(s *pvesim.Scenario) {
+		for i := range s.Hosts {
+			s.Hosts[i].Cores, s.Hosts[i].Memory = 64, 256*pvesim.GiB
+		}
+	})).Test(t, func(w *testenv.Env, p *testenv.Process) {
+		setPool(w, v1alpha1.AddressSource{CIDR: "10.0.0.0/24", Ranges: []string{"10.0.0.100-10.0.0.160"}, Gateway: "10.0.0.1"})
+		device, machine := w.NodeClass.DeepCopy(), w.NodeClass.DeepCopy()
+		device.Name, machine.Name = "device", "machine"
+		device.Spec.Hardware = &v1alpha1.Hardware{PCI: []v1alpha1.PCIDevice{{Mapping: "gpu"}}}
+		machine.Spec.Machines = []v1alpha1.Machine{{
+			Name: "db-1", Zone: "pve1", Addresses: []v1alpha1.MachineAddresses{{Interface: "net0", Address4: "10.0.0.11"}},
+		}}
+		classes := append([]*v1alpha1.ProxmoxNodeClass{device, machine}, slices.Repeat([]*v1alpha1.ProxmoxNodeClass{w.NodeClass}, pending-1)...)
+		var claims []*karpv1.NodeClaim
+		before := map[string]instance.Intent{}
+		for i, class := range classes[:pending] {
+			claims = append(claims, p.Planned(fmt.Sprintf("pool-%d", i), class))
+			before[claims[i].Name] = w.Intent(claims[i])
+		}
+
+		p = w.StartProcess()
+		for name, class := range map[string]*v1alpha1.ProxmoxNodeClass{"late-device": device, "late-machine": machine} {
+			_, err := p.Instances.Planner.Plan(w.Context(), w.Claim(name, class), class, false)
+			w.Expect(err).To(HaveOccurred(), name)
+		}
+		late := p.Planned("late", w.NodeClass)
+		vmids, addresses := map[int]string{}, map[string]string{}
+		for i, claim := range append(claims, late) {
+			p.MustLaunch(w.Stored(claim), classes[i])
+			in := w.Intent(claim)
+			if planned, ok := before[claim.Name]; ok {
+				w.Expect(in).To(And(HaveField("VMID", planned.VMID), HaveField("Host", planned.Host), HaveField("Devices", planned.Devices),
+					HaveField("Machine", planned.Machine), HaveField("Network.Addresses()", planned.Network.Addresses())))
+			}
+			w.Expect(vmids).NotTo(HaveKey(in.VMID))
+			vmids[in.VMID] = claim.Name
+			for _, address := range in.Network.Addresses() {
+				w.Expect(addresses).NotTo(HaveKey(address.String()))
+				addresses[address.String()] = claim.Name
+			}
+		}
+		w.Expect(w.VMs()).To(HaveLen(pending + 1))
+	})
 }

@@ -22,49 +22,19 @@ func TestUpdateInPlace(t *testing.T) {
 	testenv.With(testenv.Scenario(func(s *pvesim.Scenario) {
 		s.SecurityGroups = append(s.SecurityGroups, pvesim.SecurityGroup{Name: "web"})
 	})).Test(t, func(w *testenv.Env, p *testenv.Process) {
-		claim := p.Launched("pool-abc", w.NodeClass)
-		in := w.Intent(claim)
-		w.NodeClass.Spec.Tags = []string{"Web", "k8s", "vm-{{ .InstanceID }}"}
-		w.NodeClass.Spec.SecurityGroups = []v1alpha1.SecurityGroup{{Name: "web", Interface: "net0"}}
+		w.NodeClass.Spec.Machines = []v1alpha1.Machine{{Name: "db-1"}}
+		w.NodeClass.Spec.Tags = []string{"node-{{ .Hostname }}"}
+		claim, in := launchVM(w, p)
+		w.Expect(w.VMConfig(in).Tags()).To(ConsistOf("node-db-1"), "the name of the machine, at launch and later")
+		w.NodeClass.Spec.Tags = append(w.NodeClass.Spec.Tags, "Web", "vm-{{ .InstanceID }}")
+		w.NodeClass.Spec.SecurityGroups = []v1alpha1.SecurityGroup{webGroup}
 		w.Expect(p.Instances.Updater.UpdateInPlace(w.Context(), claim, w.NodeClass)).To(Succeed())
 		cfg := w.VMConfig(in)
-		w.Expect(cfg.Tags()).To(ConsistOf("k8s", "web", fmt.Sprintf("vm-%d", in.VMID)))
+		w.Expect(cfg.Tags()).To(ConsistOf("node-db-1", "web", fmt.Sprintf("vm-%d", in.VMID)))
 		w.Expect(cfg.Network().NICs()[0].Firewall).To(BeTrue())
 		mark, _ := ownership.Read(cfg.Description())
 		w.Expect(mark.Applied).To(And(HaveField("Hash", w.NodeClass.InPlaceHash()), HaveField("Pending", BeEmpty())))
-		w.Expect(p.Instances.VMs.Get(w.Context(), v1alpha1.ProviderID{Region: in.Region, VMID: in.VMID})).To(
-			HaveField("ClaimUID", string(claim.UID)), "it is still ours")
-	})
-}
-
-// A change of tags does not revert what an administrator changed by hand.
-func TestUpdateInPlaceKeepsFirewall(t *testing.T) {
-	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {
-		w.NodeClass.Spec.SecurityGroups = nil
-		claim := p.Launched("pool-abc", w.NodeClass)
-		in := w.Intent(claim)
-		nic := w.VMConfig(in).Network().NICs()[0]
-		w.Expect(nic.Firewall).To(BeFalse())
-		nic.Firewall = true
-		w.Expect(w.Client.UpdateVM(w.Context(), in.Host, in.VMID, proxmox.ConfigChange{Set: map[string]string{"net0": nic.Encode()}})).To(Succeed())
-		w.NodeClass.Spec.Tags = []string{"web"}
-		w.Expect(p.Instances.Updater.UpdateInPlace(w.Context(), claim, w.NodeClass)).To(Succeed())
-		cfg := w.VMConfig(in)
-		w.Expect(cfg.Tags()).To(ConsistOf("web"))
-		w.Expect(cfg.Network().NICs()[0].Firewall).To(BeTrue())
-	})
-}
-
-// Tags of machines have the name of the machine, at launch and later.
-func TestUpdateInPlaceMachine(t *testing.T) {
-	testenv.With().Test(t, func(w *testenv.Env, p *testenv.Process) {
-		w.NodeClass.Spec.Machines = []v1alpha1.Machine{{Name: "db-1"}}
-		w.NodeClass.Spec.Tags = []string{"node-{{ .Hostname }}"}
-		claim := p.Launched("pool-abc", w.NodeClass)
-		w.Expect(w.VMConfig(w.Intent(claim)).Tags()).To(ConsistOf("node-db-1"))
-		w.NodeClass.Spec.Tags = append(w.NodeClass.Spec.Tags, "web")
-		w.Expect(p.Instances.Updater.UpdateInPlace(w.Context(), claim, w.NodeClass)).To(Succeed())
-		w.Expect(w.VMConfig(w.Intent(claim)).Tags()).To(ConsistOf("node-db-1", "web"))
+		w.Expect(p.Instances.VMs.Get(w.Context(), in.ID())).To(HaveField("ClaimUID", string(claim.UID)), "it is still ours")
 	})
 }
 
@@ -117,18 +87,17 @@ type firewallEnv struct {
 }
 
 // testFirewall runs a test with a VM whose template has rules.
-func testFirewall(test func(*firewallEnv), template ...proxmox.SecurityGroupRule) func(t *testing.T) {
-	return func(t *testing.T) {
-		testenv.With(testenv.NoPolling(), testenv.Scenario(func(s *pvesim.Scenario) {
-			s.SecurityGroups = append(s.SecurityGroups, pvesim.SecurityGroup{Name: "template"}, pvesim.SecurityGroup{Name: "web"}, pvesim.SecurityGroup{Name: "db"})
-		})).Test(t, func(w *testenv.Env, p *testenv.Process) {
-			if len(template) > 0 {
-				w.Expect(w.Client.SetFirewall(w.Context(), "pve1", 9000, template)).To(Succeed())
-			}
-			w.NodeClass.Spec.SecurityGroups = nil
-			test(&firewallEnv{w, p, p.Launched("pool-abc", w.NodeClass)})
-		})
-	}
+func testFirewall(t *testing.T, test func(*firewallEnv), template ...proxmox.SecurityGroupRule) {
+	t.Helper()
+	testenv.With(testenv.NoPolling(), testenv.Scenario(func(s *pvesim.Scenario) {
+		s.SecurityGroups = append(s.SecurityGroups, pvesim.SecurityGroup{Name: "template"}, pvesim.SecurityGroup{Name: "web"}, pvesim.SecurityGroup{Name: "db"})
+	})).Test(t, func(w *testenv.Env, p *testenv.Process) {
+		if len(template) > 0 {
+			w.Expect(w.Client.SetFirewall(w.Context(), "pve1", 9000, template)).To(Succeed())
+		}
+		w.NodeClass.Spec.SecurityGroups = nil
+		test(&firewallEnv{w, p, p.Launched("pool-abc", w.NodeClass)})
+	})
 }
 
 // update applies the class and returns how often the options of the firewall were written.
@@ -148,13 +117,18 @@ func (w *firewallEnv) rules() []proxmox.SecurityGroupRule {
 	return rules
 }
 
-func TestUpdateInPlaceKeepsTemplateFirewall(t *testing.T) {
-	testFirewall(func(w *firewallEnv) {
-		w.Expect(w.rules()).To(ConsistOf(templateRule))
-
+// A change of tags does not revert what the template has, and what an administrator changed by hand.
+func TestUpdateInPlaceKeepsFirewall(t *testing.T) {
+	testFirewall(t, func(w *firewallEnv) {
+		nic := w.VMConfig(w.Intent(w.claim)).Network().NICs()[0]
+		w.Expect(nic.Firewall).To(BeFalse())
+		nic.Firewall = true
+		setOption(w.Env, w.claim, "net0", nic.Encode())
 		w.NodeClass.Spec.Tags = []string{"web"}
 		w.Expect(w.update()).To(BeZero())
-		w.Expect(w.VMConfig(w.Intent(w.claim)).Tags()).To(ConsistOf("web"))
+		cfg := w.VMConfig(w.Intent(w.claim))
+		w.Expect(cfg.Tags()).To(ConsistOf("web"))
+		w.Expect(cfg.Network().NICs()[0].Firewall).To(BeTrue())
 		w.Expect(w.rules()).To(ConsistOf(templateRule))
 
 		w.Expect(w.update(webGroup)).To(Equal(1))
@@ -163,17 +137,7 @@ func TestUpdateInPlaceKeepsTemplateFirewall(t *testing.T) {
 		w.Expect(w.update(webGroup)).To(BeZero(), "the groups did not change")
 		w.Expect(w.update(dbGroup)).To(Equal(1))
 		w.Expect(w.rules()).To(ConsistOf(dbRule))
-	}, templateRule)(t)
-}
-
-func TestUpdateInPlaceRemovesLastGroup(t *testing.T) {
-	testFirewall(func(w *firewallEnv) {
-		w.Expect(w.update(webGroup)).To(Equal(1))
-		w.Expect(w.rules()).To(ConsistOf(webRule))
-		w.Expect(w.update()).To(Equal(1), "the firewall is disabled")
-		w.Expect(w.rules()).To(BeEmpty())
-		w.Expect(w.VMConfig(w.Intent(w.claim)).Network().NICs()[0].Firewall).To(BeFalse())
-	})(t)
+	}, templateRule)
 }
 
 func TestUpdateInPlaceInterruptedFirewall(t *testing.T) {
@@ -186,21 +150,23 @@ func TestUpdateInPlaceInterruptedFirewall(t *testing.T) {
 		"changed":  {[]v1alpha1.SecurityGroup{dbGroup}, []proxmox.SecurityGroupRule{dbRule}},
 		"reverted": {nil, nil},
 	} {
-		t.Run(name, testFirewall(func(w *firewallEnv) {
-			w.AddFault(pvesim.Fault{Method: http.MethodPut, Path: firewallOptions, Status: http.StatusForbidden, Message: "Permission check failed", Count: 1})
-			_, err := w.update(webGroup)
-			w.Expect(err).To(HaveOccurred())
-			w.Expect(w.rules()).To(ConsistOf(webRule))
-			w.Expect(w.update(test.next...)).To(Equal(1))
-			w.Expect(w.rules()).To(HaveExactElements(test.want))
-			w.Expect(w.VMConfig(w.Intent(w.claim)).Network().NICs()[0].Firewall).To(Equal(len(test.want) > 0))
-		}))
+		t.Run(name, func(t *testing.T) {
+			testFirewall(t, func(w *firewallEnv) {
+				w.AddFault(pvesim.Fault{Method: http.MethodPut, Path: firewallOptions, Status: http.StatusForbidden, Message: "Permission check failed", Count: 1})
+				_, err := w.update(webGroup)
+				w.Expect(err).To(HaveOccurred())
+				w.Expect(w.rules()).To(ConsistOf(webRule))
+				w.Expect(w.update(test.next...)).To(Equal(1))
+				w.Expect(w.rules()).To(HaveExactElements(test.want))
+				w.Expect(w.VMConfig(w.Intent(w.claim)).Network().NICs()[0].Firewall).To(Equal(len(test.want) > 0))
+			})
+		})
 	}
 }
 
 // The class changed between plan and launch.
 func TestUpdateInPlaceGroupsChangedDuringLaunch(t *testing.T) {
-	testFirewall(func(w *firewallEnv) {
+	testFirewall(t, func(w *firewallEnv) {
 		w.NodeClass.Spec.SecurityGroups = []v1alpha1.SecurityGroup{dbGroup}
 		w.claim = w.process.Planned("pool-def", w.NodeClass)
 		w.NodeClass.Spec.SecurityGroups = []v1alpha1.SecurityGroup{webGroup}
@@ -209,5 +175,5 @@ func TestUpdateInPlaceGroupsChangedDuringLaunch(t *testing.T) {
 		w.Expect(w.update(webGroup)).To(BeZero(), "the VM was configured with them")
 		w.Expect(w.update()).To(Equal(1))
 		w.Expect(w.rules()).To(BeEmpty())
-	})(t)
+	})
 }

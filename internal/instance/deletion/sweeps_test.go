@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
@@ -19,6 +20,7 @@ import (
 // listed in all regions.
 func TestNextStorages(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	var keys []inventory.StorageKey
 	for i := range 10 {
 		keys = append(keys, inventory.StorageKey{Host: fmt.Sprintf("pve%d", i), Storage: "local"})
@@ -34,9 +36,7 @@ func TestNextStorages(t *testing.T) {
 		return next
 	}
 	for _, region := range []string{"east", "west"} {
-		if all := list(region, false); len(all) != 10 {
-			t.Errorf("first list of %s: %d storages, want all", region, len(all))
-		}
+		g.Expect(list(region, false)).To(HaveLen(10), "first list of %s", region)
 	}
 	seen := map[inventory.StorageKey]int{}
 	for range 20 {
@@ -44,13 +44,7 @@ func TestNextStorages(t *testing.T) {
 		for _, key := range list("east", true) {
 			seen[key]++
 		}
-		if got := list("east", false); len(got) != 0 {
-			t.Errorf("list without budget: %v", got)
-		}
+		g.Expect(list("east", false)).To(BeEmpty(), "without budget")
 	}
-	for _, key := range keys {
-		if seen[key] != 2 {
-			t.Errorf("%s was listed %d times in 20 lists, want 2", key.Host, seen[key])
-		}
-	}
+	g.Expect(seen).To(And(HaveLen(10), HaveEach(2)), "how often each was listed")
 }
