@@ -29,6 +29,14 @@ type admissionCase struct{ spec, refusal string }
 // admissionCases are cases by name. Their fields replace those of a valid spec. Null removes a field.
 type admissionCases map[string]admissionCase
 
+// within puts the specs between a prefix and a suffix.
+func (c admissionCases) within(prefix, suffix string) admissionCases {
+	for name, test := range c {
+		c[name] = admissionCase{prefix + test.spec + suffix, test.refusal}
+	}
+	return c
+}
+
 var validSpecs = map[string]string{
 	v1alpha1.ProxmoxNodeClassKind: "instanceTemplateRef: {kind: ProxmoxTemplate, name: default}",
 	v1alpha1.ProxmoxTemplateKind:  `{sourceImage: {url: "https://example.com/a"}, storageIDs: [local], network: [{bridge: vmbr0}]}`,
@@ -39,9 +47,10 @@ func runCases(t *testing.T, check func(context.Context, *unstructured.Unstructur
 	t.Helper()
 	for kind, tables := range map[string][]admissionCases{
 		v1alpha1.ProxmoxNodeClassKind: {
-			nodeClassCases, diskCases, interfaceCases(), hardwareCases, highAvailabilityCases, templatesCases,
+			nodeClassCases, addressCases, cloudInitCases, diskCases, diskOptionCases, allInterfaceFields, interfaceCases,
+			hardwareCases, highAvailabilityCases, templatesCases,
 		},
-		v1alpha1.ProxmoxTemplateKind:          {templateCases},
+		v1alpha1.ProxmoxTemplateKind:          {templateCases, templateNetworkCases, checksumCases},
 		v1alpha1.ProxmoxUnmanagedTemplateKind: {unmanagedTemplateCases},
 	} {
 		for _, cases := range tables {

@@ -36,17 +36,7 @@ prepare:
 	"image_URL_with_login_and_query": {spec: `sourceImage: {url: "https://me:pw@mirror:8443/a.raw?v=1&x=%20y"}`},
 	"dhcp_auto_and_static_addresses": {spec: `
 network: [{bridge: vmbr0, address4: dhcp, address6: auto}, {bridge: vmbr1, address4: 10.0.0.5/24, address6: "fd00::5/64"}]`},
-	"image_name_without_extension": {`sourceImage: {url: "https://example.com/a", imageName: ubuntu}`,
-		"imageName must be a plain file name with an extension"},
-	"checksum_without_type": {`sourceImage: {url: "https://example.com/a", checksum: d41d8cd98f00b204e9800998ecf8427e}`,
-		"checksum and checksumType belong together"},
 	"checksum_placeholder": {spec: `sourceImage: {url: "https://example.com/a", checksum: <checksum>, checksumType: md5}`},
-	"checksum_of_another_type": {`sourceImage: {url: "https://example.com/a", checksum: d41d8cd98f00b204e9800998ecf8427e, checksumType: sha256}`,
-		"checksum must have as many hexadecimal digits as checksumType requires, without a prefix"},
-	"checksum_with_prefix": {`sourceImage: {url: "https://example.com/a", checksum: "md5:d41d8cd98f00b204e9800998ecf8427e", checksumType: md5}`,
-		"checksum must have as many hexadecimal digits"},
-	"unknown_checksum_type": {`sourceImage: {url: "https://example.com/a", checksum: d41d8cd98f00b204e9800998ecf8427e, checksumType: crc32}`,
-		`supported values: "md5", "sha1", "sha224", "sha256", "sha384", "sha512"`},
 	"mirrors_and_checksum_URL": {spec: `
 sourceImage: {urls: ["https://a.example/a.img", "http://b.example:8080/b/a.img"],
   checksumURL: "https://a.example/SHA256SUMS"}`},
@@ -77,19 +67,7 @@ sourceImage: {url: "https://example.com/a", checksum: d41d8cd98f00b204e9800998ec
 	"checksum_URL_of_file": {`sourceImage: {url: "https://example.com/a.raw", checksumURL: "file:///SHA256SUMS"}`,
 		"checksumURL must be an http or https URL"},
 	"no_image":                 {`sourceImage: null`, "spec.sourceImage: Required value"},
-	"VLAN_out_of_range":        {`network: [{bridge: vmbr0, vlan: 4095}]`, "spec.network[0].vlan"},
-	"unknown_network_card":     {`network: [{bridge: vmbr0, model: ne2000}]`, "spec.network[0].model"},
 	"interface_without_bridge": {`network: [{name: net0}]`, "spec.network[0].bridge: Required value"},
-	"address_without_prefix": {`network: [{bridge: vmbr0, address4: 10.0.0.5}]`,
-		"address4 must be an IPv4 address or subnet with its prefix, like 192.168.0.0/24"},
-	"IPv4_address_as_IPv6": {`network: [{bridge: vmbr0, address6: 10.0.0.0/24}]`,
-		"address6 must be an IPv6 address or subnet"},
-	"gateway_with_prefix": {`network: [{bridge: vmbr0, gateway4: 10.0.0.1/24}]`,
-		"gateway4 must be an IPv4 address without prefix"},
-	"gateway_is_not_an_address": {`network: [{bridge: vmbr0, gateway6: router}]`,
-		"gateway6 must be an IPv6 address without prefix"},
-	"DNS_server_is_not_an_address": {`network: [{bridge: vmbr0, dnsServers: [dns.example.com]}]`,
-		"spec.network[0].dnsServers[0]"},
 	"device_without_mapping":   {`pciDevices: [{pcie: true}]`, "spec.pciDevices[0].mapping: Required value"},
 	"unknown_firmware":         {`bios: uefi`, `supported values: "seabios", "ovmf"`},
 	"display_memory_too_large": {`vga: {memory: 1024}`, "spec.vga.memory"},
@@ -97,8 +75,6 @@ sourceImage: {url: "https://example.com/a", checksum: d41d8cd98f00b204e9800998ec
 	"no_network":               {`network: null`, "spec.network: Required value"},
 	"duplicate_interface_name": {`network: [{name: net0, bridge: vmbr0}, {name: net0, bridge: vmbr1}]`,
 		"two interfaces have the same name"},
-	"invalid_MTU": {`network: [{bridge: vmbr0, mtu: 500}]`,
-		"mtu must be 1 (the MTU of the bridge) or from 576 to 65520"},
 	"flags_of_the_wrong_type":    {`cpu: {flags: 5}`, "spec.cpu.flags"},
 	"flags_as_a_boolean":         {`cpu: {flags: false}`, "spec.cpu.flags"},
 	"flags_as_an_object":         {`cpu: {flags: {aes: "+"}}`, "spec.cpu.flags"},
@@ -118,3 +94,29 @@ var unmanagedTemplateCases = admissionCases{
 	"invalid_tag":      {`tags: ["a=b"]`, "spec.tags[0]"},
 	"empty_tags":       {`tags: []`, "spec.tags"},
 }
+
+// templateNetworkCases are ProxmoxTemplates with one interface.
+var templateNetworkCases = admissionCases{
+	"VLAN_out_of_range":    {`vlan: 4095`, "spec.network[0].vlan"},
+	"unknown_network_card": {`model: ne2000`, "spec.network[0].model"},
+	"address_without_prefix": {`address4: 10.0.0.5`,
+		"address4 must be an IPv4 address or subnet with its prefix, like 192.168.0.0/24"},
+	"IPv4_address_as_IPv6":         {`address6: 10.0.0.0/24`, "address6 must be an IPv6 address or subnet"},
+	"gateway_with_prefix":          {`gateway4: 10.0.0.1/24`, "gateway4 must be an IPv4 address without prefix"},
+	"gateway_is_not_an_address":    {`gateway6: router`, "gateway6 must be an IPv6 address without prefix"},
+	"DNS_server_is_not_an_address": {`dnsServers: [dns.example.com]`, "spec.network[0].dnsServers[0]"},
+	"invalid_MTU":                  {`mtu: 500`, "mtu must be 1 (the MTU of the bridge) or from 576 to 65520"},
+}.within(`network: [{bridge: vmbr0, `, `}]`)
+
+// checksumCases are ProxmoxTemplates with an image.
+var checksumCases = admissionCases{
+	"image_name_without_extension": {`imageName: ubuntu`, "imageName must be a plain file name with an extension"},
+	"checksum_without_type": {`checksum: d41d8cd98f00b204e9800998ecf8427e`,
+		"checksum and checksumType belong together"},
+	"checksum_of_another_type": {`checksum: d41d8cd98f00b204e9800998ecf8427e, checksumType: sha256`,
+		"checksum must have as many hexadecimal digits as checksumType requires, without a prefix"},
+	"checksum_with_prefix": {`checksum: "md5:d41d8cd98f00b204e9800998ecf8427e", checksumType: md5`,
+		"checksum must have as many hexadecimal digits"},
+	"unknown_checksum_type": {`checksum: d41d8cd98f00b204e9800998ecf8427e, checksumType: crc32`,
+		`supported values: "md5", "sha1", "sha224", "sha256", "sha384", "sha512"`},
+}.within(`sourceImage: {url: "https://example.com/a", `, `}`)
