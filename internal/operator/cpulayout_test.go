@@ -6,6 +6,8 @@ package operator
 import (
 	"testing"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -23,19 +25,14 @@ func TestNodePolicy(t *testing.T) {
 		nodePolicySimple: {false, false, true},
 		nodePolicyStatic: {true, false, true},
 	} {
+		g := NewWithT(t)
 		inv, err := inventory.New(nil, inventory.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		g.Expect(err).NotTo(HaveOccurred())
 		types, err := instancetype.New(instancetype.Deps{Inventory: inv, CPULayouts: cpuLayouts(policy, nil)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		g.Expect(err).NotTo(HaveOccurred())
 		for n, class := range []*v1alpha1.ProxmoxNodeClass{unset, unbound, bound} {
 			need, _ := types.Need(class, "", testenv.InstanceType, placement.Zone{})
-			if got := need.Layout.Bound; got != want[n] {
-				t.Errorf("node-policy %s, spec.cpu %+v: bound is %v, want %v", policy, class.Spec.CPU, got, want[n])
-			}
+			g.Expect(need.Layout.Bound).To(Equal(want[n]), "node-policy %s, spec.cpu %+v", policy, class.Spec.CPU)
 		}
 	}
 }

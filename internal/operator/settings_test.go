@@ -31,9 +31,7 @@ const cloudConfig = `clusters:
 func file(t *testing.T, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	NewWithT(t).Expect(os.WriteFile(path, []byte(content), 0o600)).To(Succeed())
 	return path
 }
 
@@ -149,10 +147,9 @@ func TestLoadSettings(t *testing.T) {
 
 // expectLine checks that the error is one line that contains all parts.
 func expectLine(g *WithT, err error, parts ...string) {
-	g.Expect(err).To(HaveOccurred())
-	g.Expect(err.Error()).NotTo(ContainSubstring("\n"))
+	g.Expect(err).To(MatchError(Not(ContainSubstring("\n"))))
 	for _, part := range parts {
-		g.Expect(err.Error()).To(ContainSubstring(part))
+		g.Expect(err).To(MatchError(ContainSubstring(part)))
 	}
 }
 
@@ -198,12 +195,10 @@ func TestOptionTableNamesFields(t *testing.T) {
 // No VM and no template gets the VMID of the Proxmox CSI driver's volumes.
 func TestVMIDsExcludeCSI(t *testing.T) {
 	t.Parallel()
-	g := NewWithT(t)
-	g.Expect(operator.DefaultOptions().InstanceSettings().VMIDs.Exclude).To(ConsistOf(9999))
-	g.Expect(operator.DefaultOptions().TemplateSettings().VMIDs.Exclude).To(ConsistOf(9999))
-	options := &operator.Options{ProxmoxExcludedVMIDs: []int{30555}}
-	g.Expect(options.InstanceSettings().VMIDs.Exclude).To(ConsistOf(30555))
-	g.Expect(options.TemplateSettings().VMIDs.Exclude).To(ConsistOf(30555))
+	for vmid, options := range map[int]*operator.Options{9999: operator.DefaultOptions(), 30555: {ProxmoxExcludedVMIDs: []int{30555}}} {
+		NewWithT(t).Expect(options.InstanceSettings().VMIDs.Exclude).To(ConsistOf(vmid))
+		NewWithT(t).Expect(options.TemplateSettings().VMIDs.Exclude).To(ConsistOf(vmid))
+	}
 }
 
 // Fewer, larger nodes are cheaper than more, smaller ones.
@@ -231,7 +226,7 @@ func TestLoadInvalidSettings(t *testing.T) {
 		want []string
 	}{
 		"no_cloud_config": {args: []string{"--cloud-config", ""}, want: []string{"--cloud-config", "CLOUD_CONFIG", "is empty"}},
-		"template_VMIDs_reversed": {args: []string{"--proxmox-template-vmid", "5000", "--proxmox-template-vmid-max", "4000"},
+		"template_VMIDs_reversed": {args: []string{"--proxmox-template-vmid=5000", "--proxmox-template-vmid-max=4000"},
 			want: []string{"PROXMOX_TEMPLATE_VMID_MAX", "4000", "5000"}},
 		"VMIDs_reversed":       {args: []string{"--proxmox-vmid", "5000", "--proxmox-vmid-max", "4000"}, want: []string{"PROXMOX_VMID_MAX", "4000", "5000"}},
 		"unknown_flag":         {args: []string{"--no-such-flag"}, want: []string{"no-such-flag", "--help"}},
