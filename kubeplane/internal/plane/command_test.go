@@ -15,9 +15,7 @@ import (
 func TestCommandLineInvalid(t *testing.T) {
 	t.Parallel()
 	foreign := t.TempDir()
-	if err := os.WriteFile(filepath.Join(foreign, "precious"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(foreign, "precious"), nil, 0o600))
 	for name, c := range map[string]struct {
 		line string
 		want []string
@@ -94,9 +92,7 @@ func TestLink(t *testing.T) {
 func TestLinkKeepsOtherFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "etcd"), []byte("mine"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "etcd"), []byte("mine"), 0o600))
 	out, err := exec.Command(binary(t), "link", dir).CombinedOutput()
 	if err == nil {
 		t.Error("link replaces a file that is not a link")

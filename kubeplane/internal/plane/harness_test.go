@@ -74,9 +74,7 @@ func build(path string) error {
 func binary(t *testing.T) string {
 	t.Helper()
 	path, err := filepath.Abs(os.Getenv("KUBEPLANE"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return path
 }
 
@@ -104,9 +102,7 @@ func launch(t *testing.T, stdin io.Reader, wrapper []string, args ...string) *ru
 	// Temporary directories of planes that a test kills must not pile up on the machine.
 	r.cmd.Env = append(os.Environ(), "TMPDIR="+t.TempDir())
 	r.cmd.Stdin, r.cmd.Stdout, r.cmd.Stderr = stdin, r.stdout, r.stderr
-	if err := r.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.cmd.Start())
 	go func() {
 		r.err = r.cmd.Wait()
 		close(r.done)
@@ -150,9 +146,7 @@ func (r *running) awaitReady(t *testing.T) {
 func (r *running) config(t *testing.T) *rest.Config {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", r.Kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return config
 }
 
@@ -164,9 +158,7 @@ func (r *running) client(t *testing.T) kubernetes.Interface {
 func clientFor(t *testing.T, config *rest.Config) kubernetes.Interface {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return client
 }
 
@@ -209,9 +201,7 @@ func alive(pid int) bool {
 
 func (r *running) signal(t *testing.T, s syscall.Signal) {
 	t.Helper()
-	if err := r.cmd.Process.Signal(s); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.cmd.Process.Signal(s))
 }
 
 func eventually(t *testing.T, within time.Duration, what string, check func() error) {
@@ -226,6 +216,20 @@ func eventually(t *testing.T, within time.Duration, what string, check func() er
 			t.Fatalf("not within %s: %s: %v", within, what, err)
 		}
 		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func expectEqual[T comparable](t *testing.T, found, want T) {
+	t.Helper()
+	if found != want {
+		t.Errorf("found %v, want %v", found, want)
 	}
 }
 
