@@ -98,6 +98,7 @@ func TestRenderPartsIgnition(t *testing.T) {
 // TestRenderPartsBlank: parts that render to nothing are ignored.
 func TestRenderPartsBlank(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	const (
 		nothing      = "{{ if false }}x{{ end }}\n"
 		cloudConfig  = "#cloud-config\nhostname: a\n"
@@ -117,22 +118,19 @@ func TestRenderPartsBlank(t *testing.T) {
 		"Ignition_of_three": {[]string{ignitionFile, nothing, ignitionFile}, ContainSubstring(`"version":"3.4.0"`)},
 		"all":               {[]string{nothing, nothing}, Equal("\n")},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			var parts []bootdata.Part
-			for n, text := range test.parts {
-				parts = append(parts, part("secret a/part"+strconv.Itoa(n), text))
-			}
-			files, err := bootdata.RenderParts(parts, bootdata.Data{})
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(string(files.UserData)).To(test.want)
-		})
+		var parts []bootdata.Part
+		for n, text := range test.parts {
+			parts = append(parts, part("secret a/part"+strconv.Itoa(n), text))
+		}
+		files, err := bootdata.RenderParts(parts, bootdata.Data{})
+		g.Expect(err).NotTo(HaveOccurred(), name)
+		g.Expect(string(files.UserData)).To(test.want, name)
 	}
 }
 
 func TestRenderPartsErrors(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	const cloudConfig = "#cloud-config\nhostname: a\n"
 	for name, test := range map[string]struct {
 		parts []bootdata.Part
@@ -155,13 +153,9 @@ func TestRenderPartsErrors(t *testing.T) {
 			[]string{"user-data: all parts together have "},
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			_, err := bootdata.RenderParts(test.parts, bootdata.Data{})
-			for _, want := range test.want {
-				g.Expect(err).To(MatchError(ContainSubstring(want)))
-			}
-		})
+		_, err := bootdata.RenderParts(test.parts, bootdata.Data{})
+		for _, want := range test.want {
+			g.Expect(err).To(MatchError(ContainSubstring(want)), name)
+		}
 	}
 }

@@ -159,6 +159,7 @@ func TestRenderVariables(t *testing.T) {
 
 func TestRenderBadTemplates(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	for name, test := range map[string]struct {
 		templates bootdata.Templates
 		want      string
@@ -205,15 +206,10 @@ func TestRenderBadTemplates(t *testing.T) {
 		"kubelet_config_rejected_by_Talos": {bootdata.Templates{UserData: "version: v1alpha1\nmachine:\n  kubelet:\n    extraConfig:\n      {{- .Kubernetes.KubeletConfiguration | toYaml | nindent 6 }}"},
 			`user-data: line 5, column 7: Talos rejects apiVersion in machine.kubelet.extraConfig; use {{ omit .Kubernetes.KubeletConfiguration "apiVersion" "kind" | toYaml }}`},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			files, err := bootdata.Render(test.templates, newData(t))
-			g.Expect(err).To(HaveOccurred())
-			g.Expect(err.Error()).To(ContainSubstring(test.want))
-			g.Expect(err.Error()).NotTo(ContainSubstring("hunter2"), "values are secret")
-			g.Expect(files).To(Equal(bootdata.Files{}))
-		})
+		files, err := bootdata.Render(test.templates, newData(t))
+		g.Expect(err).To(MatchError(ContainSubstring(test.want)), name)
+		g.Expect(err.Error()).NotTo(ContainSubstring("hunter2"), "values are secret")
+		g.Expect(files).To(Equal(bootdata.Files{}))
 	}
 }
 

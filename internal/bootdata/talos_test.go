@@ -25,34 +25,28 @@ func TestRenderTalosRouting(t *testing.T) {
 		"same_priority":           {func(i *bootdata.Interface) { i.PolicyRoutes[0].Priority = i.PolicyRoutes[1].Priority }, "Talos needs another priority for each RoutingRuleConfig"},
 		"priority_of_KubeSpan":    {func(i *bootdata.Interface) { i.PolicyRoutes[0].Priority = 32500 }, "none of 32500 and 32501"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			data := newData(t)
-			data.Values = values
-			c.change(&data.Network.Interfaces[1])
-			NewWithT(t).Expect(bootdata.Render(templates, data)).Error().To(MatchError(ContainSubstring(c.want)))
-		})
+		data := newData(t)
+		data.Values = values
+		c.change(&data.Network.Interfaces[1])
+		NewWithT(t).Expect(bootdata.Render(templates, data)).Error().To(MatchError(ContainSubstring(c.want)), name)
 	}
 }
 
 // TestRenderTalosKubelet: fields of spec.kubeletConfiguration that Talos rejects.
 func TestRenderTalosKubelet(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	templates, values := recipe(t, "talos")
 	for field, value := range map[string]string{
 		"authentication": `{"anonymous": {"enabled": false}}`, "authorization": `{"mode": "Webhook"}`, "cgroupRoot": `"/"`, "kubeletCgroups": `"/kubelet"`,
 		"port": `10250`, "protectKernelDefaults": `true`, "resolvConf": `"/etc/resolv.conf"`, "rotateCertificates": `true`, "systemCgroups": `"/system"`,
 		"staticPodPath": `"/etc/pods"`, "seccompDefault": `true`,
 	} {
-		t.Run(field, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			data := newData(t)
-			data.Values = values
-			g.Expect(json.Unmarshal([]byte(`{"`+field+`": `+value+`}`), &data.Kubernetes.KubeletConfiguration)).To(Succeed())
-			_, err := bootdata.Render(templates, data)
-			g.Expect(err).To(MatchError(And(HavePrefix("user-data: line "), ContainSubstring("Talos rejects "+field+" in machine.kubelet.extraConfig"),
-				ContainSubstring("spec.kubeletConfiguration"))))
-		})
+		data := newData(t)
+		data.Values = values
+		g.Expect(json.Unmarshal([]byte(`{"`+field+`": `+value+`}`), &data.Kubernetes.KubeletConfiguration)).To(Succeed())
+		_, err := bootdata.Render(templates, data)
+		g.Expect(err).To(MatchError(And(HavePrefix("user-data: line "), ContainSubstring("Talos rejects "+field+" in machine.kubelet.extraConfig"),
+			ContainSubstring("spec.kubeletConfiguration"))))
 	}
 }

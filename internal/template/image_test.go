@@ -14,6 +14,7 @@ import (
 
 func TestNewImage(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	const key = `-[0-9a-f]{24}`
 	for name, test := range map[string]struct {
 		source v1alpha1.SourceImage
@@ -43,17 +44,13 @@ func TestNewImage(t *testing.T) {
 		"compressed": {source: v1alpha1.SourceImage{URL: "https://a.example/a.raw.xz", ImageName: "a.raw"},
 			fails: "ends in .xz: Proxmox decompresses ISO images only"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			image, err := template.NewImage(test.source, kubeCluster)
-			if test.fails != "" {
-				g.Expect(err).To(MatchError(ContainSubstring(test.fails)))
-				return
-			}
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(image.Name).To(MatchRegexp(test.want))
-		})
+		image, err := template.NewImage(test.source, kubeCluster)
+		if test.fails != "" {
+			g.Expect(err).To(MatchError(ContainSubstring(test.fails)), name)
+			continue
+		}
+		g.Expect(err).NotTo(HaveOccurred(), name)
+		g.Expect(image.Name).To(MatchRegexp(test.want), name)
 	}
 }
 
