@@ -36,33 +36,35 @@ func clusterWithAddresses() *cluster {
 	office := vm(100, "pve1", "running", 2, 4)
 	office.UptimeSeconds = 3600
 	c.setGuests(office, vm(101, "pve1", "stopped", 2, 4), container(102, 1, 1), template(900), vm(20001, "pve1", "running", 2, 4))
-	c.change(func() {
-		c.configs[100] = config("name", "office", "agent", "1")
-		c.configs[101] = config("ipconfig0", "ip=10.0.0.11/24,gw=10.0.0.1,ip6=fd00::11/64")
-		c.configs[102] = config("net0", "name=eth0,bridge=vmbr0,ip=10.0.0.12/24")
-		c.configs[900] = config("template", "1", "ipconfig0", "ip=10.0.0.90/24")
-		c.configs[20001] = config("ipconfig0", "ip=10.0.0.20/24")
-		c.bridge = proxmox.Bridge{CIDR4: netip.MustParsePrefix("10.0.0.2/24"), Gateway4: addr("10.0.0.1")}
-		c.addresses = []netip.Addr{addr("10.0.0.2"), addr("10.0.0.3")}
-		c.sdn = []proxmox.SDNAddress{{Address: addr("10.0.0.30"), VMID: 100, VNet: "blue"}, {Address: addr("10.0.0.31"), VNet: "blue"}}
-		c.agents = map[int][]netip.Addr{100: {addr("10.0.0.10")}}
-	})
+	c.configs[100] = config("name", "office", "agent", "1")
+	c.configs[101] = config("ipconfig0", "ip=10.0.0.11/24,gw=10.0.0.1,ip6=fd00::11/64")
+	c.configs[102] = config("net0", "name=eth0,bridge=vmbr0,ip=10.0.0.12/24")
+	c.configs[900] = config("template", "1", "ipconfig0", "ip=10.0.0.90/24")
+	c.configs[20001] = config("ipconfig0", "ip=10.0.0.20/24")
+	c.bridge = proxmox.Bridge{CIDR4: netip.MustParsePrefix("10.0.0.2/24"), Gateway4: addr("10.0.0.1")}
+	c.addresses = []netip.Addr{addr("10.0.0.2"), addr("10.0.0.3")}
+	c.sdn = []proxmox.SDNAddress{{Address: addr("10.0.0.30"), VMID: 100, VNet: "blue"}, {Address: addr("10.0.0.31"), VNet: "blue"}}
+	c.agents = map[int][]netip.Addr{100: {addr("10.0.0.10")}}
 	return c
 }
 
+func addressesKnown(i *inventory.Inventory) bool { return i.View().Snapshots["r"].AddressesKnown }
+
 // Offerings with address pools wait for the first read, so it must not wait for the next
 // interval.
-func TestWatchAddressesStartsPoll(t *testing.T) {
+func TestWatchAddresses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
-		i, _ := newInventory(t, clusterWithAddresses())
+		c := clusterWithAddresses()
+		i, _ := newInventory(t, c)
 		go func() { _ = i.Start(t.Context()) }()
 		refresh(t, i)
-		g.Expect(i.View().Snapshots["r"].AddressesKnown).To(BeFalse(), "addresses are known before WatchAddresses")
+		g.Expect(addressesKnown(i)).To(BeFalse(), "before WatchAddresses")
+		g.Expect(c.takeCalls()).NotTo(ContainElement(Or(HavePrefix("agent"), HavePrefix("container"), Equal("sdn"))))
 		i.WatchAddresses() // the clock does not advance
 		synctest.Wait()
-		g.Expect(i.View().Snapshots["r"].AddressesKnown).To(BeTrue(), "the addresses were not read")
+		g.Expect(addressesKnown(i)).To(BeTrue())
 	})
 }
 
@@ -70,57 +72,37 @@ func TestAddressesOwner(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	c := clusterWithAddresses()
-	i, _ := newWatched(t, c)
-	v := i.View()
-	g.Expect(v.Snapshots["r"].AddressesKnown).To(BeTrue(), "the addresses are not known after a poll")
-	got := owners(v, "10.0.0.2", "10.0.0.10", "10.0.0.11", "fd00::11", "10.0.0.12", "10.0.0.20", "10.0.0.30", "10.0.0.31", "10.0.0.90", "10.0.0.1", "10.0.0.3", "10.0.0.99")
-	want := []string{
-		"host pve1 in region r", "VM 100 in region r", "VM 101 in region r", "VM 101 in region r", "container 102 in region r", "VM 20001 in region r",
-		"VM 100 in region r", "the gateway of vnet blue in region r", "", "the gateway of host pve1 in region r", "host pve1 in region r", "",
+	i, clock := newWatched(t, c)
+	for address, want := range map[string]string{
+		"10.0.0.1": "the gateway of host pve1 in region r", "10.0.0.2": "host pve1 in region r", "10.0.0.3": "host pve1 in region r",
+		"10.0.0.10": "VM 100 in region r", "10.0.0.11": "VM 101 in region r", "fd00::11": "VM 101 in region r",
+		"10.0.0.12": "container 102 in region r", "10.0.0.20": "VM 20001 in region r", "10.0.0.30": "VM 100 in region r",
+		"10.0.0.31": "the gateway of vnet blue in region r", "10.0.0.90": "", "10.0.0.99": "",
+	} {
+		g.Expect(owners(i.View(), address)).To(Equal([]string{want}), address)
 	}
-	g.Expect(got).To(Equal(want))
-	if _, conflict := v.Addresses().Conflict(addr("10.0.0.20"), "r", 20001); conflict {
-		t.Error("a VM conflicts with itself")
-	}
-	if owner, conflict := v.Addresses().Conflict(addr("10.0.0.11"), "r", 20001); !conflict || owner != "VM 101 in region r" {
-		t.Errorf("the conflicting owner is %q", owner)
-	}
-	i.Ledger().ObserveDeleted("r", 101)
-	g.Expect(owners(i.View(), "10.0.0.11")[0]).To(BeEmpty(), "a deleted guest still has its address")
-}
+	_, conflict := i.View().Addresses().Conflict(addr("10.0.0.20"), "r", 20001)
+	g.Expect(conflict).To(BeFalse(), "a VM conflicts with itself")
+	owner, conflict := i.View().Addresses().Conflict(addr("10.0.0.11"), "r", 20001)
+	g.Expect(conflict).To(BeTrue())
+	g.Expect(owner).To(Equal("VM 101 in region r"))
 
-// Our VMs on a host that was removed from the cluster never run again. Others may be restored.
-func TestAddressesOfRemovedHost(t *testing.T) {
-	t.Parallel()
-	c := clusterWithAddresses()
-	i, _ := newWatched(t, c)
+	c.change(func() { c.configs[102] = config("net0", "name=eth0,bridge=vmbr0,ip=10.0.0.60/24") })
+	pollFor(t, i, clock, time.Hour)
+	g.Expect(owners(i.View(), "10.0.0.60", "10.0.0.12")).To(Equal([]string{"container 102 in region r", ""}))
+	// Our VMs on a host that was removed from the cluster never run again. Others may be restored.
 	c.change(func() { c.resources.Hosts = []proxmox.HostRow{host("pve2", 16, 64)} })
 	refresh(t, i)
-	NewWithT(t).Expect(owners(i.View(), "10.0.0.20", "10.0.0.11")).To(Equal([]string{"", "VM 101 in region r"}))
-}
-
-func TestAddressesNotReadWithoutWatch(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	c := clusterWithAddresses()
-	i, clock := newInventory(t, c)
-	for range 3 {
-		refresh(t, i)
-		clock.Step(time.Minute)
-	}
-	g.Expect(i.View().Snapshots["r"].AddressesKnown).To(BeFalse(), "addresses are known without WatchAddresses")
-	g.Expect(c.takeCalls()).NotTo(ContainElement(Or(HavePrefix("agent"), HavePrefix("container"), Equal("sdn"))))
-	i.WatchAddresses()
-	refresh(t, i)
-	g.Expect(i.View().Snapshots["r"].AddressesKnown).To(BeTrue(), "the addresses are not known after a poll")
+	g.Expect(owners(i.View(), "10.0.0.20", "10.0.0.11")).To(Equal([]string{"", "VM 101 in region r"}))
+	i.Ledger().ObserveDeleted("r", 101)
+	g.Expect(owners(i.View(), "10.0.0.11")).To(Equal([]string{""}), "a deleted guest")
 }
 
 func TestAgentReadOncePerStart(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	c := clusterWithAddresses()
-	i, clock := newInventory(t, c)
-	i.WatchAddresses()
+	i, clock := newWatched(t, c)
 	poll := func(times time.Duration) int {
 		pollFor(t, i, clock, times*10*time.Second)
 		return len(c.takeReads("agent"))
@@ -139,51 +121,41 @@ func TestAgentReadOncePerStart(t *testing.T) {
 func TestAgentAddressesKept(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(*cluster){
-		"agent_fails":    func(c *cluster) { c.agents, c.agentFailure = nil, errors.New("QEMU guest agent is not running") },
+		"agent_fails":    func(c *cluster) { c.agents, c.failures["agent"] = nil, errors.New("QEMU guest agent is not running") },
 		"status_unknown": func(c *cluster) { c.resources.Guests[0] = rowWithoutResources(100) },
 		"host_offline":   func(c *cluster) { c.resources.Hosts[0].Online = false },
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c := clusterWithAddresses()
-			i, clock := newWatched(t, c)
-			c.takeCalls()
-			c.change(func() { fail(c) })
-			pollFor(t, i, clock, 2*time.Hour)
-			g := NewWithT(t)
-			g.Expect(len(c.takeReads("agent")) > 0).To(Equal(name == "agent_fails"))
-			g.Expect(owners(i.View(), "10.0.0.10")[0]).To(Equal("VM 100 in region r"), "the owner of its address")
-		})
+		g := NewWithT(t)
+		c := clusterWithAddresses()
+		i, clock := newWatched(t, c)
+		c.takeCalls()
+		c.change(func() { fail(c) })
+		pollFor(t, i, clock, 2*time.Hour)
+		g.Expect(len(c.takeReads("agent")) > 0).To(Equal(name == "agent_fails"), name)
+		g.Expect(owners(i.View(), "10.0.0.10")).To(Equal([]string{"VM 100 in region r"}), name)
 	}
 }
 
-func TestContainerAddressChanged(t *testing.T) {
-	t.Parallel()
-	c := clusterWithAddresses()
-	i, clock := newWatched(t, c)
-	c.change(func() { c.configs[102] = config("net0", "name=eth0,bridge=vmbr0,ip=10.0.0.60/24") })
-	pollFor(t, i, clock, time.Hour)
-	NewWithT(t).Expect(owners(i.View(), "10.0.0.60", "10.0.0.12")).To(Equal([]string{"container 102 in region r", ""}))
+// addVM adds a VM with an agent.
+func addVM(c *cluster, vmid int) {
+	c.change(func() {
+		row := vm(vmid, "pve1", "running", 1, 1)
+		row.UptimeSeconds = 3600
+		c.resources.Guests = append(c.resources.Guests, row)
+		c.configs[vmid] = config("agent", "1")
+		c.agents[vmid] = []netip.Addr{addr(fmt.Sprintf("10.0.1.%d", vmid-100))}
+	})
 }
 
 func TestAgentReadsBeforeAddressesKnown(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	c := clusterWithAddresses()
-	addVM := func(vmid int) {
-		c.change(func() {
-			row := vm(vmid, "pve1", "running", 1, 1)
-			row.UptimeSeconds = 3600
-			c.resources.Guests = append(c.resources.Guests, row)
-			c.configs[vmid] = config("agent", "1")
-			c.agents[vmid] = []netip.Addr{addr(fmt.Sprintf("10.0.1.%d", vmid-100))}
-		})
-	}
-	addVM(110)
-	addVM(111)
+	addVM(c, 110)
+	addVM(c, 111)
 	early := false
 	i, clock := newInventory(t, c)
-	c.onAgent = func() { early = early || i.View().Snapshots["r"].AddressesKnown }
+	c.on["agent"] = func() { early = early || addressesKnown(i) }
 	refresh(t, i) // first Snapshot without agents
 	i.WatchAddresses()
 	refresh(t, i)
@@ -191,42 +163,33 @@ func TestAgentReadsBeforeAddressesKnown(t *testing.T) {
 	g.Expect(owners(i.View(), "10.0.0.10", "10.0.1.10", "10.0.1.11")).To(Equal([]string{"VM 100 in region r", "VM 110 in region r", "VM 111 in region r"}))
 
 	// After that, one agent is read per poll.
-	addVM(112)
-	addVM(113)
+	addVM(c, 112)
+	addVM(c, 113)
 	c.takeCalls()
-	for n := 1; n <= 2; n++ {
+	for range 2 {
 		clock.Step(time.Minute)
 		refresh(t, i)
 		g.Expect(c.takeReads("agent")).To(HaveLen(1))
 	}
 }
 
-func TestAgentTimeout(t *testing.T) {
+func TestAgentFailure(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	c := clusterWithAddresses()
-	c.agentFailure = context.DeadlineExceeded // of the poll: other reads used all of its time
+	c.failures["agent"] = context.DeadlineExceeded // of the poll: other reads used all of its time
 	i, clock := newWatched(t, c)
-	g.Expect(i.View().Snapshots["r"].AddressesKnown).To(BeFalse(), "addresses are known before an agent responded")
+	g.Expect(addressesKnown(i)).To(BeFalse(), "before an agent responded")
 	clock.Step(2 * time.Minute)
 	refresh(t, i)
-	g.Expect(i.View().Snapshots["r"].AddressesKnown).To(BeTrue(), "addresses are unknown after the agent timeout")
-}
+	g.Expect(addressesKnown(i)).To(BeTrue(), "after the agent timeout")
 
-func TestAgentForbidden(t *testing.T) {
-	t.Parallel()
-	c := clusterWithAddresses()
-	c.agentFailure = &proxmox.ForbiddenError{Path: "/vms/100", Privilege: "VM.GuestAgent.Audit"}
-	second := vm(103, "pve1", "running", 1, 1)
-	second.UptimeSeconds = 3600
-	c.change(func() {
-		c.resources.Guests = append(c.resources.Guests, second)
-		c.configs[103] = config("agent", "enabled=1")
-	})
-	i, clock := newInventory(t, c)
-	i.WatchAddresses()
+	c = clusterWithAddresses()
+	c.failures["agent"] = &proxmox.ForbiddenError{Path: "/vms/100", Privilege: "VM.GuestAgent.Audit"}
+	addVM(c, 103)
+	i, clock = newWatched(t, c)
 	pollFor(t, i, clock, 5*time.Minute)
-	NewWithT(t).Expect(c.takeReads("agent")).To(HaveLen(1))
+	g.Expect(c.takeReads("agent")).To(HaveLen(1), "forbidden")
 }
 
 func TestReserveAddresses(t *testing.T) {
@@ -254,23 +217,18 @@ func TestReserveAddresses(t *testing.T) {
 	g.Expect(i.View().Addresses().IsRecentlyReleased(addr("10.0.0.5"))).To(BeFalse(), "an address is still recently released after an hour")
 }
 
-func TestAddressesKnownWithNewGuest(t *testing.T) {
+func TestAddressesKnown(t *testing.T) {
 	t.Parallel()
-	c := clusterWithAddresses()
-	i, _ := newWatched(t, c)
-	unknown := false
-	c.onConfig = func() { unknown = unknown || !i.View().Snapshots["r"].AddressesKnown }
-	c.change(func() { c.resources.Guests = append(c.resources.Guests, vm(20002, "pve1", "running", 2, 4)) })
-	refresh(t, i)
-	NewWithT(t).Expect(unknown).To(BeFalse(), "addresses became unknown while a new guest was read")
-}
-
-func TestAddressesKnownWithUnreadableContainer(t *testing.T) {
-	t.Parallel()
+	g := NewWithT(t)
 	c := clusterWithAddresses()
 	c.unreadable[102] = errors.New("broken")
 	i, _ := newWatched(t, c)
-	NewWithT(t).Expect(i.View().Snapshots["r"].AddressesKnown).To(BeTrue(), "an unreadable container keeps all addresses unknown")
+	g.Expect(addressesKnown(i)).To(BeTrue(), "with an unreadable container")
+	unknown := false
+	c.on["config"] = func() { unknown = unknown || !addressesKnown(i) }
+	c.change(func() { c.resources.Guests = append(c.resources.Guests, vm(20002, "pve1", "running", 2, 4)) })
+	refresh(t, i)
+	g.Expect(unknown).To(BeFalse(), "while a new guest was read")
 }
 
 // The other addresses do not wait for ever for a container whose host hangs.
@@ -278,12 +236,12 @@ func TestAddressesKnownWithHangingContainer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := clusterWithAddresses()
-		c.hanging = map[int]bool{102: true}
+		c.hanging = 102
 		i, _ := newInventory(t, c)
 		i.WatchAddresses()
 		for n := 1; n <= 3; n++ {
 			refresh(t, i)
-			NewWithT(t).Expect(i.View().Snapshots["r"].AddressesKnown).To(Equal(n == 3))
+			NewWithT(t).Expect(addressesKnown(i)).To(Equal(n == 3))
 		}
 	})
 }

@@ -21,83 +21,68 @@ const (
 	idle   = "0: 8 32.0 " + allOf0 + "; 1: 8 32.0 " + allOf1
 	shared = "0: 6 28.0 " + allOf0 + "; 1: 6 28.0 " + allOf1
 	bound  = "0: 8 32.0 " + allOf0 + "; 1: 4 24.0 " + allOf1
+	// pinnedStopped is with a stopped guest that is pinned to two CPUs.
+	pinnedStopped = "0: 8 32.0 " + allOf0 + "; 1: 8 32.0 [10 11 12 13 14 15]"
 )
+
+// with returns a function that adds a guest.
+func with(row proxmox.GuestRow, options ...string) func(*numaHost) {
+	return func(h *numaHost) { h.guest(row, options...) }
+}
+
+func none(*numaHost) {}
+
+func running(vmid, cpus int) proxmox.GuestRow { return vm(vmid, "pve1", "running", cpus, 8) }
+
+func stopped(vmid, cpus int) proxmox.GuestRow { return vm(vmid, "pve1", "stopped", cpus, 8) }
+
+// pinned returns the options of a VM that a hookscript pins.
+func pinned(vmid int) []string {
+	mark := ownership.Mark{VMID: vmid, KubeCluster: "k", ClaimUID: "c", CPUs: "0-1", Pin: []int{0, 1}}
+	return []string{"description", mark.Notes("ours")}
+}
 
 func TestCellsGuests(t *testing.T) {
 	t.Parallel()
 	numa := []string{"numa", "1", "numa0", "cpus=0-3,hostnodes=1,memory=8192,policy=bind"}
+	topology := []string{"affinity", "0-7,8-15"}
+	slot := template(9100)
+	slot.Tags = []string{inventory.SlotTagPrefix + "ubuntu"}
+	started, renamed := topologyVM(100), topologyVM(100)
+	started.Status, renamed.Tags = "running", nil
 	for name, test := range map[string]struct {
 		fill func(*numaHost)
 		want string
 	}{
-		"no_guests":                           {func(*numaHost) {}, idle},
-		"bound_guest_counts_in_its_cell":      {func(h *numaHost) { h.guest(vm(100, "pve1", "running", 4, 8), numa...) }, bound},
-		"bound_guest_stopped":                 {func(h *numaHost) { h.guest(vm(100, "pve1", "stopped", 4, 8), numa...) }, idle},
-		"floating_guest_counts_in_every_cell": {func(h *numaHost) { h.guest(vm(100, "pve1", "running", 3, 8)) }, shared},
-		"container_counts_in_every_cell":      {func(h *numaHost) { h.guests = append(h.guests, container(100, 4, 8)) }, shared},
-		"numaN_without_numa":                  {func(h *numaHost) { h.guest(vm(100, "pve1", "running", 4, 8), numa[2:]...) }, shared},
+		"no_guests":                           {none, idle},
+		"bound_guest_counts_in_its_cell":      {with(running(100, 4), numa...), bound},
+		"bound_guest_stopped":                 {with(stopped(100, 4), numa...), idle},
+		"floating_guest_counts_in_every_cell": {with(running(100, 3)), shared},
+		"container_counts_in_every_cell":      {with(container(100, 4, 8)), shared},
+		"numaN_without_numa":                  {with(running(100, 4), numa[2:]...), shared},
 		"interleaved_memory": {
-			func(h *numaHost) {
-				h.guest(vm(100, "pve1", "running", 4, 8), "numa", "1", "numa0", "cpus=0-3,hostnodes=0-1,memory=8192,policy=interleave")
-			},
-			shared,
+			with(running(100, 4), "numa", "1", "numa0", "cpus=0-3,hostnodes=0-1,memory=8192,policy=interleave"), shared,
 		},
 		"affinity_binds_CPUs_and_memory": {
-			func(h *numaHost) { h.guest(vm(100, "pve1", "running", 2, 8), "affinity", "8-9") },
-			"0: 8 32.0 " + allOf0 + "; 1: 6 24.0 [10 11 12 13 14 15]",
+			with(running(100, 2), "affinity", "8-9"), "0: 8 32.0 " + allOf0 + "; 1: 6 24.0 [10 11 12 13 14 15]",
 		},
-		"affinity_of_stopped_guest_keeps_cores": {
-			func(h *numaHost) { h.guest(vm(100, "pve1", "stopped", 2, 8), "affinity", "8-9") },
-			"0: 8 32.0 " + allOf0 + "; 1: 8 32.0 [10 11 12 13 14 15]",
-		},
-		"topology_VM_of_upstream":              {func(h *numaHost) { h.guest(topologyVM(100), "affinity", "0-7,8-15") }, idle},
-		"topology_VM_of_upstream_in_our_range": {func(h *numaHost) { h.guest(topologyVM(20001), "affinity", "0-7,8-15") }, idle},
-		"topology_VM_of_upstream_started": {
-			func(h *numaHost) {
-				row := topologyVM(100)
-				row.Status = "running"
-				h.guest(row, "affinity", "0-7,8-15")
-			},
-			"0: 0 0.0 []; 1: 0 0.0 []",
-		},
-		"VM_with_its_name": {
-			func(h *numaHost) {
-				row := topologyVM(100)
-				row.Tags = nil
-				h.guest(row, "affinity", "8-9")
-			},
-			"0: 8 32.0 " + allOf0 + "; 1: 8 32.0 [10 11 12 13 14 15]",
-		},
+		"affinity_of_stopped_guest_keeps_cores": {with(stopped(100, 2), "affinity", "8-9"), pinnedStopped},
+		"topology_VM_of_upstream":               {with(topologyVM(100), topology...), idle},
+		"topology_VM_of_upstream_in_our_range":  {with(topologyVM(20001), topology...), idle},
+		"topology_VM_of_upstream_started":       {with(started, topology...), "0: 0 0.0 []; 1: 0 0.0 []"},
+		"VM_with_its_name":                      {with(renamed, "affinity", "8-9"), pinnedStopped},
 		"pinned_by_hookscript": {
-			func(h *numaHost) {
-				h.guest(vm(20001, "pve1", "running", 2, 8),
-					"description", ownership.Mark{VMID: 20001, KubeCluster: "k", ClaimUID: "c", CPUs: "0-1", Pin: []int{0, 1}}.Notes("ours"))
-			},
-			"0: 6 24.0 [2 3 4 5 6 7]; 1: 8 32.0 " + allOf1,
+			with(running(20001, 2), pinned(20001)...), "0: 6 24.0 [2 3 4 5 6 7]; 1: 8 32.0 " + allOf1,
 		},
 		"pinned_by_hookscript_but_copied": {
-			func(h *numaHost) {
-				h.guest(vm(20001, "pve1", "running", 2, 8),
-					"description", ownership.Mark{VMID: 20002, KubeCluster: "k", ClaimUID: "c", CPUs: "0-1", Pin: []int{0, 1}}.Notes("ours"))
-			},
-			"0: 7 28.0 " + allOf0 + "; 1: 7 28.0 " + allOf1,
+			with(running(20001, 2), pinned(20002)...), "0: 7 28.0 " + allOf0 + "; 1: 7 28.0 " + allOf1,
 		},
-		"slot_keeps_its_cores": {
-			func(h *numaHost) {
-				row := template(9100)
-				row.Tags = []string{inventory.SlotTagPrefix + "ubuntu"}
-				h.guest(row, "template", "1", "affinity", "0-3")
-			},
-			"0: 8 32.0 [4 5 6 7]; 1: 8 32.0 " + allOf1,
-		},
-		"template_that_is_not_a_slot": {func(h *numaHost) { h.guest(template(9100), "template", "1", "affinity", "0-3") }, idle},
+		"slot_keeps_its_cores":        {with(slot, "affinity", "0-3"), "0: 8 32.0 [4 5 6 7]; 1: 8 32.0 " + allOf1},
+		"template_that_is_not_a_slot": {with(template(9100), "affinity", "0-3"), idle},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			h := twoSockets()
-			test.fill(h)
-			NewWithT(t).Expect(describe(h.view(t).Cells("r", "pve1"))).To(Equal(test.want))
-		})
+		h := twoSockets()
+		test.fill(h)
+		h.expectCells(t, name, test.want)
 	}
 }
 
@@ -123,34 +108,26 @@ func TestCellsReservations(t *testing.T) {
 		guest     func(*numaHost)
 		want      string
 	}{
-		"VM_not_visible":                 {inCell, false, func(*numaHost) {}, bound},
-		"exclusive_cores":                {exclusive, false, func(*numaHost) {}, exclusiveCells},
-		"unconfigured_clone_counts_once": {exclusive, false, func(h *numaHost) { h.guest(vm(20001, "pve1", "stopped", 1, 1)) }, exclusiveCells},
+		"VM_not_visible":                 {inCell, false, none, bound},
+		"exclusive_cores":                {exclusive, false, none, exclusiveCells},
+		"unconfigured_clone_counts_once": {exclusive, false, with(vm(20001, "pve1", "stopped", 1, 1)), exclusiveCells},
 		"configured_VM_counts_once": {
-			exclusive, true, func(h *numaHost) {
-				h.guest(vm(20001, "pve1", "running", 4, 8), "numa", "1", "numa0", "cpus=0-3,hostnodes=1,memory=8192,policy=bind", "affinity", "8-11")
-			}, exclusiveCells,
+			exclusive, true,
+			with(running(20001, 4), "numa", "1", "numa0", "cpus=0-3,hostnodes=1,memory=8192,policy=bind", "affinity", "8-11"),
+			exclusiveCells,
 		},
-		"cores_stay_reserved_with_outdated_config": {exclusive, true, func(h *numaHost) { h.guest(vm(20001, "pve1", "running", 4, 8)) }, exclusiveCells},
-		"migrated_VM_counts_on_its_host": {
-			exclusive, true, func(h *numaHost) {
-				moved := vm(20001, "pve2", "running", 4, 8)
-				h.guest(moved, "affinity", "8-11")
-			}, idle,
-		},
-		"clone_counts_on_its_target":  {exclusive, false, func(h *numaHost) { h.guest(vm(20001, "pve2", "stopped", 1, 1)) }, exclusiveCells},
-		"without_binding_floats":      {nil, false, func(*numaHost) {}, shared},
-		"without_binding_counts_once": {nil, false, func(h *numaHost) { h.guest(vm(20001, "pve1", "stopped", 2, 2)) }, shared},
+		"cores_stay_reserved_with_outdated_config": {exclusive, true, with(running(20001, 4)), exclusiveCells},
+		"migrated_VM_counts_on_its_host":           {exclusive, true, with(vm(20001, "pve2", "running", 4, 8), "affinity", "8-11"), idle},
+		"clone_counts_on_its_target":               {exclusive, false, with(vm(20001, "pve2", "stopped", 1, 1)), exclusiveCells},
+		"without_binding_floats":                   {nil, false, none, shared},
+		"without_binding_counts_once":              {nil, false, with(vm(20001, "pve1", "stopped", 2, 2)), shared},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			h := twoSockets()
-			r := reservation(20001, test.binding)
-			r.Fulfilled = test.fulfilled
-			h.reservations["uid"] = r
-			test.guest(h)
-			NewWithT(t).Expect(describe(h.view(t).Cells("r", "pve1"))).To(Equal(test.want))
-		})
+		h := twoSockets()
+		r := reservation(20001, test.binding)
+		r.Fulfilled = test.fulfilled
+		h.reservations["uid"] = r
+		test.guest(h)
+		h.expectCells(t, name, test.want)
 	}
 }
 
@@ -165,35 +142,21 @@ func TestCellsSlots(t *testing.T) {
 		fill func(*numaHost)
 		busy []bool
 	}{
-		"free": {func(*numaHost) {}, []bool{false, false}},
+		"free": {none, []bool{false, false}},
 		"reserved": {func(h *numaHost) {
 			h.reservations["uid"] = reservation(20001, &inventory.Binding{CPUs: cpuset.New(4, 5)})
 		}, []bool{false, true}},
-		"used_by_a_VM":                    {func(h *numaHost) { h.guest(vm(20001, "pve1", "running", 2, 2), "affinity", "0-3") }, []bool{true, false}},
-		"used_by_a_VM_that_overlaps_both": {func(h *numaHost) { h.guest(vm(100, "pve1", "stopped", 2, 2), "affinity", "3-4") }, []bool{true, true}},
+		"used_by_a_VM":                    {with(running(20001, 2), "affinity", "0-3"), []bool{true, false}},
+		"used_by_a_VM_that_overlaps_both": {with(stopped(100, 2), "affinity", "3-4"), []bool{true, true}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			h := twoSockets()
-			slot(h, 9101, "4-7")
-			slot(h, 9100, "0-3")
-			test.fill(h)
-			slots := h.view(t).Cells("r", "pve1").Slots
-			g := NewWithT(t)
-			g.Expect(slots).To(HaveLen(2))
-			g.Expect(slots[0]).To(And(HaveField("VMID", 9100), HaveField("CPUs.String()", "0-3"), HaveField("Hugepages", "1024")))
-			g.Expect([]bool{slots[0].Busy, slots[1].Busy}).To(Equal(test.busy))
-		})
-	}
-}
-
-func TestParseSettingsInvalidCells(t *testing.T) {
-	t.Parallel()
-	for entry, want := range map[string]string{
-		`{"nodes": {"0": {"cpus": "0-7"}, "1": {"cpus": "6-9"}}}`: `field "nodes": found {"0": {"cpus": "0-7"}, "1": {"cpus": ..., want each CPU in one cell (cells 0 and 1 both have 6-7)`,
-		`{"siblings": "twins"}`:                                   `field "siblings": found "twins", want "spread"`,
-	} {
-		_, err := inventory.ParseSettings([]byte(`{"r": {"pve1": ` + entry + `}}`))
-		NewWithT(t).Expect(err).To(And(MatchError(ContainSubstring(want)), MatchError(ContainSubstring(`region "r", host "pve1": `))), "%v", entry)
+		h := twoSockets()
+		slot(h, 9101, "4-7")
+		slot(h, 9100, "0-3")
+		test.fill(h)
+		slots := h.view(t).Cells("r", "pve1").Slots
+		g := NewWithT(t)
+		g.Expect(slots).To(HaveLen(2), name)
+		g.Expect(slots[0]).To(And(HaveField("VMID", 9100), HaveField("CPUs.String()", "0-3"), HaveField("Hugepages", "1024")), name)
+		g.Expect([]bool{slots[0].Busy, slots[1].Busy}).To(Equal(test.busy), name)
 	}
 }

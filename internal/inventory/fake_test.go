@@ -39,55 +39,54 @@ type cluster struct {
 	permissions proxmox.Permissions
 	mappings    []proxmox.PCIMapping
 	drained     []string
-	noDrained   error  // of every read of drained
-	release     string // default 9.2
-	hardware    map[string]proxmox.HostInfo
-	notes       map[string]string // by Host
+	release     string                      // default 9.2
+	hardware    map[string]proxmox.HostInfo // by Host
+	notes       map[string]string           // by Host
 	groups      []string
-	noSDN       error
 	configs     map[int]proxmox.VMConfig
-	failure     error
 	unreadable  map[int]error
-	hanging     map[int]bool   // containers; set before the first poll
+	hanging     int            // VMID of a container; set before the first poll
 	bridge      proxmox.Bridge // of every Host; the name is set by Bridges
 	addresses   []netip.Addr   // of every Host
 	sdn         []proxmox.SDNAddress
 	agents      map[int][]netip.Addr
-	// agentFailure is the error of every agent.
-	agentFailure error
-	calls        []string
-	before       func() // called at the start of Resources, without the lock
-	during       func() // called after Resources read its response
-	onConfig     func() // called with each config read; set before the first poll
-	onBridges    func() // called with each read of bridges; set before the first poll
-	onAgent      func() // called with each agent read; set before the first poll
+	failures    map[string]error  // by kind of call
+	on          map[string]func() // called with each call of a kind, without the lock; set before the first poll
+	during      func()            // called after Resources read its response
+	calls       []string
 }
 
 func newCluster(region string, hosts ...proxmox.HostRow) *cluster {
 	return &cluster{
-		region:     region,
-		resources:  proxmox.Resources{Hosts: hosts},
-		configs:    map[int]proxmox.VMConfig{},
-		unreadable: map[int]error{},
+		region: region, resources: proxmox.Resources{Hosts: hosts}, release: "9.2", configs: map[int]proxmox.VMConfig{},
+		unreadable: map[int]error{}, failures: map[string]error{}, on: map[string]func(){},
 	}
+}
+
+// answer records a call and returns its value, and the error for its kind of call.
+func answer[T any](c *cluster, value *T, call string, args ...any) (T, error) {
+	c.mu.Lock()
+	c.calls = append(c.calls, fmt.Sprintf(call, args...))
+	c.mu.Unlock()
+	kind, _, _ := strings.Cut(call, " ")
+	if hook := c.on[kind]; hook != nil {
+		hook()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return *value, c.failures[kind]
 }
 
 func (c *cluster) Region() string { return c.region }
 
+func (c *cluster) User() string { return "kubernetes@pve!karpenter" }
+
 func (c *cluster) Resources(context.Context) (proxmox.Resources, error) {
+	response, err := answer(c, &c.resources, "resources")
 	c.mu.Lock()
-	before, during := c.before, c.during
-	c.mu.Unlock()
-	if before != nil {
-		before()
-	}
-	c.mu.Lock()
-	c.calls = append(c.calls, "resources")
-	response, err := proxmox.Resources{
-		Hosts:    slices.Clone(c.resources.Hosts),
-		Guests:   slices.Clone(c.resources.Guests),
-		Storages: slices.Clone(c.resources.Storages),
-	}, c.failure
+	response.Hosts, response.Guests = slices.Clone(response.Hosts), slices.Clone(response.Guests)
+	response.Storages = slices.Clone(response.Storages)
+	during := c.during
 	c.mu.Unlock()
 	if during != nil {
 		during()
@@ -96,108 +95,90 @@ func (c *cluster) Resources(context.Context) (proxmox.Resources, error) {
 }
 
 func (c *cluster) Version(context.Context) (proxmox.Version, error) {
-	c.record("version")
-	release := cmp.Or(c.release, "9.2")
-	return proxmox.Version{Release: release, Full: release + ".11"}, nil
+	release, err := answer(c, &c.release, "version")
+	return proxmox.Version{Release: release}, err
 }
 
 func (c *cluster) Options(context.Context) (proxmox.ClusterOptions, error) {
-	c.record("options")
-	return proxmox.ClusterOptions{MACPrefix: "BC:24:11"}, nil
+	return answer(c, &proxmox.ClusterOptions{MACPrefix: "BC:24:11"}, "options")
 }
 
 func (c *cluster) PCIMappings(context.Context) ([]proxmox.PCIMapping, error) {
-	c.record("mappings")
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.mappings), nil
+	return answer(c, &c.mappings, "mappings")
 }
 
 func (c *cluster) Maintenance(context.Context) ([]string, error) {
-	c.record("maintenance")
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.drained), c.noDrained
+	return answer(c, &c.drained, "maintenance")
 }
 
-func (c *cluster) User() string { return "kubernetes@pve!karpenter" }
-
 func (c *cluster) SecurityGroups(context.Context) ([]string, error) {
-	c.record("groups")
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.groups), nil
+	return answer(c, &c.groups, "groups")
 }
 
 func (c *cluster) VNets(context.Context) ([]proxmox.VNet, error) {
-	c.record("vnets")
-	return nil, c.noSDN
+	return answer(c, new([]proxmox.VNet), "vnets")
+}
+
+func (c *cluster) Permissions(context.Context) (proxmox.Permissions, error) {
+	return answer(c, &c.permissions, "permissions")
+}
+
+func (c *cluster) SDNAddresses(context.Context) ([]proxmox.SDNAddress, error) {
+	return answer(c, &c.sdn, "sdn")
 }
 
 func (c *cluster) InterfaceAddresses(context.Context, string) ([]netip.Addr, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.addresses), nil
+	return c.addresses, nil
 }
 
 func (c *cluster) Bridges(ctx context.Context, host string) ([]proxmox.Bridge, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	c.record("bridges " + host)
-	if c.onBridges != nil {
-		c.onBridges()
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	bridge := c.bridge
+	bridge, err := answer(c, &c.bridge, "bridges %s", host)
 	bridge.Name, bridge.Type = "vmbr0", "bridge"
-	return []proxmox.Bridge{bridge}, nil
+	return []proxmox.Bridge{bridge}, err
+}
+
+func (c *cluster) HostInfo(_ context.Context, host string) (proxmox.HostInfo, error) {
+	hardware, err := answer(c, &c.hardware, "hardware %s", host)
+	return hardware[host], err
 }
 
 func (c *cluster) HostNotes(_ context.Context, host string) (string, error) {
-	c.record("notes " + host)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.notes[host], nil
+	notes, err := answer(c, &c.notes, "notes %s", host)
+	return notes[host], err
 }
 
 func (c *cluster) PoolExists(_ context.Context, pool string) (bool, error) {
-	c.record("pool " + pool)
-	return pool == "karpenter", nil
+	return answer(c, new(pool == "karpenter"), "pool %s", pool)
 }
 
 func (c *cluster) Volumes(_ context.Context, host, storage, content string) ([]proxmox.Volume, error) {
-	c.record(fmt.Sprintf("%s %s/%s", content, host, storage))
-	return []proxmox.Volume{{ID: storage + ":snippets/" + host + ".yaml"}}, nil
-}
-
-func (c *cluster) Permissions(context.Context) (proxmox.Permissions, error) {
-	c.record("permissions")
-	return c.permissions, nil
+	return answer(c, &[]proxmox.Volume{{ID: storage + ":snippets/" + host + ".yaml"}}, "%s %s/%s", content, host, storage)
 }
 
 func (c *cluster) VMConfig(_ context.Context, host string, vmid int) (proxmox.VMConfig, error) {
-	c.record(fmt.Sprintf("config %s/%d", host, vmid))
-	if c.onConfig != nil {
-		c.onConfig()
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.unreadable[vmid]; err != nil {
-		return proxmox.VMConfig{}, err
-	}
-	config, ok := c.configs[vmid]
+	configs, err := answer(c, &c.configs, "config %s/%d", host, vmid)
+	config, ok := configs[vmid]
 	if !ok {
-		return proxmox.VMConfig{}, proxmox.ErrNotFound
+		err = proxmox.ErrNotFound
 	}
-	return config, nil
+	return config, cmp.Or(c.unreadable[vmid], err)
 }
 
-func (c *cluster) record(call string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.calls = append(c.calls, call)
+func (c *cluster) ContainerConfig(ctx context.Context, host string, vmid int) (proxmox.VMConfig, error) {
+	configs, err := answer(c, &c.configs, "container %s/%d", host, vmid)
+	if c.hanging == vmid {
+		<-ctx.Done()
+		return proxmox.VMConfig{}, ctx.Err()
+	}
+	return configs[vmid], cmp.Or(c.unreadable[vmid], err)
+}
+
+func (c *cluster) GuestAddresses(_ context.Context, host string, vmid int) ([]netip.Addr, error) {
+	agents, err := answer(c, &c.agents, "agent %s/%d", host, vmid)
+	return agents[vmid], err
 }
 
 // takeCalls returns and clears the recorded calls.
@@ -338,39 +319,4 @@ func snapshotOf(previous *inventory.Snapshot, hosts []proxmox.HostRow, guests ..
 	return inventory.NewSnapshot(inventory.PollResult{
 		Region: "r", Taken: start, Resources: proxmox.Resources{Hosts: hosts, Guests: guests},
 	}, previous, ownRange)
-}
-
-func (c *cluster) HostInfo(_ context.Context, host string) (proxmox.HostInfo, error) {
-	c.record("hardware " + host)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.hardware[host], nil
-}
-
-func (c *cluster) SDNAddresses(context.Context) ([]proxmox.SDNAddress, error) {
-	c.record("sdn")
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.sdn, nil
-}
-
-func (c *cluster) ContainerConfig(ctx context.Context, host string, vmid int) (proxmox.VMConfig, error) {
-	c.record(fmt.Sprintf("container %s/%d", host, vmid))
-	if c.hanging[vmid] {
-		<-ctx.Done()
-		return proxmox.VMConfig{}, ctx.Err()
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.configs[vmid], c.unreadable[vmid]
-}
-
-func (c *cluster) GuestAddresses(_ context.Context, host string, vmid int) ([]netip.Addr, error) {
-	c.record(fmt.Sprintf("agent %s/%d", host, vmid))
-	if c.onAgent != nil {
-		c.onAgent()
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.agents[vmid], c.agentFailure
 }

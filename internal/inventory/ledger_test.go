@@ -48,25 +48,20 @@ func TestReserveConcurrently(t *testing.T) {
 	i, _ := newPolled(t, c)
 
 	const claims = 100
-	var (
-		all    sync.WaitGroup
-		mu     sync.Mutex
-		vmids  = map[int]string{}
-		failed int
-	)
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	vmids, failed := map[int]bool{}, 0
 	for n := range claims {
 		all.Go(func() {
-			uid := fmt.Sprintf("claim-%d", n)
-			r, err := i.Ledger().Reserve(uid, firstFit("pve1", "pve2"))
+			r, err := i.Ledger().Reserve(fmt.Sprint("claim-", n), firstFit("pve1", "pve2"))
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
 				failed++
 				return
 			}
-			other, taken := vmids[r.VMID]
-			g.Expect(taken).To(BeFalse(), "%s and %s got VMID %d", uid, other, r.VMID)
-			vmids[r.VMID] = uid
+			g.Expect(vmids).NotTo(HaveKey(r.VMID))
+			vmids[r.VMID] = true
 		})
 	}
 	all.Go(func() { // concurrent polls must keep the reservations
@@ -87,81 +82,64 @@ func TestReserveIdempotent(t *testing.T) {
 	g := NewWithT(t)
 	i, clock := newPolled(t, newCluster("r", host("pve1", 2, 8)))
 	first := reserve(t, i, "a")
-	g.Expect(first.CreatedAt.Equal(clock.Now())).To(BeTrue(), "want claim UID and time set")
-	g.Expect(first.ClaimUID).To(Equal("a"), "want claim UID and time set")
+	g.Expect(first).To(And(HaveField("ClaimUID", "a"), HaveField("CreatedAt", BeTemporally("==", clock.Now()))))
 	// The Host is full now; the claim keeps its reservation.
 	again, err := i.Ledger().Reserve("a", func(inventory.View) (inventory.Reservation, error) {
 		t.Error("decide was called for a claim with a reservation")
 		return inventory.Reservation{}, errFull
 	})
-	g.Expect(err).NotTo(HaveOccurred(), "the second call")
+	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(again).To(Equal(first), "the second call")
 	g.Expect(i.Ledger().Reserve("b", firstFit("pve1"))).Error().To(MatchError(errFull), "a second claim")
 	i.Ledger().Release("a")
 	reserve(t, i, "b")
-}
-
-func TestReserveInvalid(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	c := newCluster("r", host("pve1", 16, 64))
-	c.setGuests(vm(20005, "pve1", "stopped", 1, 1))
-	i, _ := newPolled(t, c)
-	_, err := i.Ledger().Reserve("a", func(inventory.View) (inventory.Reservation, error) {
-		return inventory.Reservation{Region: "r", Host: "pve1", VMID: 20005}, nil
-	})
-	g.Expect(err).To(HaveOccurred(), "the VMID of a guest was reserved")
+	g.Expect(i.Ledger().Reserve("c", func(inventory.View) (inventory.Reservation, error) { return first, nil })).Error().
+		To(HaveOccurred(), "the VMID of another claim was reserved")
 	g.Expect(i.Ledger().Reserve("", firstFit("pve1"))).Error().To(HaveOccurred(), "a claim without a UID got a reservation")
 }
 
 // TestReserveFulfilled follows a launch through consecutive polls.
-func locked(row proxmox.GuestRow, lock string) proxmox.GuestRow {
-	row.Lock = lock
-	return row
-}
-
 func TestReserveFulfilled(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	c := newCluster("r", host("pve1", 16, 65))
+	c.permissions = proxmox.Permissions{"/vms": {"VM.Audit": true}}
 	i, _ := newPolled(t, c)
 	vmid := reserve(t, i, "a").VMID
+	locked := vm(vmid, "pve1", "stopped", 2, 32)
+	locked.Lock = "clone"
+	type guests = []proxmox.GuestRow
 	for _, step := range []struct {
 		name      string
-		guests    []proxmox.GuestRow
+		guests    guests
 		fulfilled bool
-		cpus      int
+		free      inventory.Amount
 	}{
-		{"not_visible", nil, false, 14},
-		{"row_without_resources", []proxmox.GuestRow{rowWithoutResources(vmid)}, false, 14},
-		{"clone_with_size_of_template", []proxmox.GuestRow{vm(vmid, "pve1", "stopped", 1, 1)}, false, 14},
-		{"clone_of_larger_template", []proxmox.GuestRow{locked(vm(vmid, "pve1", "stopped", 2, 4), "clone")}, false, 14},
-		{"row_without_resources_again", []proxmox.GuestRow{rowWithoutResources(vmid)}, false, 14},
-		{"configured", []proxmox.GuestRow{vm(vmid, "pve1", "stopped", 2, 4)}, true, 14},
-		{"running", []proxmox.GuestRow{vm(vmid, "pve1", "running", 2, 4)}, true, 14},
-		{"destroyed_by_admin", nil, true, 16},
+		{"not_visible", nil, false, amount(14, 60)},
+		{"row_without_resources", guests{rowWithoutResources(vmid)}, false, amount(14, 60)},
+		{"clone_with_size_of_template", guests{vm(vmid, "pve1", "stopped", 1, 1)}, false, amount(14, 60)},
+		{"clone_of_larger_template", guests{locked}, false, amount(14, 32)},
+		{"row_without_resources_again", guests{rowWithoutResources(vmid)}, false, amount(14, 32)},
+		{"configured", guests{vm(vmid, "pve1", "stopped", 2, 4)}, true, amount(14, 60)},
+		{"running", guests{vm(vmid, "pve1", "running", 2, 4)}, true, amount(14, 60)},
+		{"destroyed_by_admin", nil, true, amount(16, 64)},
 	} {
 		c.setGuests(step.guests...)
-		c.change(func() { c.permissions = proxmox.Permissions{"/vms": {"VM.Audit": true}} })
 		refresh(t, i)
 		v := i.View()
 		g.Expect(v.Reservations["a"].Fulfilled).To(Equal(step.fulfilled), "%s: fulfilled", step.name)
-		g.Expect(hostState(v, "pve1").Free.CPUs).To(Equal(step.cpus), step.name)
+		g.Expect(hostState(v, "pve1").Free).To(Equal(step.free), step.name)
+		g.Expect(v.NodePoolVMs("r", "pve1", "p")).To(Equal(1), step.name)
 		g.Expect(v.IsVMIDTaken("r", vmid)).To(BeTrue(), "%s: the VMID is free before its release", step.name)
 	}
+	g.Expect(i.View().IsVMIDTaken("q", vmid)).To(BeFalse(), "in another region")
 	i.Ledger().Release("a")
 	g.Expect(i.View().IsVMIDTaken("r", vmid)).To(BeFalse(), "the VMID is taken after its release")
-}
 
-func TestReserveFulfilledByRunningVM(t *testing.T) {
-	t.Parallel()
-	c := newCluster("r", host("pve1", 16, 65))
-	i, _ := newPolled(t, c)
-	vmid := reserve(t, i, "a").VMID
+	vmid = reserve(t, i, "b").VMID
 	c.setGuests(vm(vmid, "pve1", "running", 1, 2)) // resized by an admin
 	refresh(t, i)
-	g := NewWithT(t)
-	g.Expect(i.View().Reservations["a"].Fulfilled).To(BeTrue())
+	g.Expect(i.View().Reservations["b"].Fulfilled).To(BeTrue())
 	g.Expect(hostState(i.View(), "pve1").Free.CPUs).To(Equal(15), "only the running VM counts")
 }
 
@@ -189,20 +167,6 @@ func TestReplace(t *testing.T) {
 	g.Expect(v.NodePoolVMs("r", "pve1", "p")).To(Equal(2))
 }
 
-// A thousand Reservations are restored in one change: each one rebuilds the View.
-func TestRestoreMany(t *testing.T) {
-	t.Parallel()
-	i, _ := newPolled(t, newCluster("r", host("pve1", 4, 9)))
-	var all []inventory.Reservation
-	for n := range 1000 {
-		all = append(all, inventory.Reservation{ClaimUID: fmt.Sprint(n), Region: "r", Host: "pve1", VMID: 20000 + n, Amount: amount(2, 4)})
-	}
-	before := i.View().Generation
-	i.Ledger().Restore(all...)
-	i.Ledger().Restore(all...) // changes nothing
-	NewWithT(t).Expect(i.View()).To(And(HaveField("Reservations", HaveLen(len(all))), HaveField("Generation", before+1)))
-}
-
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -210,12 +174,14 @@ func TestRestore(t *testing.T) {
 	c.setGuests(vm(20001, "pve1", "running", 2, 4))
 	i, _ := newPolled(t, c)
 	pending := inventory.Reservation{ClaimUID: "b", NodePool: "p", Region: "r", Host: "pve1", VMID: 20002, Amount: amount(8, 16), Fulfilled: true}
-	i.Ledger().Restore(inventory.Reservation{ClaimUID: "a", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Amount: amount(2, 4)})
-	i.Ledger().Restore(pending)
+	running := inventory.Reservation{ClaimUID: "a", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Amount: amount(2, 4)}
+	before := i.View().Generation
+	i.Ledger().Restore(running, pending)
 	pending.VMID = 20003
-	i.Ledger().Restore(pending) // ignored: the claim has a reservation
+	i.Ledger().Restore(running, pending) // ignored: the claims have reservations
 
 	v := i.View()
+	g.Expect(v.Generation).To(Equal(before+1), "all are restored in one change: each one rebuilds the View")
 	g.Expect(v.Reservations["a"].Fulfilled).To(BeTrue(), "the reservation of a running VM is not fulfilled")
 	g.Expect(v.Reservations["b"]).To(And(HaveField("VMID", 20002), HaveField("Fulfilled", false)), "as first restored")
 	g.Expect(hostState(v, "pve1").Free).To(Equal(amount(-6, -12)))
@@ -239,4 +205,40 @@ func TestRestoreOnOfflineHost(t *testing.T) {
 	})
 	after, _ := i.View().Storage("r", "pve2", "ceph")
 	NewWithT(t).Expect(after).To(And(Equal(before), HaveField("Available", true)))
+}
+
+// BenchmarkReserve makes and releases one Reservation in a ledger of a thousand, with 100 Hosts and 5000 guests.
+func BenchmarkReserve(b *testing.B) {
+	c := newCluster("r")
+	for h := range 100 {
+		name := fmt.Sprintf("pve%d", h)
+		c.resources.Hosts = append(c.resources.Hosts, host(name, 128, 1024))
+		for g := range 50 {
+			c.resources.Guests = append(c.resources.Guests, vm(100+h*50+g, name, "running", 2, 4))
+		}
+	}
+	i, err := inventory.New([]proxmox.Client{c}, inventory.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := i.Refresh(b.Context(), "r"); err != nil {
+		b.Fatal(err)
+	}
+	decide := func(vmid int) inventory.DecideFunc {
+		return func(inventory.View) (inventory.Reservation, error) {
+			return inventory.Reservation{Region: "r", Host: fmt.Sprintf("pve%d", vmid%100), VMID: vmid, Amount: amount(2, 4)}, nil
+		}
+	}
+	for n := range 1000 {
+		if _, err := i.Ledger().Reserve(fmt.Sprint("existing-", n), decide(20000+n)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := i.Ledger().Reserve("new", decide(30000)); err != nil {
+			b.Fatal(err)
+		}
+		i.Ledger().Release("new")
+	}
 }

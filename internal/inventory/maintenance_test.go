@@ -5,6 +5,7 @@ package inventory_test
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -62,7 +63,7 @@ func TestSetMaintenance(t *testing.T) {
 	g.Expect(hostState(i.View(), "pve1")).To(And(HaveField("OutOfService", inventory.InMaintenance), HaveField("Unusable", "in maintenance"),
 		HaveField("Maintenance", "requested in Kubernetes: new disk")))
 	g.Expect(hostState(i.View(), "pve2")).To(And(HaveField("OutOfService", BeEmpty()), HaveField("Maintenance", BeEmpty())))
-	NewWithT(t).Expect(i.View().Generation).NotTo(Equal(generation), "subscribers were not notified")
+	g.Expect(i.View().Generation).NotTo(Equal(generation), "subscribers were not notified")
 	refresh(t, i)
 	i.SetSettings(inventory.Settings{})
 	g.Expect(hostState(i.View(), "pve1").OutOfService).To(Equal(inventory.InMaintenance), "after a poll and new settings")
@@ -79,27 +80,47 @@ func TestMaintenanceUnreadable(t *testing.T) {
 		"failed":    {errors.New("got timeout"), true},
 		"forbidden": {&proxmox.ForbiddenError{}, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c := newCluster("r", host("pve1", 16, 64))
-			c.release, c.drained, c.noDrained = "8.4", []string{"pve1"}, test.failure
-			i, clock := newInventory(t, c)
-			expect := func(when, maintenance string, unknown bool) {
-				t.Helper()
-				refresh(t, i)
-				NewWithT(t).Expect(hostState(i.View(), "pve1")).
-					To(And(HaveField("Maintenance", maintenance), HaveField("MaintenanceUnknown", unknown)), when)
-			}
-			expect("never read", "", test.unknown)
-			c.change(func() { c.noDrained = nil })
+		c := newCluster("r", host("pve1", 16, 64))
+		c.release, c.drained, c.failures["maintenance"] = "8.4", []string{"pve1"}, test.failure
+		i, clock := newInventory(t, c)
+		expect := func(maintenance string, unknown bool) {
+			t.Helper()
+			refresh(t, i)
 			clock.Step(time.Minute)
-			expect("read", "Proxmox HA maintenance", false)
-			c.change(func() { c.drained, c.noDrained = nil, test.failure })
+			NewWithT(t).Expect(hostState(i.View(), "pve1")).
+				To(And(HaveField("Maintenance", maintenance), HaveField("MaintenanceUnknown", unknown)), name)
+		}
+		expect("", test.unknown)
+		c.change(func() { c.failures["maintenance"] = nil })
+		expect("Proxmox HA maintenance", false)
+		c.change(func() { c.drained, c.failures["maintenance"] = nil, test.failure })
+		expect("Proxmox HA maintenance", false) // the last known
+		c.change(func() { c.failures["maintenance"] = nil })
+		expect("", false)
+	}
+}
+
+func TestMaintenance(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	for _, release := range []string{"8.4", "9.2"} {
+		c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64))
+		c.release = release
+		i, clock := newPolled(t, c)
+		pollAfter := func(drained ...string) {
+			c.change(func() { // not in the rows of older releases
+				c.drained, c.resources.Hosts[1].Maintenance = drained, release == "9.2" && drained != nil
+			})
 			clock.Step(time.Minute)
-			expect("last known", "Proxmox HA maintenance", false)
-			c.change(func() { c.noDrained = nil })
-			clock.Step(time.Minute)
-			expect("ended", "", false)
-		})
+			refresh(t, i)
+		}
+		pollAfter("pve2")
+		g.Expect(hostState(i.View(), "pve2").Unusable).To(Equal("in maintenance"), release)
+		since := clock.Now()
+		pollAfter("pve2")
+		g.Expect(hostState(i.View(), "pve2").OutOfServiceSince).To(BeTemporally("==", since), release)
+		g.Expect(slices.Contains(c.takeCalls(), "maintenance")).To(Equal(release == "8.4"))
+		pollAfter()
+		g.Expect(hostState(i.View(), "pve2")).To(And(HaveField("Unusable", BeEmpty()), HaveField("OutOfServiceSince", BeZero())), release)
 	}
 }

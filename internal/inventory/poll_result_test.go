@@ -29,11 +29,8 @@ func TestAllocation(t *testing.T) {
 		"container_without_CPU_limit": {container(100, 16, 3), amount(0, 3)},
 		"row_without_resources":       {rowWithoutResources(100), amount(0, 0)},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := snapshotOf(nil, []proxmox.HostRow{host("pve1", 16, 64)}, c.guest)
-			NewWithT(t).Expect(s.Hosts["pve1"].Allocated).To(Equal(c.want), "the Host has allocated")
-		})
+		s := snapshotOf(nil, []proxmox.HostRow{host("pve1", 16, 64)}, c.guest)
+		NewWithT(t).Expect(s.Hosts["pve1"].Allocated).To(Equal(c.want), name)
 	}
 }
 
@@ -49,12 +46,17 @@ func TestAllocationOfStaleRow(t *testing.T) {
 	for range 2 {
 		after = snapshotOf(after, hosts, rowWithoutResources(100), rowWithoutResources(101), rowWithoutResources(900))
 	}
-	g.Expect(after.Hosts["pve1"].Allocated).To(Equal(amount(4, 8)), "the Host has allocated")
+	g.Expect(after.Hosts["pve1"].Allocated).To(Equal(amount(4, 8)))
 	g.Expect(after.Guests[100]).To(And(HaveField("Stale", true), HaveField("Name", "vm-100"), HaveField("CPUs", 4), HaveField("Status", "unknown")))
 	g.Expect(after.Guests[900].Template).To(BeTrue(), "the template lost its flag")
 
 	fresh := snapshotOf(after, hosts, vm(100, "pve1", "stopped", 4, 8))
 	g.Expect(fresh.Guests[100]).To(And(HaveField("Stale", false), HaveField("Allocated", inventory.Amount{})))
+	row := rowWithoutResources(100)
+	row.Kind = proxmox.KindLXC
+	g.Expect(snapshotOf(before, hosts, row).Guests[100].Stale).To(BeFalse(), "a container inherited the resources of a VM with its VMID")
+	g.Expect(snapshotOf(before, []proxmox.HostRow{{Name: "pve1"}}, rowWithoutResources(100)).Hosts["pve1"]).
+		To(And(HaveField("Online", false), HaveField("CPUs", 16), HaveField("MemoryBytes", 64*gib), HaveField("Allocated", amount(4, 8))))
 }
 
 // The guests of others that a restarted host has not started yet keep their place.
@@ -89,15 +91,6 @@ func TestAllocationOfRestartedHost(t *testing.T) {
 	}
 }
 
-func TestAllocationContainerReplacesVM(t *testing.T) {
-	t.Parallel()
-	hosts := []proxmox.HostRow{host("pve1", 16, 64)}
-	before := snapshotOf(nil, hosts, vm(100, "pve1", "running", 4, 8))
-	row := rowWithoutResources(100)
-	row.Kind = proxmox.KindLXC
-	NewWithT(t).Expect(snapshotOf(before, hosts, row).Guests[100].Stale).To(BeFalse(), "a container inherited the resources of a VM with its VMID")
-}
-
 func TestAllocationFromConfig(t *testing.T) {
 	t.Parallel()
 	c := config("cores", "2", "sockets", "2", "memory", "4096")
@@ -109,12 +102,4 @@ func TestAllocationFromConfig(t *testing.T) {
 		Configs: map[int]*proxmox.VMConfig{20001: &c},
 	}, nil, ownRange)
 	NewWithT(t).Expect(s.Hosts["pve1"].Allocated).To(Equal(amount(4, 4)), "the Host has allocated")
-}
-
-func TestAllocationOfOfflineHost(t *testing.T) {
-	t.Parallel()
-	before := snapshotOf(nil, []proxmox.HostRow{host("pve1", 16, 64)}, vm(100, "pve1", "running", 4, 8))
-	after := snapshotOf(before, []proxmox.HostRow{{Name: "pve1"}}, rowWithoutResources(100))
-	NewWithT(t).Expect(after.Hosts["pve1"]).
-		To(And(HaveField("Online", false), HaveField("CPUs", 16), HaveField("MemoryBytes", 64*gib), HaveField("Allocated", amount(4, 8))))
 }

@@ -11,7 +11,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -25,23 +29,20 @@ func TestPollFailure(t *testing.T) {
 	i, clock := newPolled(t, c)
 	generation := i.View().Generation
 
-	c.change(func() { c.failure = proxmox.ErrUnreachable })
+	c.change(func() { c.failures["resources"] = proxmox.ErrUnreachable })
 	for n := range 3 {
 		clock.Step(10 * time.Second)
 		g.Expect(i.Refresh(t.Context(), "r")).To(MatchError(proxmox.ErrUnreachable))
 		v := i.View()
-		g.Expect(v.Snapshots["r"].Guests).To(HaveLen(1), "the last good Snapshot was dropped")
-		g.Expect(v.Snapshots["r"].Taken.Equal(start)).To(BeTrue(), "the last good Snapshot was dropped")
-		var failure *inventory.PollError
-		if !errors.As(v.Failures["r"], &failure) || failure.Count != n+1 || !failure.Since.Equal(start.Add(10*time.Second)) {
-			t.Fatalf("the failure is %+v, want failure %d since the first", failure, n+1)
-		}
+		g.Expect(v.Snapshots["r"]).To(And(HaveField("Guests", HaveLen(1)), HaveField("Taken", BeTemporally("==", start))), "the last good Snapshot")
+		failure, _ := errors.AsType[*inventory.PollError](v.Failures["r"])
+		g.Expect(failure).To(And(HaveField("Count", n+1), HaveField("Since", BeTemporally("==", start.Add(10*time.Second)))))
 		// The first failure changes nothing; the second makes the Hosts unusable.
 		ok, _ := v.Usable("r", "pve1")
 		g.Expect(ok).To(Equal(n == 0), "after %d failures usable", n+1)
 	}
 	g.Expect(i.View().Generation).To(Equal(generation+1), "want one change when the Hosts became unusable")
-	c.change(func() { c.failure = nil })
+	c.change(func() { c.failures["resources"] = nil })
 	refresh(t, i)
 	g.Expect(i.View().Failures["r"]).To(Succeed())
 	g.Expect(i.View().Generation).To(Equal(generation + 2))
@@ -52,16 +53,18 @@ func TestPollNoQuorum(t *testing.T) {
 	g := NewWithT(t)
 	c := newCluster("r", host("pve1", 16, 64))
 	i, _ := newPolled(t, c)
-	c.change(func() { c.failure = proxmox.ErrNoQuorum })
+	c.change(func() { c.failures["resources"] = proxmox.ErrNoQuorum })
 	g.Expect(i.Refresh(t.Context(), "r")).To(MatchError(proxmox.ErrNoQuorum))
 	ok, reason := i.View().Usable("r", "pve1")
-	if want := "the Proxmox cluster has had no quorum since 2026-11-15T08:00:00Z"; ok || !strings.HasPrefix(reason, want) {
-		t.Errorf("usable is %v, reason %q, want %q after the first poll", ok, reason, want)
-	}
+	g.Expect(ok).To(BeFalse(), "after the first poll")
+	g.Expect(reason).To(HavePrefix("the Proxmox cluster has had no quorum since 2026-11-15T08:00:00Z"))
 	g.Expect(i.View().Unavailable("r")).To(MatchError(proxmox.ErrNoQuorum))
-	c.change(func() { c.failure = nil })
+	c.change(func() { c.failures["resources"] = nil })
 	refresh(t, i)
 	g.Expect(i.View().Unavailable("r")).To(Succeed())
+	c.change(func() { c.failures["resources"] = errors.Join(errors.New("401"), proxmox.ErrUnauthorized) })
+	g.Expect(i.Refresh(t.Context(), "r")).To(MatchError(proxmox.ErrUnauthorized))
+	g.Expect(hostState(i.View(), "pve1").Unusable).NotTo(BeEmpty(), "with invalid credentials")
 }
 
 func TestPollHangingCluster(t *testing.T) {
@@ -70,7 +73,7 @@ func TestPollHangingCluster(t *testing.T) {
 		g := NewWithT(t)
 		hanging, reachable := newCluster("hanging", host("pve1", 8, 32)), newCluster("reachable", host("pve1", 8, 32))
 		hang := make(chan struct{})
-		hanging.before = func() { <-hang }
+		hanging.on["resources"] = func() { <-hang }
 		i, _ := newInventory(t, hanging, reachable)
 		ctx, cancel := context.WithCancel(t.Context())
 		stopped := make(chan error)
@@ -87,12 +90,12 @@ func TestPollHangingCluster(t *testing.T) {
 
 func TestPollImplausibleResponse(t *testing.T) {
 	t.Parallel()
-	full := func() *cluster {
-		c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64))
-		c.resources.Guests = []proxmox.GuestRow{vm(100, "pve1", "running", 4, 8)}
-		return c
+	noGuests := func(permissions proxmox.Permissions) func(*cluster) {
+		return func(c *cluster) { c.resources.Guests, c.permissions = nil, permissions }
 	}
-	for name, c := range map[string]struct {
+	type privileges = proxmox.Permissions
+	audit := map[string]bool{"VM.Audit": true}
+	for name, test := range map[string]struct {
 		change func(*cluster)
 		want   string
 	}{
@@ -100,43 +103,26 @@ func TestPollImplausibleResponse(t *testing.T) {
 		"no_host_sizes": {func(c *cluster) {
 			c.resources.Hosts = []proxmox.HostRow{{Name: "pve1", Online: true}, {Name: "pve2", Online: true}}
 		}, "Sys.Audit on /nodes"},
-		"no_guests_without_privilege": {func(c *cluster) {
-			c.resources.Guests = nil
-			c.permissions = proxmox.Permissions{"/storage": {"Datastore.Audit": true}}
-		}, "VM.Audit on /vms"},
-		"no_guests_with_privilege_elsewhere": {func(c *cluster) {
-			c.resources.Guests = nil
-			c.permissions = proxmox.Permissions{"/nodes": {"VM.Audit": true}}
-		}, "VM.Audit on /vms"},
-		"no_guests_with_denied_privilege": {func(c *cluster) {
-			c.resources.Guests = nil
-			c.permissions = proxmox.Permissions{"/": {"VM.Audit": true}, "/pool": {"VM.Audit": true}, "/vms": {}}
-		}, "VM.Audit on /vms"},
-		"no_guests_in_resource_pool": {func(c *cluster) {
-			c.resources.Guests = nil
-			c.permissions = proxmox.Permissions{"/pool/karpenter": {"VM.Audit": true}}
-		}, ""},
-		"no_guests_with_privilege": {func(c *cluster) {
-			c.resources.Guests = nil
-			c.permissions = proxmox.Permissions{"/vms": {"VM.Audit": true}}
-		}, ""},
-		"one_host_without_size": {func(c *cluster) { c.resources.Hosts[0].CPUs = 0 }, ""},
-		"all_hosts_offline":     {func(c *cluster) { c.resources.Hosts = []proxmox.HostRow{{Name: "pve1"}, {Name: "pve2"}} }, ""},
+		"no_guests_without_privilege":        {noGuests(privileges{"/storage": {"Datastore.Audit": true}}), "VM.Audit on /vms"},
+		"no_guests_with_privilege_elsewhere": {noGuests(privileges{"/nodes": audit}), "VM.Audit on /vms"},
+		"no_guests_with_denied_privilege":    {noGuests(privileges{"/": audit, "/pool": audit, "/vms": {}}), "VM.Audit on /vms"},
+		"no_guests_in_resource_pool":         {noGuests(privileges{"/pool/karpenter": audit}), ""},
+		"no_guests_with_privilege":           {noGuests(privileges{"/vms": audit}), ""},
+		"one_host_without_size":              {func(c *cluster) { c.resources.Hosts[0].CPUs = 0 }, ""},
+		"all_hosts_offline":                  {func(c *cluster) { c.resources.Hosts = []proxmox.HostRow{{Name: "pve1"}, {Name: "pve2"}} }, ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			cluster := full()
-			i, _ := newPolled(t, cluster)
-			cluster.change(func() { c.change(cluster) })
-			err := i.Refresh(t.Context(), "r")
-			if c.want == "" {
-				g.Expect(err).NotTo(HaveOccurred(), "a plausible response was rejected")
-				return
-			}
-			g.Expect(err).To(MatchError(ContainSubstring(c.want)))
-			g.Expect(i.View().Snapshots["r"].Guests).To(HaveLen(1), "the last good Snapshot was dropped")
-		})
+		g := NewWithT(t)
+		c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64))
+		c.setGuests(vm(100, "pve1", "running", 4, 8))
+		i, _ := newPolled(t, c)
+		c.change(func() { test.change(c) })
+		err := i.Refresh(t.Context(), "r")
+		if test.want == "" {
+			g.Expect(err).NotTo(HaveOccurred(), name)
+			continue
+		}
+		g.Expect(err).To(MatchError(ContainSubstring(test.want)), name)
+		g.Expect(i.View().Snapshots["r"].Guests).To(HaveLen(1), "%s: the last good Snapshot was dropped", name)
 	}
 }
 
@@ -157,9 +143,8 @@ func TestRefreshAfterChange(t *testing.T) {
 	begin()
 	proceed <- struct{}{}
 	g.Expect(<-refreshed).To(Succeed())
-	if _, ok := i.View().Guest("r", 100); ok {
-		t.Fatal("the first poll shows a guest that was created after its response")
-	}
+	_, found := i.View().Guest("r", 100)
+	g.Expect(found).To(BeFalse(), "the first poll shows a guest that was created after its response")
 	<-read
 	proceed <- struct{}{}
 	for range 2 {
@@ -171,9 +156,8 @@ func TestRefreshAfterChange(t *testing.T) {
 			g.Expect(<-refreshed).To(Succeed())
 		}
 	}
-	if _, ok := i.View().Guest("r", 100); !ok {
-		t.Error("the View after Refresh is older than the call")
-	}
+	_, found = i.View().Guest("r", 100)
+	g.Expect(found).To(BeTrue(), "the View after Refresh is older than the call")
 }
 
 func TestRefreshCanceled(t *testing.T) {
@@ -182,7 +166,7 @@ func TestRefreshCanceled(t *testing.T) {
 		g := NewWithT(t)
 		c := newCluster("r", host("pve1", 16, 64))
 		hang := make(chan struct{})
-		c.before = func() { <-hang }
+		c.on["resources"] = func() { <-hang }
 		i, _ := newInventory(t, c)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -208,18 +192,15 @@ func TestObserveDeletedDuringPoll(t *testing.T) {
 		}
 	})
 	refresh(t, i)
-	v := i.View()
-	if _, ok := v.Guest("r", 20001); ok || v.IsVMIDTaken("r", 20001) || v.Snapshots["r"].Hosts["pve1"].Allocated != amount(2, 4) {
-		t.Error("a deleted guest still counts")
-	}
+	g := NewWithT(t)
+	g.Expect(i.View().IsVMIDTaken("r", 20001)).To(BeFalse())
+	g.Expect(i.View().Snapshots["r"]).To(And(HaveField("Guests", HaveLen(1)), HaveField("Hosts", HaveKeyWithValue("pve1", HaveField("Allocated", amount(2, 4))))))
 
 	// A later poll shows a new guest with the same VMID.
 	c.change(func() { c.during = nil })
 	clock.Step(time.Second)
 	refresh(t, i)
-	if _, ok := i.View().Guest("r", 20001); !ok {
-		t.Error("a new guest is hidden by an earlier deletion")
-	}
+	g.Expect(i.View().Snapshots["r"].Guests).To(HaveLen(2), "a new guest is hidden by an earlier deletion")
 }
 
 func TestGenerationIgnoresNoise(t *testing.T) {
@@ -256,21 +237,14 @@ func TestGenerationIgnoresNoise(t *testing.T) {
 func TestSubscribe(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	c := newCluster("r", host("pve1", 16, 64))
-	i, _ := newInventory(t, c)
+	i, _ := newInventory(t, newCluster("r", host("pve1", 16, 64)))
 	ctx, cancel := context.WithCancel(t.Context())
 	events := i.Subscribe(ctx)
 	refresh(t, i)
 	reserve(t, i, "a")
 	reserve(t, i, "b")
-	if e := <-events; e.Object == 0 || e.Object > i.View().Generation {
-		t.Errorf("the event has generation %d", e.Object)
-	}
-	select {
-	case e := <-events:
-		t.Errorf("unread events were not merged: %v", e)
-	default:
-	}
+	g.Expect((<-events).Object).To(And(BeNumerically(">", 0), BeNumerically("<=", i.View().Generation)))
+	g.Expect(events).NotTo(Receive(), "unread events are merged")
 	i.Ledger().Release("a")
 	<-events
 	cancel()
@@ -279,19 +253,93 @@ func TestSubscribe(t *testing.T) {
 	i.Ledger().Release("b") // without subscribers
 }
 
-func TestNewDuplicateRegion(t *testing.T) {
-	t.Parallel()
-	a, b := newCluster("r", host("pve1", 1, 1)), newCluster("r", host("pve2", 1, 1))
-	NewWithT(t).Expect(inventory.New([]proxmox.Client{a, b}, inventory.Options{})).Error().To(HaveOccurred(), "two Clusters with the same region were accepted")
-}
-
 func TestRefreshAll(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	good, bad := newCluster("good", host("pve1", 1, 2)), newCluster("bad", host("pve1", 1, 2))
-	bad.failure = proxmox.ErrUnauthorized
+	bad.failures["resources"] = proxmox.ErrUnauthorized
 	i, _ := newInventory(t, good, bad)
 	g.Expect(i.RefreshAll(t.Context())).To(And(MatchError(proxmox.ErrUnauthorized), MatchError(ContainSubstring("region bad"))))
 	g.Expect(i.View().Snapshots["good"]).NotTo(BeNil(), "want the name of the bad region and the good one read")
 	g.Expect(i.Regions()).To(Equal([]string{"bad", "good"}))
+	g.Expect(inventory.New([]proxmox.Client{good, newCluster("good")}, inventory.Options{})).Error().To(HaveOccurred(), "the same region twice")
+}
+
+func TestLogHostChanges(t *testing.T) {
+	t.Parallel()
+	var lines []string
+	c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64))
+	i := newInventoryWith(t, inventory.Options{Log: funcr.New(func(_, line string) {
+		if strings.Contains(line, `"msg"="host is`) {
+			lines = append(lines, line)
+		}
+	}, funcr.Options{})}, c)
+	for _, online := range []bool{true, false, false, true, true} {
+		c.change(func() { c.resources.Hosts[1].Online = online })
+		refresh(t, i)
+	}
+	NewWithT(t).Expect(lines).To(HaveExactElements(
+		ContainSubstring(`"msg"="host is offline" "region"="r" "host"="pve2"`), ContainSubstring(`"msg"="host is online again" "region"="r" "host"="pve2"`),
+	))
+}
+
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	c := newCluster("r", host("pve1", 16, 65), host("pve2", 16, 65))
+	c.setGuests(vm(100, "pve1", "running", 4, 8))
+	c.resources.Hosts[1].Online = false
+	clock, registry := testclock.NewFakeClock(start), prometheus.NewRegistry()
+	i := newInventoryWith(t, inventory.Options{Clock: clock, Registerer: registry}, c)
+	refresh(t, i)
+	reserve(t, i, "a")
+	clock.Step(7 * time.Second)
+	c.change(func() { c.failures["resources"] = proxmox.ErrUnreachable })
+	_ = i.Refresh(t.Context(), "r")
+
+	const want = `
+# HELP karpenter_proxmox_cluster_quorate 0 while a Proxmox cluster reports that it has no quorum, 1 otherwise.
+# TYPE karpenter_proxmox_cluster_quorate gauge
+karpenter_proxmox_cluster_quorate{region="r"} 1
+# HELP karpenter_proxmox_host_cpus CPUs of a host: allocatable by settings, allocated to guests, reserved for VMs being launched, free.
+# TYPE karpenter_proxmox_host_cpus gauge
+karpenter_proxmox_host_cpus{host="pve1",region="r",state="allocatable"} 16
+karpenter_proxmox_host_cpus{host="pve1",region="r",state="allocated"} 4
+karpenter_proxmox_host_cpus{host="pve1",region="r",state="reserved"} 2
+karpenter_proxmox_host_cpus{host="pve1",region="r",state="free"} 10
+karpenter_proxmox_host_cpus{host="pve2",region="r",state="allocatable"} 16
+karpenter_proxmox_host_cpus{host="pve2",region="r",state="allocated"} 0
+karpenter_proxmox_host_cpus{host="pve2",region="r",state="reserved"} 0
+karpenter_proxmox_host_cpus{host="pve2",region="r",state="free"} 16
+# HELP karpenter_proxmox_host_online 1 if Proxmox reports a host as online, 0 if not, as of the last good snapshot.
+# TYPE karpenter_proxmox_host_online gauge
+karpenter_proxmox_host_online{host="pve1",region="r"} 1
+karpenter_proxmox_host_online{host="pve2",region="r"} 0
+# HELP karpenter_proxmox_host_usable 1 if a host accepts new VMs, 0 if not.
+# TYPE karpenter_proxmox_host_usable gauge
+karpenter_proxmox_host_usable{host="pve1",region="r"} 1
+karpenter_proxmox_host_usable{host="pve2",region="r"} 0
+# HELP karpenter_proxmox_inventory_age_seconds Age of the last good snapshot of a Proxmox cluster.
+# TYPE karpenter_proxmox_inventory_age_seconds gauge
+karpenter_proxmox_inventory_age_seconds{region="r"} 7
+# HELP karpenter_proxmox_inventory_poll_errors_total Failed polls of a Proxmox cluster's resources.
+# TYPE karpenter_proxmox_inventory_poll_errors_total counter
+karpenter_proxmox_inventory_poll_errors_total{region="r"} 1
+`
+	err := testutil.GatherAndCompare(registry, strings.NewReader(want), "karpenter_proxmox_cluster_quorate", "karpenter_proxmox_host_cpus", "karpenter_proxmox_host_online", "karpenter_proxmox_host_usable",
+		"karpenter_proxmox_inventory_age_seconds", "karpenter_proxmox_inventory_poll_errors_total")
+	g.Expect(err).NotTo(HaveOccurred())
+	problems, err := testutil.GatherAndLint(registry)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(problems).To(BeEmpty(), "the metrics violate Prometheus conventions")
+	g.Expect(inventory.New(nil, inventory.Options{Registerer: registry})).Error().To(HaveOccurred(), "New registered the same metrics twice")
+
+	c.change(func() { c.failures["resources"] = proxmox.ErrNoQuorum })
+	_ = i.Refresh(t.Context(), "r")
+	const noQuorum = `
+# HELP karpenter_proxmox_cluster_quorate 0 while a Proxmox cluster reports that it has no quorum, 1 otherwise.
+# TYPE karpenter_proxmox_cluster_quorate gauge
+karpenter_proxmox_cluster_quorate{region="r"} 0
+`
+	g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(noQuorum), "karpenter_proxmox_cluster_quorate")).To(Succeed())
 }

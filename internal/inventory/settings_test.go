@@ -15,6 +15,7 @@ import (
 	"github.com/go-logr/logr/funcr"
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
@@ -35,20 +36,15 @@ func TestLoadSettings(t *testing.T) {
 	g.Expect([]any{s.ReservedMemoryBytes, s.ReservedCPUs.String(), s.CPURatio, s.Excluded}).To(Equal([]any{2 * gib, "0,32", 1.0, false}))
 	g.Expect([]int{s.Topology.Sockets, s.Topology.Cores, s.Topology.Threads, s.Topology.UncoreCaches}).To(Equal([]int{2, 32, 2, 4}))
 	for id, cpus := range map[int]int{0: 16, 1: 8} {
-		if cell := s.Topology.Cells[id]; cell.CPUs.Size() != cpus || cell.MemoryBytes != 64*gib {
-			t.Errorf("cell %d is %+v", id, cell)
-		}
+		g.Expect(s.Topology.Cells[id]).To(And(HaveField("CPUs.Size()", cpus), HaveField("MemoryBytes", 64*gib)))
 	}
-	g.Expect(settings.For("cluster-2", "pve1").ReservedMemoryBytes).To(Equal(inventory.DefaultReservedMemoryBytes), "another region")
-}
-
-func TestLoadSettingsDefaults(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	settings, err := inventory.LoadSettings("")
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	s := settings.For("any", "host")
+	settings, err = inventory.LoadSettings("")
+	g.Expect(err).NotTo(HaveOccurred())
+	s = settings.For("any", "host")
 	g.Expect([]any{s.ReservedMemoryBytes, s.CPURatio, s.MemoryRatio, s.StorageHighWater, s.StorageThinFactor}).To(Equal([]any{gib, 1.0, 1.0, 0.9, 1.0}))
+	g.Expect(inventory.LoadSettings("/nowhere/hosts.json")).Error().To(MatchError(ContainSubstring("/nowhere/hosts.json")))
+	g.Expect(os.WriteFile(file, []byte(`{"a": {"b": {"x": 1}}}`), 0o600)).To(Succeed())
+	g.Expect(inventory.LoadSettings(file)).Error().To(MatchError(ContainSubstring(file + `: region "a", host "b"`)))
 }
 
 func TestParseSettingsSpecificity(t *testing.T) {
@@ -102,25 +98,13 @@ func TestParseSettingsInvalid(t *testing.T) {
 		"fraction":             {`{"a": {"b": {"cores": 1.5}}}`, `field "cores": found 1.5, want a whole number`},
 		"cell_name":            {`{"a": {"b": {"nodes": {"x": {}}}}}`, `cell "x" is not a number`},
 		"cell_CPUs":            {`{"a": {"b": {"nodes": {"0": {"cpus": "7-1"}}}}}`, `cpus of cell 0: found "7-1", want a list of CPUs`},
+		"cells_overlap":        {`{"a": {"b": {"nodes": {"0": {"cpus": "0-7"}, "1": {"cpus": "6-9"}}}}}`, `region "a", host "b": field "nodes": found {"0": {"cpus": "0-7"}, "1": {"cpus": ..., want each CPU in one cell (cells 0 and 1 both have 6-7)`},
+		"siblings":             {`{"a": {"b": {"siblings": "twins"}}}`, `region "a", host "b": field "siblings": found "twins", want "spread"`},
 		"cell_field":           {`{"a": {"b": {"nodes": {"0": {"cpu": "1"}}}}}`, `unknown field "0.cpu"`},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			_, err := inventory.ParseSettings([]byte(c.file))
-			g.Expect(err).To(MatchError(ContainSubstring(c.want)))
-			g.Expect(err).NotTo(MatchError(ContainSubstring("\n")))
-		})
+		_, err := inventory.ParseSettings([]byte(c.file))
+		NewWithT(t).Expect(err).To(MatchError(And(ContainSubstring(c.want), Not(ContainSubstring("\n")))), name)
 	}
-}
-
-func TestLoadSettingsErrors(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	g.Expect(inventory.LoadSettings("/nowhere/hosts.json")).Error().To(MatchError(ContainSubstring("/nowhere/hosts.json")))
-	file := filepath.Join(t.TempDir(), "hosts.json")
-	g.Expect(os.WriteFile(file, []byte(`{"a": {"b": {"x": 1}}}`), 0o600)).To(Succeed())
-	g.Expect(inventory.LoadSettings(file)).Error().To(MatchError(ContainSubstring(file + `: region "a", host "b"`)))
 }
 
 func FuzzParseSettings(f *testing.F) {
@@ -149,14 +133,18 @@ func FuzzParseSettings(f *testing.F) {
 	})
 }
 
+const oneReloadError = `
+# HELP karpenter_proxmox_settings_reload_errors_total Changes of the host settings file that were rejected. The last good settings remain in effect.
+# TYPE karpenter_proxmox_settings_reload_errors_total counter
+karpenter_proxmox_settings_reload_errors_total 1
+`
+
 func TestWatchSettings(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		file := filepath.Join(t.TempDir(), "hosts.json")
-		write := func(text string) {
-			g.Expect(os.WriteFile(file, []byte(text), 0o600)).To(Succeed())
-		}
+		write := func(text string) { g.Expect(os.WriteFile(file, []byte(text), 0o600)).To(Succeed()) }
 		write(`{"r": {"pve1": {"cpuratio": 2}}}`)
 		settings, err := inventory.LoadSettings(file)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -176,13 +164,13 @@ func TestWatchSettings(t *testing.T) {
 		g.Expect(i.View().Generation).To(Equal(generation))
 		write(`{"r": {"*": {"cpuratio": 3}}}`)
 		check()
-		g.Expect(cpus()).To(BeEquivalentTo(48), "want 48 from the changed file")
-		g.Expect(i.View().Generation).NotTo(Equal(generation), "want 48 from the changed file")
+		g.Expect(cpus()).To(Equal(48))
+		g.Expect(i.View().Generation).NotTo(Equal(generation))
 		write(`{"r": {"*": {"cpuratio": "many"}}}`)
 		check()
 		check()
 		g.Expect(cpus()).To(BeEquivalentTo(48), "want 48: an invalid file changes nothing")
-		g.Expect(metric(t, registry, "karpenter_proxmox_settings_reload_errors_total")).To(BeEquivalentTo(1))
+		g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(oneReloadError), "karpenter_proxmox_settings_reload_errors_total")).To(Succeed())
 		g.Expect(os.Remove(file)).To(Succeed())
 		check()
 		write(`{"r": {"pve?": {"excluded": true}}}`)
@@ -191,39 +179,57 @@ func TestWatchSettings(t *testing.T) {
 	})
 }
 
-// metric returns the value of a counter.
-func metric(t *testing.T, registry *prometheus.Registry, name string) float64 {
-	t.Helper()
-	families, err := registry.Gather()
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	for _, family := range families {
-		if family.GetName() == name {
-			return family.GetMetric()[0].GetCounter().GetValue()
-		}
-	}
-	t.Fatalf("metric %s not found", name)
-	return 0
-}
-
 func TestDuplicateHostNames(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	settings, err := inventory.ParseSettings([]byte(`{"west": {"pve1": {"pricefactor": 0.5}}}`))
 	g.Expect(err).NotTo(HaveOccurred())
 	var mu sync.Mutex
-	var log []string
+	all := ""
 	i := newInventoryWith(t, inventory.Options{Settings: settings, Log: funcr.New(func(_, line string) {
 		mu.Lock()
 		defer mu.Unlock()
-		log = append(log, line)
+		all += line
 	}, funcr.Options{})}, newCluster("east", host("pve1", 16, 64), host("pve2", 16, 64)), newCluster("west", host("pve1", 16, 64)))
 	for range 2 {
 		g.Expect(i.RefreshAll(t.Context())).To(Succeed())
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	all := strings.Join(log, "\n")
 	for _, want := range []string{"two Proxmox clusters have a host of the same name", "different price factors", `"factors"=[1 0.5]`} {
 		g.Expect(strings.Count(all, want)).To(BeEquivalentTo(1), "the log contains")
+	}
+}
+
+func TestPowerSettings(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	settings, err := inventory.ParseSettings([]byte(`{"home": {
+	  "*":    {"powermanagement": "Report", "idletime": "15m", "waketimeout": "8m", "minawake": 2, "wattsidle": 60, "wattsfull": 180,
+	           "sleepwindow": {"schedule": "0 19 * * mon-fri", "duration": "11h"}},
+	  "pve1": {"powermanagement": "None"},
+	  "pve4": {"powermanagement": "Enabled"},
+	  "pve2": {"sleepwindow": {"schedule": "0 0 30 2 *", "duration": "1h"}}
+	}}`))
+	g.Expect(err).NotTo(HaveOccurred())
+	power := settings.For("home", "pve3").Power
+	if power.Mode != inventory.PowerReport || power.IdleTime != 15*time.Minute || power.WakeTimeout != 8*time.Minute || power.MinAwake != 2 || power.WattsIdle != 60 || power.WattsFull != 180 {
+		t.Errorf("pve3 has %+v", power)
+	}
+	for at, want := range map[string]bool{
+		"2026-11-16T18:59:00Z": false, "2026-11-16T19:00:00Z": true, "2026-11-17T05:59:00Z": true, "2026-11-17T06:01:00Z": false,
+		"2026-11-14T22:00:00Z":      false, // a Saturday
+		"2026-11-16T19:30:00+02:00": false,
+	} {
+		moment, err := time.Parse(time.RFC3339, at)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(power.SleepWindow.Contains(moment)).To(Equal(want), "the window contains %s", at)
+		g.Expect(settings.For("home", "pve2").Power.SleepWindow.Contains(moment)).To(BeFalse(), "a window that never begins contains %s", at)
+		g.Expect(settings.For("other", "pve1").Power.SleepWindow.Contains(moment)).To(BeTrue(), "no window does not contain %s", at)
+	}
+	g.Expect(settings.For("home", "pve4").Power.Mode).To(Equal(inventory.PowerEnabled))
+	g.Expect(settings.For("home", "pve1").Power.Mode).To(Equal(inventory.PowerNone))
+	if power := settings.For("other", "pve1").Power; power.Mode != inventory.PowerNone || power.IdleTime != 30*time.Minute || power.WakeTimeout != 5*time.Minute || power.MinAwake != 1 {
+		t.Errorf("the defaults are %+v", power)
 	}
 }

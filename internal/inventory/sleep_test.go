@@ -22,40 +22,36 @@ import (
 func TestKnownHost(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	const region, host = "r", "pve2"
-	topology, err := hosttopology.Read(strings.Replace(topologyLine(twoCells), "pve1", host, 1), host)
+	topology, err := hosttopology.Read(strings.Replace(topologyLine(twoCells), "pve1", "pve2", 1), "pve2")
 	g.Expect(err).NotTo(HaveOccurred())
+	storage := func(name, host string, shared bool, usedGiB int64) proxmox.StorageRow {
+		return proxmox.StorageRow{
+			Name: name, Host: host, Content: []string{"images"}, Shared: shared, Available: usedGiB > 0, TotalBytes: 100 * gib, UsedBytes: usedGiB * gib,
+		}
+	}
+	arm, tpl := host("pve2", 8, 64), template(9000)
+	arm.Arch, tpl.Host = "aarch64", "pve2"
 	online := inventory.PollResult{
-		Region: region, Configs: map[int]*proxmox.VMConfig{9000: {Options: map[string]string{"template": "1", "name": "ubuntu"}}},
-		Facts: &inventory.Facts{Topologies: map[string]inventory.PublishedTopology{host: {Topology: topology}}},
+		Region: "r", Configs: map[int]*proxmox.VMConfig{9000: {Options: map[string]string{"template": "1", "name": "ubuntu"}}},
+		Facts: &inventory.Facts{Topologies: map[string]inventory.PublishedTopology{"pve2": {Topology: topology}}},
 		Resources: proxmox.Resources{
-			Hosts: []proxmox.HostRow{{Name: "pve1", Online: true, CPUs: 8, MemoryBytes: 64 << 30}, {Name: host, Online: true, CPUs: 8, MemoryBytes: 64 << 30, Arch: "aarch64"}},
-			Guests: []proxmox.GuestRow{
-				{VMID: 9000, Kind: proxmox.KindQEMU, Host: host, Status: "stopped", Template: true, CPUs: 1, MemoryBytes: 1 << 30},
-				{VMID: 100, Kind: proxmox.KindQEMU, Host: host, Status: "stopped", CPUs: 4, MemoryBytes: 1 << 30},
-			},
-			Storages: []proxmox.StorageRow{
-				{Name: "local", Host: host, Type: "dir", Content: []string{"images"}, Available: true, TotalBytes: 100 << 30, UsedBytes: 10 << 30},
-				{Name: "nas", Host: host, Type: "nfs", Content: []string{"images"}, Shared: true, Available: true, TotalBytes: 100 << 30, UsedBytes: 10 << 30},
-				{Name: "nas", Host: "pve1", Type: "nfs", Content: []string{"images"}, Shared: true, Available: true, TotalBytes: 100 << 30, UsedBytes: 10 << 30},
-			},
+			Hosts:    []proxmox.HostRow{host("pve1", 8, 64), arm},
+			Guests:   []proxmox.GuestRow{tpl, vm(100, "pve2", "stopped", 4, 1)},
+			Storages: []proxmox.StorageRow{storage("local", "pve2", false, 10), storage("nas", "pve2", true, 10), storage("nas", "pve1", true, 10)},
 		},
 	}
-	raw, err := json.Marshal(inventory.Sleep{State: inventory.Asleep, Known: inventory.NewSnapshot(online, nil, inventory.VMIDRange{}).KnownHost(host)})
+	raw, err := json.Marshal(inventory.Sleep{State: inventory.Asleep, Known: inventory.NewSnapshot(online, nil, inventory.VMIDRange{}).KnownHost("pve2")})
 	g.Expect(err).NotTo(HaveOccurred())
 	var record inventory.Sleep
 	g.Expect(json.Unmarshal(raw, &record)).To(Succeed())
 	off := inventory.PollResult{
-		Region: region, Taken: start, Known: map[string]inventory.KnownHost{host: record.Known},
+		Region: "r", Taken: start, Known: map[string]inventory.KnownHost{"pve2": record.Known},
 		Resources: proxmox.Resources{
-			Hosts: []proxmox.HostRow{{Name: "pve1", Online: true, CPUs: 8, MemoryBytes: 64 << 30}, {Name: host}},
+			Hosts: []proxmox.HostRow{host("pve1", 8, 64), {Name: "pve2"}},
 			Guests: []proxmox.GuestRow{
-				{VMID: 9000, Kind: proxmox.KindQEMU, Host: host, Status: "unknown"}, {VMID: 100, Kind: proxmox.KindQEMU, Host: host, Status: "unknown"},
+				{VMID: 9000, Kind: proxmox.KindQEMU, Host: "pve2", Status: "unknown"}, {VMID: 100, Kind: proxmox.KindQEMU, Host: "pve2", Status: "unknown"},
 			},
-			Storages: []proxmox.StorageRow{
-				{Name: "local", Host: host, Type: "dir", Content: []string{"images"}}, {Name: "nas", Host: host, Type: "nfs", Content: []string{"images"}, Shared: true},
-				{Name: "nas", Host: "pve1", Type: "nfs", Content: []string{"images"}, Shared: true, Available: true, TotalBytes: 100 << 30, UsedBytes: 80 << 30},
-			},
+			Storages: []proxmox.StorageRow{storage("local", "pve2", false, 0), storage("nas", "pve2", true, 0), storage("nas", "pve1", true, 80)},
 		},
 	}
 	without := off
@@ -63,34 +59,25 @@ func TestKnownHost(t *testing.T) {
 	for name, previous := range map[string]*inventory.Snapshot{
 		"restarted": nil, "running": inventory.NewSnapshot(online, nil, inventory.VMIDRange{}), "record_read_late": inventory.NewSnapshot(without, nil, inventory.VMIDRange{}),
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			result := off
-			if name == "running" {
-				result.Configs = online.Configs
-			}
-			snapshot := inventory.NewSnapshot(result, previous, inventory.VMIDRange{})
-			settings := inventory.Settings{}.WithSleeping(map[inventory.HostName]inventory.Sleep{{Region: region, Host: host}: record})
-			view := inventory.NewView(map[string]*inventory.Snapshot{region: snapshot}, nil, nil, settings)
-			state, _ := view.Host(region, host)
-			if state.Size.CPUs != 8 || state.Free.CPUs != 8 || state.Arch != "arm64" || state.Sleep != inventory.Asleep || state.Unusable != "" || state.OutOfService != "" || state.OfflineSince.IsZero() {
-				t.Errorf("the host is %+v", state)
-			}
-			if cells := view.Cells(region, host); len(cells.Cells) != 2 || !slices.EqualFunc(cells.Cells[1].FreeCores, topology.Cells[1].Cores, cpuset.CPUSet.Equals) {
-				t.Errorf("the cells are %+v", cells)
-			}
-			template, _ := view.Guest(region, 9000)
-			if !template.Template || template.Config == nil || template.Config.Options["name"] != "ubuntu" {
-				t.Errorf("the template is %+v", template)
-			}
-			if local, _ := view.Storage(region, host, "local"); !local.Available || local.UsedBytes != 10<<30 {
-				t.Errorf("the storage is %+v", local)
-			}
-			if nas, _ := view.Storage(region, host, "nas"); !nas.Available || nas.UsedBytes != 80<<30 {
-				t.Errorf("the shared storage is %+v", nas)
-			}
-			NewWithT(t).Expect(len(view.Failover(region, host).Unavailable)).To(BeNumerically("<=", 0), "unavailable for the reserve")
-		})
+		result := off
+		if name == "running" {
+			result.Configs = online.Configs
+		}
+		snapshot := inventory.NewSnapshot(result, previous, inventory.VMIDRange{})
+		settings := inventory.Settings{}.WithSleeping(map[inventory.HostName]inventory.Sleep{{Region: "r", Host: "pve2"}: record})
+		view := inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, settings)
+		g.Expect(hostState(view, "pve2")).To(And(HaveField("Size.CPUs", 8), HaveField("Free.CPUs", 8), HaveField("Arch", "arm64"),
+			HaveField("Sleep", inventory.Asleep), HaveField("Unusable", ""), HaveField("OutOfService", BeEmpty()), HaveField("OfflineSince", Not(BeZero()))), name)
+		cells := view.Cells("r", "pve2").Cells
+		g.Expect(cells).To(HaveLen(2), name)
+		g.Expect(slices.EqualFunc(cells[1].FreeCores, topology.Cells[1].Cores, cpuset.CPUSet.Equals)).To(BeTrue(), name)
+		found, _ := view.Guest("r", 9000)
+		g.Expect(found).To(And(HaveField("Template", true), HaveField("Config.Options", HaveKeyWithValue("name", "ubuntu"))), name)
+		for storage, used := range map[string]int64{"local": 10, "nas": 80} {
+			state, _ := view.Storage("r", "pve2", storage)
+			g.Expect(state).To(And(HaveField("Available", true), HaveField("UsedBytes", used*gib)), "%s: %s", name, storage)
+		}
+		g.Expect(view.Failover("r", "pve2").Unavailable).To(BeEmpty(), name)
 	}
 }
 
@@ -110,13 +97,14 @@ func TestSleepState(t *testing.T) {
 		{inventory.Waking, false, inventory.Waking, true},
 		{inventory.WakeFailed, false, inventory.WakeFailed, false},
 	} {
-		row := proxmox.HostRow{Name: "pve1", Online: test.online, CPUs: 8, MemoryBytes: 64 << 30}
-		snapshot := inventory.NewSnapshot(inventory.PollResult{Region: "r", Resources: proxmox.Resources{Hosts: []proxmox.HostRow{row}}}, nil, inventory.VMIDRange{})
+		row := host("pve1", 8, 64)
+		row.Online = test.online
+		snapshot := snapshotOf(nil, []proxmox.HostRow{row})
 		settings := inventory.Settings{}
 		if test.state != "" {
 			settings = settings.WithSleeping(map[inventory.HostName]inventory.Sleep{{Region: "r", Host: "pve1"}: {State: test.state}})
 		}
-		state, _ := inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, settings).Host("r", "pve1")
+		state := hostState(inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, settings), "pve1")
 		if state.Sleep != test.want || (state.Unusable == "") != test.usable || (state.OutOfService == "") != test.usable {
 			t.Errorf("%s, online %v: %+v", test.state, test.online, state)
 		}

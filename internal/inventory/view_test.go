@@ -4,7 +4,7 @@
 package inventory_test
 
 import (
-	"errors"
+	"net/netip"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -52,20 +52,6 @@ func TestUsable(t *testing.T) {
 	g.Expect(reason).To(ContainSubstring("elsewhere was not read yet"))
 }
 
-func TestUsableAfterFailedPolls(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	s := snapshotOf(nil, []proxmox.HostRow{host("pve1", 8, 32)})
-	usable := func(count int, cause error) bool {
-		failures := map[string]error{"r": &inventory.PollError{Region: "r", Since: start, Count: count, Err: cause}}
-		ok, _ := inventory.NewView(map[string]*inventory.Snapshot{"r": s}, failures, nil, inventory.Settings{}).Usable("r", "pve1")
-		return ok
-	}
-	g.Expect(usable(1, proxmox.ErrUnreachable)).To(BeTrue(), "the Host is unusable after one failed poll")
-	g.Expect(usable(2, proxmox.ErrUnreachable)).To(BeFalse(), "the Host is usable after two failed polls")
-	g.Expect(usable(1, errors.Join(errors.New("401"), proxmox.ErrUnauthorized))).To(BeFalse(), "the Host is usable with invalid credentials")
-}
-
 func TestFreeWithSettings(t *testing.T) {
 	t.Parallel()
 	s := snapshotOf(nil, []proxmox.HostRow{host("pve1", 10, 64)}, vm(100, "pve1", "running", 4, 8))
@@ -80,41 +66,8 @@ func TestFreeWithSettings(t *testing.T) {
 		"other_host":        {`{"r": {"pve2": {"cpuratio": 4}}}`, amount(10, 63)},
 		"other_region":      {`{"q": {"pve1": {"cpuratio": 4}}}`, amount(10, 63)},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			v := viewOf(t, s, c.settings)
-			g.Expect(hostState(v, "pve1").Allocatable).To(Equal(c.allocatable))
-			g.Expect(hostState(v, "pve1").Free).To(Equal(c.allocatable.Minus(amount(4, 8))))
-		})
-	}
-}
-
-func TestFreeWithReservation(t *testing.T) {
-	t.Parallel()
-	hosts := []proxmox.HostRow{host("pve1", 16, 65)}
-	r := inventory.Reservation{ClaimUID: "a", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Amount: amount(8, 16)}
-	for name, c := range map[string]struct {
-		guests    []proxmox.GuestRow
-		fulfilled bool
-		free      inventory.Amount
-	}{
-		"VM_not_visible":           {nil, false, amount(8, 48)},
-		"VM_without_resources":     {[]proxmox.GuestRow{rowWithoutResources(20001)}, false, amount(8, 48)},
-		"VM_with_size_of_template": {[]proxmox.GuestRow{vm(20001, "pve1", "stopped", 1, 32)}, false, amount(8, 32)},
-		"VM_fulfilled":             {[]proxmox.GuestRow{vm(20001, "pve1", "running", 8, 16)}, true, amount(8, 48)},
-		"VM_fulfilled_and_deleted": {nil, true, amount(16, 64)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			r := r
-			r.Fulfilled = c.fulfilled
-			v := viewOf(t, snapshotOf(nil, hosts, c.guests...), "", r)
-			g.Expect(hostState(v, "pve1").Free).To(Equal(c.free))
-			g.Expect([]bool{v.IsVMIDTaken("r", 20001), v.IsVMIDTaken("r", 20002), v.IsVMIDTaken("q", 20001)}).To(Equal([]bool{true, false, false}))
-			g.Expect(v.NodePoolVMs("r", "pve1", "p")).To(BeEquivalentTo(1))
-		})
+		NewWithT(t).Expect(hostState(viewOf(t, s, c.settings), "pve1")).
+			To(And(HaveField("Allocatable", c.allocatable), HaveField("Free", c.allocatable.Minus(amount(4, 8)))), name)
 	}
 }
 
@@ -123,8 +76,8 @@ func TestNodePoolVMsAfterMigration(t *testing.T) {
 	g := NewWithT(t)
 	r := inventory.Reservation{ClaimUID: "a", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Fulfilled: true}
 	v := viewOf(t, snapshotOf(nil, []proxmox.HostRow{host("pve1", 8, 32), host("pve2", 8, 32)}, vm(20001, "pve2", "running", 2, 4)), "", r)
-	g.Expect(v.NodePoolVMs("r", "pve1", "p")).To(BeZero(), "the VM counts on its previous Host")
-	g.Expect(v.NodePoolVMs("r", "pve2", "p")).To(BeEquivalentTo(1), "the VM counts on its previous Host")
+	g.Expect(v.NodePoolVMs("r", "pve1", "p")).To(BeZero())
+	g.Expect(v.NodePoolVMs("r", "pve2", "p")).To(Equal(1))
 }
 
 func TestStorageFree(t *testing.T) {
@@ -145,14 +98,13 @@ func TestStorageFree(t *testing.T) {
 			storage("ceph", "pve1", "rbd", true), storage("ceph", "pve2", "rbd", true), down,
 		},
 	}}, nil, ownRange)
-	reserve := func(uid, hostName, name string, vmid int, fulfilled bool) inventory.Reservation {
-		return inventory.Reservation{
-			ClaimUID: uid, Region: "r", Host: hostName, Storage: name, VMID: vmid, DiskBytes: 100 * gib, Fulfilled: fulfilled,
-		}
-	}
+	const size = 100 * gib
 	reservations := []inventory.Reservation{
-		reserve("a", "pve1", "thin", 1, false), reserve("b", "pve1", "thick", 2, false),
-		reserve("c", "pve2", "ceph", 3, false), reserve("d", "pve1", "ceph", 4, true),
+		{ClaimUID: "a", Region: "r", Host: "pve1", VMID: 1, Storage: "thin", DiskBytes: size},
+		{ClaimUID: "b", Region: "r", Host: "pve1", VMID: 2, Storage: "thick", DiskBytes: size},
+		{ClaimUID: "c", Region: "r", Host: "pve2", VMID: 3, Storage: "ceph", DiskBytes: size},
+		{ClaimUID: "d", Region: "r", Host: "pve1", VMID: 4, Storage: "ceph", DiskBytes: size, Fulfilled: true},
+		{ClaimUID: "e", Region: "r", Host: "pve2", VMID: 5, Storage: "thin", Disks: []inventory.ReservedDisk{{Storage: "ceph", Bytes: 200 * gib}}},
 	}
 	v := viewOf(t, s, "", reservations...)
 	half := viewOf(t, s, `{"r": {"*": {"storagethinfactor": 0.5, "storagehighwater": 1}}}`, reservations...)
@@ -163,7 +115,7 @@ func TestStorageFree(t *testing.T) {
 		{"pve1", "thin", 700, 850},
 		{"pve2", "thin", 800, 900}, // a local storage is separate on each Host
 		{"pve1", "thick", 700, 800},
-		{"pve1", "ceph", 700, 850}, // a shared storage counts the reservations of all Hosts
+		{"pve1", "ceph", 500, 750}, // a shared storage counts the reservations of all Hosts
 	} {
 		for view, free := range map[*inventory.View]int64{&v: c.free, &half: c.half} {
 			got, _ := view.Storage("r", c.host, c.storage)
@@ -183,5 +135,38 @@ func TestZeroView(t *testing.T) {
 	_, storage := v.Storage("r", "pve1", "local")
 	if ok || storage || v.IsVMIDTaken("r", 1) || v.Hosts() != nil || v.NodePoolVMs("r", "pve1", "p") != 0 || hostState(v, "pve1").Free.CPUs != 0 {
 		t.Error("the zero View is not empty")
+	}
+}
+
+func TestWithout(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	ours := vm(20000, "pve1", "running", 2, 4)
+	s := inventory.NewSnapshot(inventory.PollResult{
+		Resources:         proxmox.Resources{Hosts: []proxmox.HostRow{host("pve1", 8, 32)}, Guests: []proxmox.GuestRow{ours, vm(100, "pve1", "running", 2, 4)}},
+		ReportedAddresses: inventory.ReportedAddresses{Guests: map[int][]netip.Addr{20000: {addr("10.0.0.20")}}},
+	}, nil, ownRange)
+	v := viewOf(t, s, "",
+		inventory.Reservation{ClaimUID: "a", Region: "r", Host: "pve1", VMID: 20000, NodePool: "p", Amount: amount(2, 4), Fulfilled: true},
+		inventory.Reservation{ClaimUID: "b", Region: "r", Host: "pve1", VMID: 20001, NodePool: "p", Amount: amount(1, 1)},
+	)
+	free := hostState(v, "pve1").Free
+	for name, c := range map[string]struct {
+		vmid int
+		want inventory.Amount
+	}{
+		"VM":                  {20000, free.Plus(amount(2, 4))},
+		"VM_not_launched_yet": {20001, free.Plus(amount(1, 1))},
+		"unknown_VM":          {20002, free},
+	} {
+		after := v.Without("r", c.vmid)
+		g.Expect(hostState(after, "pve1").Free).To(Equal(c.want), name)
+		g.Expect(after.IsVMIDTaken("r", c.vmid)).To(BeFalse(), "%s: the VMID is taken", name)
+	}
+	if address := addr("10.0.0.20"); !v.Addresses().IsTaken(address) || v.Without("r", 20000).Addresses().IsTaken(address) {
+		t.Error("the address must be taken only with the VM")
+	}
+	if !v.IsVMIDTaken("r", 20000) || len(v.Reservations) != 2 || len(s.Guests) != 2 {
+		t.Error("the View was changed")
 	}
 }
