@@ -5,8 +5,6 @@ package controllers_test
 
 import (
 	"context"
-	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -40,22 +38,20 @@ func (e *hostPowerEnv) states() states {
 			shown[host.Name] = host.Sleep
 		}
 	}
-	if len(stored) != len(shown) {
-		return states{"stored and shown differ": inventory.SleepState(fmt.Sprint(stored, shown))}
-	}
+	e.Expect(shown).To(HaveLen(len(stored)))
 	return stored
 }
 
 // expectStates evaluates the Hosts after some time and checks their states.
 func (e *hostPowerEnv) expectStates(after time.Duration, want states) {
-	e.t.Helper()
+	e.T.Helper()
 	e.evaluate(after)
-	e.Expect(e.states()).To(Equal(want), e.log.String)
+	e.Expect(e.states()).To(Equal(want), e.logged)
 }
 
 // sleepOne puts pve4 to sleep.
 func (e *hostPowerEnv) sleepOne() {
-	e.t.Helper()
+	e.T.Helper()
 	e.evaluate(0)
 	e.expectStates(idleTime, states{"pve4": inventory.ShuttingDown})
 	e.expectStates(time.Minute, asleep)
@@ -64,30 +60,30 @@ func (e *hostPowerEnv) sleepOne() {
 // reserve plans a VM on pve4.
 func (e *hostPowerEnv) reserve() {
 	_, err := e.inventory.Ledger().Reserve("claim", func(inventory.View) (inventory.Reservation, error) {
-		return inventory.Reservation{Region: "home", Host: "pve4", VMID: 20001, Amount: inventory.Amount{CPUs: 1, MemoryBytes: 1 << 30}}, nil
+		return inventory.Reservation{Region: testenv.Region, Host: "pve4", VMID: 20001, Amount: inventory.Amount{CPUs: 1, MemoryBytes: 1 << 30}}, nil
 	})
 	e.Expect(err).NotTo(HaveOccurred())
 }
 
 // record writes a record about a Host.
 func (e *hostPowerEnv) record(host string, state inventory.SleepState) {
-	e.Expect(e.store(kubeCluster).Put(e.ctx, inventory.HostName{Region: "home", Host: host},
+	e.Expect(e.store(kubeCluster).Put(e.ctx, inventory.HostName{Region: testenv.Region, Host: host},
 		&inventory.Sleep{State: state, KubeCluster: kubeCluster, Since: time.Now()})).To(Succeed())
 }
 
-func (e *hostPowerEnv) shutdowns() int { return e.sim.CountRequests("POST", "/nodes/*/status") }
-func (e *hostPowerEnv) wakes() int     { return e.sim.CountRequests("POST", "/nodes/*/wakeonlan") }
+func (e *hostPowerEnv) shutdowns() int { return e.Sim.CountRequests("POST", "/nodes/*/status") }
+func (e *hostPowerEnv) wakes() int     { return e.Sim.CountRequests("POST", "/nodes/*/wakeonlan") }
 
 // evaluateWithoutQuorum evaluates the Hosts while their Cluster has no quorum.
 func (e *hostPowerEnv) evaluateWithoutQuorum() {
-	e.t.Helper()
+	e.T.Helper()
 	e.Expect(e.inventory.RefreshAll(e.ctx)).To(MatchError(proxmox.ErrNoQuorum))
 	e.controller.Evaluate(e.ctx)
 }
 
 func TestShutDown(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
-		e := startEnv(t, enabledScenario(), all)
+		e := startEnv(t, all)
 		e.evaluate(0)
 		e.Expect(e.shutdowns()).To(BeZero())
 		e.evaluate(idleTime)
@@ -107,13 +103,13 @@ func TestShutDown(t *testing.T) {
 			}
 		}
 		e.Expect([]float64{off, saved}).To(Equal([]float64{2, 120}))
-		e.Expect(e.events.Messages("HostShutDown")).To(HaveLen(2))
+		e.Expect(e.Events.Messages("HostShutDown")).To(HaveLen(2))
 	})
 }
 
 func TestWake(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
-		e := newEnabled(t)
+		e := startEnv(t, enabled)
 		e.sleepOne()
 		e.Expect(e.evaluate(time.Hour)).To(HaveKeyWithValue("asleep pve4", 1.0))
 		e.Expect(e.wakes()).To(BeZero(), "nothing needs it")
@@ -123,30 +119,17 @@ func TestWake(t *testing.T) {
 		e.Expect(e.wakes()).To(Equal(1))
 		e.Expect(e.evaluate(0)).To(And(
 			HaveKeyWithValue("power_actions_total Wake pve4 Success", 1.0), HaveKeyWithValue("power_actions_total Shutdown pve4 Success", 1.0)))
-		e.Expect(e.events.Messages("HostWoken")).To(ConsistOf(ContainSubstring("20001 (being launched)")))
+		e.Expect(e.Events.Messages("HostWoken")).To(ConsistOf(ContainSubstring("20001 (being launched)")))
 		e.evaluate(time.Hour)
 		e.Expect(e.shutdowns()).To(Equal(1), "the VM keeps it awake")
 	})
 }
 
-// A Host that was shut down by an administrator has no record and is not woken.
-func TestWakeNoRecord(t *testing.T) {
-	testenv.Simulated(t, func(t *testing.T) {
-		e := newEnabled(t)
-		e.evaluate(0)
-		e.Expect(e.sim.ShutdownHost("pve4")).To(Succeed())
-		e.Expect(e.evaluate(time.Minute)).To(HaveKey("sleep_blocked pve4 NotOnline"))
-		e.reserve()
-		e.expectStates(time.Hour, states{})
-		e.Expect(e.wakes()).To(BeZero())
-	})
-}
-
 func TestWakeFailed(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
-		e := newEnabled(t)
+		e := startEnv(t, enabled)
 		e.sleepOne()
-		e.Expect(e.sim.SetBootFails("pve4", true)).To(Succeed())
+		e.Expect(e.Sim.SetBootFails("pve4", true)).To(Succeed())
 		e.reserve()
 		e.evaluate(0)
 		e.evaluate(29 * time.Second)
@@ -157,11 +140,24 @@ func TestWakeFailed(t *testing.T) {
 		e.Expect(e.states()).To(HaveKeyWithValue("pve4", inventory.WakeFailed))
 		e.Expect(got).To(HaveKeyWithValue("power_actions_total Wake pve4 Failure", 1.0))
 		e.Expect(e.pve4().Unusable).To(ContainSubstring("did not wake up in time"))
-		e.Expect(e.events.Messages("HostWakeFailed")).To(ConsistOf(ContainSubstring("home/pve4 did not come online within 5m0s")))
+		e.Expect(e.Events.Messages("HostWakeFailed")).To(ConsistOf(ContainSubstring("region-1/pve4 did not come online within 5m0s")))
 		e.inventory.Ledger().Release("claim")
 		e.expectStates(31*time.Minute, asleep) // it is tried again
-		e.Expect(e.sim.HostUp("pve4")).To(Succeed())
+		e.Expect(e.Sim.HostUp("pve4")).To(Succeed())
 		e.expectStates(time.Minute, states{})
+	})
+}
+
+// A Host that was shut down by an administrator has no record and is not woken.
+func TestWakeNoRecord(t *testing.T) {
+	testenv.Simulated(t, func(t *testing.T) {
+		e := startEnv(t, enabled)
+		e.evaluate(0)
+		e.Expect(e.Sim.ShutdownHost("pve4")).To(Succeed())
+		e.Expect(e.evaluate(time.Minute)).To(HaveKey("sleep_blocked pve4 NotOnline"))
+		e.reserve()
+		e.expectStates(time.Hour, states{})
+		e.Expect(e.wakes()).To(BeZero())
 	})
 }
 
@@ -174,16 +170,16 @@ func TestWakeReasons(t *testing.T) {
 	}{
 		"disabled": {func(e *hostPowerEnv) { e.inventory.SetSettings(inventory.Settings{}) }, "powermanagement is None"},
 		"template": {func(e *hostPowerEnv) {
-			e.templates = map[inventory.HostName][]string{{Region: "home", Host: "pve4"}: {"debian"}}
+			e.templates = map[inventory.HostName][]string{{Region: testenv.Region, Host: "pve4"}: {"debian"}}
 		}, "templates to build or delete: debian"},
-		"host_failed": {func(e *hostPowerEnv) { e.Expect(e.sim.HostDown("pve2", "noroute")).To(Succeed()) }, "votes"},
+		"host_failed": {func(e *hostPowerEnv) { e.Expect(e.Sim.HostDown("pve2", "noroute")).To(Succeed()) }, "votes"},
 	} {
 		testenv.RunSimulated(t, name, func(t *testing.T) {
-			e := newEnabled(t)
+			e := startEnv(t, enabled)
 			e.sleepOne()
 			test.change(e)
 			e.evaluate(time.Minute)
-			e.Expect(e.events.Messages("HostWoken")).To(ConsistOf(ContainSubstring(test.reason)))
+			e.Expect(e.Events.Messages("HostWoken")).To(ConsistOf(ContainSubstring(test.reason)))
 			e.expectStates(time.Minute, states{})
 		})
 	}
@@ -192,12 +188,12 @@ func TestWakeReasons(t *testing.T) {
 // Hosts that sleep return when the others have no quorum.
 func TestWakeWithoutQuorum(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
-		e := newEnabled(t)
+		e := startEnv(t, enabled)
 		e.sleepOne()
-		e.Expect(e.sim.HostDown("pve2", "noroute")).To(Succeed())
-		e.Expect(e.sim.HostDown("pve3", "noroute")).To(Succeed())
+		e.Expect(e.Sim.HostDown("pve2", "noroute")).To(Succeed())
+		e.Expect(e.Sim.HostDown("pve3", "noroute")).To(Succeed())
 		e.evaluateWithoutQuorum()
-		e.Expect(e.events.Messages("HostWoken")).To(ConsistOf("Waking host home/pve4: the Proxmox cluster has no quorum"))
+		e.Expect(e.Events.Messages("HostWoken")).To(ConsistOf("Waking host region-1/pve4: the Proxmox cluster has no quorum"))
 		time.Sleep(time.Minute)
 		e.evaluateWithoutQuorum() // the first response after quorum returned shows none
 		e.expectStates(0, states{})
@@ -207,33 +203,33 @@ func TestWakeWithoutQuorum(t *testing.T) {
 // A host that shuts down while quorum is lost for a moment stays recorded.
 func TestShutDownWithoutQuorum(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
-		e := newEnabled(t)
+		e := startEnv(t, enabled)
 		e.record("pve4", inventory.ShuttingDown)
 		e.start(kubeCluster)
 		e.evaluate(0)
-		e.sim.SetQuorum(false)
+		e.Sim.SetQuorum(false)
 		e.evaluateWithoutQuorum()
 		e.Expect(e.wakes()).To(Equal(1))
-		e.sim.SetQuorum(true)
+		e.Sim.SetQuorum(true)
 		e.expectStates(0, states{"pve4": inventory.ShuttingDown})
 
-		e.sim.SetQuorum(false)
-		e.Expect(e.sim.HostDown("pve4", "refused")).To(Succeed())
+		e.Sim.SetQuorum(false)
+		e.Expect(e.Sim.HostDown("pve4", "refused")).To(Succeed())
 		time.Sleep(time.Minute)
-		e.Expect(e.sim.HostUp("pve4")).To(Succeed())
-		e.sim.SetQuorum(true)
+		e.Expect(e.Sim.HostUp("pve4")).To(Succeed())
+		e.Sim.SetQuorum(true)
 		e.expectStates(5*time.Minute, states{}) // it was off and restarted
-		e.Expect(e.events.Messages("HostShutdownFailed")).To(BeEmpty())
+		e.Expect(e.Events.Messages("HostShutdownFailed")).To(BeEmpty())
 	})
 }
 
 // A host that wakes gets another packet while another one shuts down.
 func TestWakeDuringShutdown(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
-		e := newEnabled(t)
+		e := startEnv(t, enabled)
 		e.sleepOne()
 		e.reserve()
-		testenv.AddFault(t, e.sim, pvesim.Fault{Method: "POST", Path: "/nodes/*/wakeonlan", Status: 500, Message: "lost"})
+		testenv.AddFault(t, e.Sim, pvesim.Fault{Method: "POST", Path: "/nodes/*/wakeonlan", Status: 500, Message: "lost"})
 		e.evaluate(0)
 		e.Expect(e.wakes()).To(Equal(1))
 		e.record("pve3", inventory.ShuttingDown)
@@ -262,48 +258,46 @@ func TestShutDownGuards(t *testing.T) {
 	t.Parallel()
 	fault := func(path string) func(*hostPowerEnv) {
 		return func(e *hostPowerEnv) {
-			testenv.AddFault(e.t, e.sim, pvesim.Fault{Method: "GET", Path: path, Status: 500, Message: "broken"})
+			testenv.AddFault(e.T, e.Sim, pvesim.Fault{Method: "GET", Path: path, Status: 500, Message: "broken"})
 		}
 	}
 	for name, change := range map[string]func(*hostPowerEnv){
 		"VM_being_launched": func(e *hostPowerEnv) { e.reserve() },
-		"guest":             func(e *hostPowerEnv) { e.Expect(e.sim.MigrateGuest(150, "pve4")).To(Succeed()) },
-		"other_cluster":     func(e *hostPowerEnv) { e.Expect(e.sim.MigrateGuest(20000, "pve4")).To(Succeed()) },
-		"host_failed":       func(e *hostPowerEnv) { e.Expect(e.sim.HostDown("pve2", "noroute")).To(Succeed()) },
-		"HA_rule":           func(e *hostPowerEnv) { e.sim.AddHAGroup("prefer", "pve4") },
+		"guest":             func(e *hostPowerEnv) { e.Expect(e.Sim.MigrateGuest(150, "pve4")).To(Succeed()) },
+		"other_cluster":     func(e *hostPowerEnv) { e.Expect(e.Sim.MigrateGuest(20000, "pve4")).To(Succeed()) },
+		"host_failed":       func(e *hostPowerEnv) { e.Expect(e.Sim.HostDown("pve2", "noroute")).To(Succeed()) },
+		"HA_rule":           func(e *hostPowerEnv) { e.Sim.AddHAGroup("prefer", "pve4") },
 		"maintenance": func(e *hostPowerEnv) {
-			e.inventory.SetMaintenance(inventory.Maintenance{{Region: "home", Host: "pve4"}: "disk"})
+			e.inventory.SetMaintenance(inventory.Maintenance{{Region: testenv.Region, Host: "pve4"}: "disk"})
 		},
 		"facts": fault("/cluster/tasks"),
 		"poll":  fault("/cluster/resources"),
 	} {
 		testenv.RunSimulated(t, name, func(t *testing.T) {
-			s := enabledScenario()
-			s.Version = "8.4"
-			mark := ownership.Mark{VMID: 20000, KubeCluster: "other", ClaimUID: "a"}
-			s.Guests = append(s.Guests,
-				pvesim.Guest{VMID: 150, Host: "pve1", Status: "running", Config: map[string]string{"memory": "1024", "cores": "1"}},
-				pvesim.Guest{VMID: 20000, Host: "pve1", Config: map[string]string{"memory": "1024", "description": mark.Notes("")}})
-			e := startEnv(t, s, enabled)
+			e := startEnv(t, enabled, func(s *pvesim.Scenario) {
+				s.Version = "8.4"
+				mark := ownership.Mark{VMID: 20000, KubeCluster: "other", ClaimUID: "a"}
+				s.Guests = append(s.Guests,
+					pvesim.Guest{VMID: 150, Host: "pve1", Status: "running", Config: map[string]string{"memory": "1024", "cores": "1"}},
+					pvesim.Guest{VMID: 20000, Host: "pve1", Config: map[string]string{"memory": "1024", "description": mark.Notes("")}})
+			})
 			e.onWrite(func() error { change(e); return nil })
 			e.evaluate(0)
 			time.Sleep(idleTime)
 			e.controller.Evaluate(e.ctx)
-			e.Expect(e.shutdowns()).To(BeZero(), e.log.String)
+			e.Expect(e.shutdowns()).To(BeZero(), e.logged)
 			e.Expect(e.states()).To(BeEmpty())
-			e.Expect(e.log.String()).To(ContainSubstring("pve4"))
+			e.Expect(e.logged()).To(ContainSubstring("pve4"))
 		})
 	}
 }
 
 func TestShutDownPrivilege(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
-		s := enabledScenario()
-		s.Roles[0].Privileges = slices.DeleteFunc(s.Roles[0].Privileges, func(p string) bool { return p == "Sys.PowerMgmt" })
-		e := startEnv(t, s, enabled)
+		e := startEnv(t, enabled, withoutPrivilege("Karpenter Sys.PowerMgmt"))
 		e.evaluate(0)
 		e.Expect(e.evaluate(time.Hour)).To(HaveKey("sleep_blocked pve4 PrivilegeMissing"))
-		e.Expect(e.log.String()).To(ContainSubstring("lacks Sys.PowerMgmt on /nodes/pve4"))
+		e.Expect(e.logged()).To(ContainSubstring("lacks Sys.PowerMgmt on /nodes/pve4"))
 		e.Expect(e.shutdowns()).To(BeZero())
 	})
 }
@@ -311,14 +305,12 @@ func TestShutDownPrivilege(t *testing.T) {
 func TestShutDownErrors(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		// fault is of the request, change of the rest.
-		fault  pvesim.Fault
-		change func(*hostPowerEnv)
+		fault  pvesim.Fault // of the request
 		expect func(*hostPowerEnv)
 	}{
 		"refused": {fault: pvesim.Fault{Status: 500, Message: "broken"}, expect: func(e *hostPowerEnv) {
 			e.Expect(e.states()).To(BeEmpty())
-			e.Expect(e.events.Messages("HostShutdownFailed")).To(ConsistOf(ContainSubstring("broken")))
+			e.Expect(e.Events.Messages("HostShutdownFailed")).To(ConsistOf(ContainSubstring("broken")))
 			e.evaluate(time.Minute)
 			e.Expect(e.shutdowns()).To(Equal(1), "it is left alone for a while")
 			e.evaluate(30 * time.Minute)
@@ -326,7 +318,7 @@ func TestShutDownErrors(t *testing.T) {
 		}},
 		"host_unreachable": {fault: pvesim.Fault{Status: 595}, expect: func(e *hostPowerEnv) { e.Expect(e.states()).To(BeEmpty(), "the request had no effect") }},
 		"response_lost":    {fault: pvesim.Fault{DropAfter: true}, expect: func(e *hostPowerEnv) { e.expectStates(time.Minute, asleep) }},
-		"record_not_written": {change: func(e *hostPowerEnv) { e.onWrite(func() error { return context.DeadlineExceeded }) }, expect: func(e *hostPowerEnv) {
+		"record_not_written": {expect: func(e *hostPowerEnv) {
 			e.Expect(e.shutdowns()).To(BeZero())
 			e.Expect(e.states()).To(BeEmpty())
 		}},
@@ -335,21 +327,21 @@ func TestShutDownErrors(t *testing.T) {
 			e.evaluate(15*time.Minute - time.Second)
 			e.Expect(e.states()).To(HaveKey("pve4"))
 			e.expectStates(2*time.Second, states{})
-			e.Expect(e.events.Messages("HostShutdownFailed")).To(ConsistOf(ContainSubstring("still online")))
+			e.Expect(e.Events.Messages("HostShutdownFailed")).To(ConsistOf(ContainSubstring("still online")))
 		}},
 	} {
 		testenv.RunSimulated(t, name, func(t *testing.T) {
-			s := enabledScenario()
-			if name == "stays_online" {
-				s.Hosts[3].ShutdownTime = pvesim.Duration(24 * time.Hour)
-			}
-			e := startEnv(t, s, enabled)
+			e := startEnv(t, enabled, func(s *pvesim.Scenario) {
+				if name == "stays_online" {
+					s.Hosts[3].ShutdownTime = pvesim.Duration(24 * time.Hour)
+				}
+			})
 			if test.fault != (pvesim.Fault{}) {
 				test.fault.Method, test.fault.Path, test.fault.Count = "POST", "/nodes/*/status", 1
-				testenv.AddFault(t, e.sim, test.fault)
+				testenv.AddFault(t, e.Sim, test.fault)
 			}
-			if test.change != nil {
-				test.change(e)
+			if name == "record_not_written" {
+				e.onWrite(func() error { return context.DeadlineExceeded })
 			}
 			e.evaluate(0)
 			e.evaluate(idleTime)

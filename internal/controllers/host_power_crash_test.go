@@ -24,16 +24,16 @@ import (
 // are off.
 func TestRestart(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
-		e := newEnabled(t)
+		e := startEnv(t, enabled)
 		e.sleepOne()
 		before := e.pve4()
 		e.start(kubeCluster)
 		e.controller.Evaluate(e.ctx)
 		e.evaluate(0)
 		e.Expect(e.pve4()).To(And(HaveField("Sleep", inventory.Asleep), HaveField("Unusable", ""), HaveField("Free", before.Free), HaveField("Size", before.Size)))
-		template, _ := e.inventory.View().Guest("home", 9003)
+		template, _ := e.inventory.View().Guest(testenv.Region, 9003)
 		e.Expect(template).To(And(HaveField("Template", true), HaveField("Config", Not(BeNil()))))
-		storage, _ := e.inventory.View().Storage("home", "pve4", "local-lvm")
+		storage, _ := e.inventory.View().Storage(testenv.Region, "pve4", "local-lvm")
 		e.Expect(storage.FreeBytes).To(BeNumerically(">", 0))
 
 		e.reserve()
@@ -46,7 +46,7 @@ func TestRestart(t *testing.T) {
 		e.start("copy")
 		e.evaluate(0)
 		e.Expect(e.pve4().Sleep).To(BeEmpty())
-		e.Expect(e.log.String()).To(ContainSubstring("ignoring invalid record"))
+		e.Expect(e.logged()).To(ContainSubstring("ignoring invalid record"))
 	})
 }
 
@@ -62,7 +62,7 @@ func (e *hostPowerEnv) killable(at kill) (killed func() bool) {
 	writes := 0
 	isDead := func() bool {
 		return at.write > 0 && (writes > at.write || writes == at.write && !at.after) ||
-			slices.ContainsFunc(e.sim.Faults(), func(fault pvesim.FaultState) bool { return fault.Hits > 0 })
+			slices.ContainsFunc(e.Sim.Faults(), func(fault pvesim.FaultState) bool { return fault.Hits > 0 })
 	}
 	write := func(do func() error) error {
 		if writes++; isDead() {
@@ -87,7 +87,7 @@ func (e *hostPowerEnv) killable(at kill) (killed func() bool) {
 
 // expectContinued starts the next process and expects that it wakes or shuts down the Host.
 func (e *hostPowerEnv) expectContinued(wake bool) {
-	e.t.Helper()
+	e.T.Helper()
 	e.start(kubeCluster)
 	if wake {
 		e.evaluate(0)
@@ -111,7 +111,7 @@ func (e *hostPowerEnv) expectContinued(wake bool) {
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	prepared := func(t *testing.T, wake bool) *hostPowerEnv {
-		e := newEnabled(t)
+		e := startEnv(t, enabled)
 		e.killable(kill{})
 		if wake {
 			e.sleepOne()
@@ -120,7 +120,7 @@ func TestCrash(t *testing.T) {
 			e.evaluate(0)
 			time.Sleep(idleTime)
 		}
-		e.sim.ResetRequests()
+		e.Sim.ResetRequests()
 		return e
 	}
 	for name, wake := range map[string]bool{"shutdown": false, "wake": true} {
@@ -130,14 +130,14 @@ func TestCrash(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := prepared(t, wake)
 				e.controller.Evaluate(e.ctx)
-				requests = e.sim.Requests()
+				requests = e.Sim.Requests()
 			})
 			for _, point := range testenv.CrashPoints(requests) {
 				testenv.RunSimulated(t, point.Name, func(t *testing.T) {
 					e := prepared(t, wake)
-					e.controller.Evaluate(testenv.KillAtRequest(t, e.sim, point.Request, point.After))
+					e.controller.Evaluate(testenv.KillAtRequest(t, e.Sim, point.Request, point.After))
 					time.Sleep(time.Second) // a request is served even if the process does not wait for its response
-					e.sim.ClearFaults()
+					e.Sim.ClearFaults()
 					e.expectContinued(wake)
 				})
 			}
@@ -158,7 +158,7 @@ func TestCrashAtWrite(t *testing.T) {
 		"before_awake": {true, kill{2, false}}, "after_awake": {true, kill{2, true}},
 	} {
 		testenv.RunSimulated(t, name, func(t *testing.T) {
-			e := newEnabled(t)
+			e := startEnv(t, enabled)
 			if test.wake {
 				e.sleepOne()
 			}
@@ -172,7 +172,7 @@ func TestCrashAtWrite(t *testing.T) {
 			if test.write == 2 {
 				e.evaluate(20 * time.Second)
 			}
-			e.Expect(killed()).To(BeTrue(), e.log.String)
+			e.Expect(killed()).To(BeTrue(), e.logged)
 			e.kube = plain
 			e.expectContinued(test.wake)
 		})
@@ -183,13 +183,13 @@ func TestCrashAtWrite(t *testing.T) {
 // one uses, and none wakes a Host of the other one.
 func TestTwoControllers(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
-		s := enabledScenario()
 		mark := func(vmid int, cluster, host string) pvesim.Guest {
 			notes := ownership.Mark{VMID: vmid, KubeCluster: cluster, ClaimUID: "a"}
 			return pvesim.Guest{VMID: vmid, Host: host, Config: map[string]string{"memory": "1024", "cores": "1", "description": notes.Notes("")}}
 		}
-		s.Guests = append(s.Guests, mark(20000, "a", "pve1"), mark(20001, "b", "pve2"))
-		a := startEnv(t, s, all)
+		a := startEnv(t, all, func(s *pvesim.Scenario) {
+			s.Guests = append(s.Guests, mark(20000, "a", "pve1"), mark(20001, "b", "pve2"))
+		})
 		b := new(*a)
 		b.kube = testenv.NewFakeKube(t)
 		a.start("a")
@@ -202,7 +202,7 @@ func TestTwoControllers(t *testing.T) {
 			b.evaluate(0)
 		}
 		used := []string{"/nodes/pve1/status", "/nodes/pve2/status"}
-		for _, request := range a.sim.Requests() {
+		for _, request := range a.Sim.Requests() {
 			if request.Method == "POST" {
 				a.Expect(used).NotTo(ContainElement(request.Path))
 			}

@@ -11,17 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr/funcr"
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -29,54 +25,42 @@ import (
 const (
 	kubeCluster = "cluster"
 	// enabled lets the controller shut pve4 down.
-	enabled = `{"home": {"*": {"wattsidle": 60, "wattsfull": 160}, "pve4": {"powermanagement": "Enabled"}}}`
+	enabled = `{"region-1": {"*": {"wattsidle": 60, "wattsfull": 160}, "pve4": {"powermanagement": "Enabled"}}}`
 	// all enrolls all Hosts.
-	all = `{"home": {"*": {"wattsidle": 60, "wattsfull": 160, "powermanagement": "Enabled"}}}`
+	all = `{"region-1": {"*": {"wattsidle": 60, "wattsfull": 160, "powermanagement": "Enabled"}}}`
 	// reported enrolls two Hosts, which stay awake.
-	reported = `{"home": {"*": {"wattsidle": 60, "wattsfull": 160}, "pve3": {"powermanagement": "Report"}, "pve4": {"powermanagement": "Report"}}}`
+	reported = `{"region-1": {"*": {"wattsidle": 60, "wattsfull": 160}, "pve3": {"powermanagement": "Report"}, "pve4": {"powermanagement": "Report"}}}`
 	// idleTime is longer than a Host must be idle.
 	idleTime = 31 * time.Minute
 )
 
 // hostPowerEnv is a Controller on a simulated Cluster.
 type hostPowerEnv struct {
-	*WithT
-	t          *testing.T
-	sim        *pvesim.Simulator
+	*testenv.Env
 	inventory  *inventory.Inventory
 	controller *power.Controller
 	registry   *prometheus.Registry
 	ctx        context.Context
-	log        *strings.Builder
-	client     proxmox.Client
-	settings   inventory.Settings
+	log        *testenv.Log
 	kube       client.Client
-	events     *testenv.Recorder
 	templates  map[inventory.HostName][]string
 }
 
 // newHostPowerEnv returns an env with four Hosts, of which pve3 and pve4 are enrolled. A guest runs on pve4.
 func newHostPowerEnv(t *testing.T) *hostPowerEnv {
 	t.Helper()
-	s := pvesim.DefaultScenario(4)
-	s.Guests = slices.DeleteFunc(s.Guests, func(g pvesim.Guest) bool { return g.VMID < 9000 && g.Host != "pve1" })
-	s.Guests = append(s.Guests, pvesim.Guest{VMID: 150, Host: "pve4", Status: "running", Config: map[string]string{"memory": "1024", "cores": "1"}})
-	s.Hosts[2].Config, s.Hosts[3].Config = map[string]string{"wakeonlan": "BC:24:11:AA:00:03"}, map[string]string{"wakeonlan": "BC:24:11:AA:00:04"}
-	return startEnv(t, s, reported)
+	return newPowerEnv(t, 4, reported, func(s *pvesim.Scenario) {
+		s.Guests = slices.DeleteFunc(s.Guests, func(g pvesim.Guest) bool { return g.VMID < 9000 && g.Host != "pve1" })
+		s.Guests = append(s.Guests, pvesim.Guest{VMID: 150, Host: "pve4", Status: "running", Config: map[string]string{"memory": "1024", "cores": "1"}})
+		s.Hosts[2].Config, s.Hosts[3].Config = map[string]string{"wakeonlan": "BC:24:11:AA:00:03"}, map[string]string{"wakeonlan": "BC:24:11:AA:00:04"}
+	})
 }
 
-// newEnabled returns an env with five Hosts, of which pve4 may be shut down.
-func newEnabled(t *testing.T) *hostPowerEnv {
-	t.Helper()
-	return startEnv(t, enabledScenario(), enabled)
-}
-
-// enabledScenario returns five Hosts that vote and can be woken, with a template on each. The
+// startEnv returns an env with five Hosts that vote and can be woken, with a template on each. The
 // account may shut them down.
-func enabledScenario() *pvesim.Scenario {
-	s := pvesim.DefaultScenario(5)
-	allowSleep(s)
-	return s
+func startEnv(t *testing.T, settings string, changes ...func(*pvesim.Scenario)) *hostPowerEnv {
+	t.Helper()
+	return newPowerEnv(t, 5, settings, append([]func(*pvesim.Scenario){allowSleep}, changes...)...)
 }
 
 func allowSleep(s *pvesim.Scenario) {
@@ -89,15 +73,13 @@ func allowSleep(s *pvesim.Scenario) {
 	}
 }
 
-func startEnv(t *testing.T, s *pvesim.Scenario, settings string) *hostPowerEnv {
+func newPowerEnv(t *testing.T, hosts int, settings string, changes ...func(*pvesim.Scenario)) *hostPowerEnv {
 	t.Helper()
-	e := &hostPowerEnv{WithT: NewWithT(t), t: t, log: &strings.Builder{}, kube: testenv.NewFakeKube(t), events: &testenv.Recorder{}}
-	e.sim = testenv.StartSimulator(t, s, pvesim.Options{Speed: 1})
-	e.client = testenv.NewClient(t, e.sim, testenv.ClusterConfig(e.sim, "home"))
-	var err error
-	e.settings, err = inventory.ParseSettings([]byte(settings))
-	e.Expect(err).NotTo(HaveOccurred())
-	e.ctx = log.IntoContext(t.Context(), funcr.New(func(_, args string) { fmt.Fprintln(e.log, args) }, funcr.Options{}))
+	parsed, err := inventory.ParseSettings([]byte(settings))
+	testenv.Must(t, err)
+	w := testenv.New(t, testenv.NeverPolled(), testenv.Hosts(hosts), testenv.Scenario(changes...), testenv.HostSettings(parsed))
+	e := &hostPowerEnv{Env: w, kube: w.Kube}
+	e.ctx, e.log = testenv.RecordLog(t.Context())
 	e.start(kubeCluster)
 	e.Expect(e.inventory.RefreshAll(e.ctx)).To(Succeed())
 	return e
@@ -105,20 +87,25 @@ func startEnv(t *testing.T, s *pvesim.Scenario, settings string) *hostPowerEnv {
 
 // start replaces the process by a new one, which has only what is stored.
 func (e *hostPowerEnv) start(kubeCluster string) {
-	var err error
-	e.inventory, err = inventory.New([]proxmox.Client{e.client}, inventory.Options{Settings: e.settings, DetailRange: inventory.VMIDRange{From: 20000, To: 30000}})
-	e.Expect(err).NotTo(HaveOccurred())
+	e.inventory = e.StartProcess().Inventory
+	e.manage(kubeCluster)
+}
+
+// manage replaces the controller.
+func (e *hostPowerEnv) manage(kubeCluster string) {
 	e.registry = prometheus.NewRegistry()
 	e.controller = power.NewController(power.Deps{
-		Clients: map[string]proxmox.Client{"home": e.client}, Inventory: e.inventory, KubeCluster: kubeCluster, Clock: clock.RealClock{}, Registerer: e.registry,
-		Store: e.store(kubeCluster), Recorder: e.events,
+		Clients: e.Clients, Inventory: e.inventory, KubeCluster: kubeCluster, Clock: e.Clock, Registerer: e.registry,
+		Store: e.store(kubeCluster), Recorder: e.Events,
 		PendingTemplates: func(context.Context) (map[inventory.HostName][]string, error) { return e.templates, nil },
 	})
 }
 
 func (e *hostPowerEnv) store(kubeCluster string) power.Store {
-	return power.Store{Kube: e.kube, Namespace: "kube-system", KubeCluster: kubeCluster}
+	return power.Store{Kube: e.kube, Namespace: e.Name, KubeCluster: kubeCluster}
 }
+
+func (e *hostPowerEnv) logged() string { return strings.Join(e.log.Lines(""), "\n") }
 
 // evaluate evaluates the Hosts after some time, and returns the metrics as "name host [reason]".
 func (e *hostPowerEnv) evaluate(after time.Duration) map[string]float64 {
@@ -144,7 +131,7 @@ func (e *hostPowerEnv) evaluate(after time.Duration) map[string]float64 {
 
 // pve4 returns the state of that Host.
 func (e *hostPowerEnv) pve4() inventory.HostState {
-	host, _ := e.inventory.View().Host("home", "pve4")
+	host, _ := e.inventory.View().Host(testenv.Region, "pve4")
 	return host
 }
 
@@ -160,21 +147,21 @@ func TestEvaluate(t *testing.T) {
 		e.Expect(got).To(And(HaveKeyWithValue("sleep_possible pve3", 1.0), Not(HaveKey("sleep_blocked pve3 NotIdleLongEnough")),
 			HaveKeyWithValue("power_watts pve3", And(BeNumerically(">=", 60), BeNumerically("<=", 160))),
 			HaveKeyWithValue("sleep_savings_watts pve3", got["power_watts pve3"]), HaveKeyWithValue("sleep_savings_watts pve4", 0.0)))
-		e.Expect(e.log.String()).To(And(
-			ContainSubstring(`"host could be shut down to save energy" "region"="home" "host"="pve3"`),
-			ContainSubstring(`"host stays awake" "region"="home" "host"="pve4" "reasons"="GuestRunning" "message"="guests that run: VM 150"`)))
+		e.Expect(e.logged()).To(And(
+			ContainSubstring(`"host could be shut down to save energy" "region"="region-1" "host"="pve3"`),
+			ContainSubstring(`"host stays awake" "region"="region-1" "host"="pve4" "reasons"="GuestRunning" "message"="guests that run: VM 150"`)))
 
-		e.log.Reset()
+		before := e.logged()
 		e.evaluate(time.Minute)
-		e.Expect(e.log.String()).To(BeEmpty(), "nothing changed")
+		e.Expect(e.logged()).To(Equal(before), "nothing changed")
 
 		// Each host could sleep, but not both: two of four votes are no majority.
-		e.Expect(e.sim.PowerOffGuest(150)).To(Succeed())
+		e.Expect(e.Sim.PowerOffGuest(150)).To(Succeed())
 		e.Expect(e.evaluate(time.Minute)).To(HaveKey("sleep_blocked pve4 NotIdleLongEnough"))
 		got = e.evaluate(time.Hour)
 		e.Expect(got["sleep_possible pve3"] + got["sleep_possible pve4"]).To(Equal(1.0))
 		e.Expect(got).To(HaveKey("sleep_blocked pve4 QuorumRequired"))
-		e.Expect(e.sim.Requests()).To(HaveEach(HaveField("Method", "GET")))
+		e.Expect(e.Sim.Requests()).To(HaveEach(HaveField("Method", "GET")))
 	})
 }
 
@@ -185,13 +172,13 @@ func TestEvaluateIdleTime(t *testing.T) {
 		e := newHostPowerEnv(t)
 		e.evaluate(0)
 		e.Expect(e.evaluate(time.Hour)).To(HaveKeyWithValue("sleep_possible pve3", 1.0))
-		e.Expect(e.sim.MigrateGuest(150, "pve3")).To(Succeed())
+		e.Expect(e.Sim.MigrateGuest(150, "pve3")).To(Succeed())
 		e.Expect(e.evaluate(time.Minute)).To(HaveKey("sleep_blocked pve3 GuestRunning"))
-		e.Expect(e.sim.MigrateGuest(150, "pve4")).To(Succeed())
+		e.Expect(e.Sim.MigrateGuest(150, "pve4")).To(Succeed())
 		e.Expect(e.evaluate(time.Minute)).To(HaveKey("sleep_blocked pve3 NotIdleLongEnough"))
-		testenv.AddFault(t, e.sim, pvesim.Fault{Method: "GET", Path: "/cluster/replication", Status: 500, Message: "broken"})
+		testenv.AddFault(t, e.Sim, pvesim.Fault{Method: "GET", Path: "/cluster/replication", Status: 500, Message: "broken"})
 		e.Expect(e.evaluate(time.Hour)).To(And(HaveKeyWithValue("sleep_possible pve3", 0.0), HaveKeyWithValue("sleep_blocked pve3 FactsUnknown", 1.0)))
-		e.Expect(e.log.String()).To(ContainSubstring("reading the replication jobs: failed: broken"))
+		e.Expect(e.logged()).To(ContainSubstring("reading the replication jobs: failed: broken"))
 	})
 }
 
@@ -199,7 +186,7 @@ func TestEvaluateIdleTime(t *testing.T) {
 func TestEvaluateRequests(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
 		e := newHostPowerEnv(t)
-		jobs := func() int { return e.sim.CountRequests("GET", "/cluster/backup") }
+		jobs := func() int { return e.Sim.CountRequests("GET", "/cluster/backup") }
 		for range 10 {
 			e.evaluate(0)
 		}
@@ -208,9 +195,9 @@ func TestEvaluateRequests(t *testing.T) {
 		e.Expect(jobs()).To(Equal(2))
 
 		// A host that comes online is read at once.
-		e.Expect(e.sim.HostDown("pve3", "noroute")).To(Succeed())
+		e.Expect(e.Sim.HostDown("pve3", "noroute")).To(Succeed())
 		e.Expect(e.evaluate(time.Minute)).To(HaveKey("sleep_blocked pve3 NotOnline"))
-		e.Expect(e.sim.HostUp("pve3")).To(Succeed())
+		e.Expect(e.Sim.HostUp("pve3")).To(Succeed())
 		e.Expect(e.evaluate(time.Minute)).To(And(HaveKey("sleep_blocked pve3 NotIdleLongEnough"), Not(HaveKey("sleep_blocked pve3 NoWakeAddress"))))
 		e.Expect(jobs()).To(Equal(4))
 
@@ -223,13 +210,13 @@ func TestEvaluateRequests(t *testing.T) {
 // A host on which a VM of another Kubernetes cluster ran is idle since that was deleted.
 func TestIdleAfterOtherCluster(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
-		s := enabledScenario()
 		mark := ownership.Mark{VMID: 150, KubeCluster: "other", ClaimUID: "claim"}
-		s.Guests = append(s.Guests, pvesim.Guest{VMID: 150, Host: "pve4", Config: map[string]string{"memory": "1024", "description": mark.Notes("")}})
-		e := startEnv(t, s, enabled)
+		e := startEnv(t, enabled, func(s *pvesim.Scenario) {
+			s.Guests = append(s.Guests, pvesim.Guest{VMID: 150, Host: "pve4", Config: map[string]string{"memory": "1024", "description": mark.Notes("")}})
+		})
 		e.evaluate(0)
 		e.Expect(e.evaluate(idleTime)).To(HaveKeyWithValue("sleep_blocked pve4 OtherKubernetesCluster", 1.0))
-		_, err := e.client.DestroyVM(e.ctx, "pve4", 150)
+		_, err := e.Client.DestroyVM(e.ctx, "pve4", 150)
 		e.Expect(err).NotTo(HaveOccurred())
 		e.Expect(e.evaluate(time.Minute)).To(HaveKeyWithValue("sleep_blocked pve4 NotIdleLongEnough", 1.0))
 		e.Expect(e.states()).To(BeEmpty())
@@ -239,14 +226,13 @@ func TestIdleAfterOtherCluster(t *testing.T) {
 // A replica that is not the leader shows the hosts that the leader shut down and woke.
 func TestFollow(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
-		e := newEnabled(t)
-		replica, err := inventory.New([]proxmox.Client{e.client}, inventory.Options{Settings: e.settings})
-		e.Expect(err).NotTo(HaveOccurred())
+		e := startEnv(t, enabled)
+		replica := e.StartProcess().Inventory
 		follow := func() inventory.HostState {
 			t.Helper()
 			e.Expect(replica.RefreshAll(e.ctx)).To(Succeed())
 			e.Expect(e.store(kubeCluster).Follow(e.ctx, replica)).To(Succeed())
-			host, _ := replica.View().Host("home", "pve4")
+			host, _ := replica.View().Host(testenv.Region, "pve4")
 			return host
 		}
 		e.Expect(follow().Sleep).To(BeEmpty())

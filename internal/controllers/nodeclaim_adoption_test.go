@@ -4,6 +4,7 @@
 package controllers_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,6 +22,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
 const (
@@ -108,12 +110,10 @@ func (i *inherited) reconcile() reconcile.Result {
 }
 
 // mark appends the ownership mark to the notes, like an administrator.
-func (i *inherited) mark(changes ...func(*ownership.Mark)) {
+func (i *inherited) mark(changed func(*ownership.Mark)) {
 	i.T.Helper()
 	mark := ownership.Mark{VMID: vmid, KubeCluster: i.KubeCluster, ClaimUID: string(i.claim.UID), UUID: uuid}
-	for _, change := range changes {
-		change(&mark)
-	}
+	change(&mark, changed)
 	i.set("description", i.config().Description()+"\n"+mark.Comment())
 }
 
@@ -191,7 +191,7 @@ func TestAdopt(t *testing.T) {
 		i.Refresh()
 		i.Expect(i.reconcile()).To(Equal(retried))
 		// The configuration is not due in the cache.
-		i.mark()
+		i.mark(nil)
 		before := i.config().Options
 		i.Clock.Advance(retried.RequeueAfter)
 		i.Expect(i.reconcile()).To(BeZero())
@@ -222,7 +222,7 @@ func TestAdopt(t *testing.T) {
 func TestAdoptedVMLostMark(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
 		i := inherit(t, "")
-		i.mark()
+		i.mark(nil)
 		i.reconcile()
 		mark := i.config().Description()
 		i.set("description", "cleaned up")
@@ -234,5 +234,98 @@ func TestAdoptedVMLostMark(t *testing.T) {
 		_, err := i.get()
 		i.Expect(err).To(HaveOccurred(), "the mark is valid only for its UUID")
 		i.Expect(err).NotTo(MatchError(proxmox.ErrNotFound), "its name is that of the claim")
+	})
+}
+
+// A VM whose mark, claim and node do not match is neither adopted nor deleted.
+func TestAdoptRefused(t *testing.T) {
+	t.Parallel()
+	lock := func(lock string) func(*inherited) {
+		return func(i *inherited) { i.Expect(i.Sim.SetConfigLock(vmid, lock)).To(Succeed()) }
+	}
+	for name, test := range map[string]struct {
+		mark          func(*ownership.Mark)
+		fail, recover func(*inherited)
+		want          string
+	}{
+		"other_UUID":       {mark: func(m *ownership.Mark) { m.UUID = otherUUID }, want: "SMBIOS UUID is not the one"},
+		"no_UUID":          {mark: func(m *ownership.Mark) { m.UUID = "" }, want: "SMBIOS UUID is not the one"},
+		"other_VMID":       {mark: func(m *ownership.Mark) { m.VMID = 20001 }, want: "written for VM 20001"},
+		"other_claim":      {mark: func(m *ownership.Mark) { m.ClaimUID = otherUUID }, want: "belongs to another NodeClaim"},
+		"other_cluster":    {mark: func(m *ownership.Mark) { m.KubeCluster = "another" }, want: "belongs to another Kubernetes cluster"},
+		"other_name":       {fail: func(i *inherited) { i.set("name", "database") }, recover: func(i *inherited) { i.set("name", i.claim.Name) }, want: `its name is "database"`},
+		"node_of_other_VM": {fail: func(i *inherited) { i.reportUUID(otherUUID) }, recover: func(i *inherited) { i.reportUUID(uuid) }, want: "the node does not run in this VM"},
+		"locked":           {fail: lock("backup"), recover: lock(""), want: "it is locked (backup)"},
+	} {
+		testenv.RunSimulated(t, name, func(t *testing.T) {
+			i := inherit(t, "")
+			i.mark(test.mark)
+			change(i, test.fail)
+			i.Sim.ResetRequests()
+			i.Expect(i.reconcile()).To(Equal(retried))
+			i.Expect(i.Events.Messages(v1alpha1.EventAdoptionRefused)).To(ConsistOf(ContainSubstring(test.want)))
+			i.Expect(i.claim.Annotations).NotTo(HaveKey(v1alpha1.AnnotationLaunchedBy))
+			i.Expect(i.Sim.Requests()).NotTo(ContainElement(HaveField("Method", Not(Equal("GET")))))
+			i.Restart(true) // it reads the configuration
+			i.Expect(i.kept()).To(BeTrue())
+			i.Expect(i.Kube.Delete(t.Context(), i.claim)).To(Succeed())
+			i.Expect(i.blocked(v1alpha1.EventAdoptionRefused)).To(ContainSubstring(test.want))
+			i.expectRunning()
+			if test.recover != nil {
+				test.recover(i)
+				i.Expect(i.reconcile()).To(BeZero())
+				i.Expect(i.claim.Annotations).To(HaveKey(v1alpha1.AnnotationLaunchedBy))
+			}
+		})
+	}
+}
+
+func TestAdoptInvisible(t *testing.T) {
+	testenv.Simulated(t, func(t *testing.T) {
+		i := inherit(t, pvesim.PoolID, testenv.Scenario(pvesim.PoolScoped, withAdministrator))
+		i.Expect(administrator(i.Env).MoveToPool(t.Context(), vmid, pvesim.PoolID, "")).To(Succeed())
+		i.Refresh()
+		i.Expect(i.reconcile()).To(Equal(retried))
+		i.Expect(i.Events.Messages(v1alpha1.EventVMNotVisible)).To(ConsistOf(
+			ContainSubstring("the token may not read VM 20000 of region region-1, so it cannot be adopted")))
+	})
+}
+
+// limitedReads is a client that requires a deadline for reading a VM.
+type limitedReads struct{ proxmox.Client }
+
+func (c limitedReads) VMConfig(ctx context.Context, host string, vmid int) (proxmox.VMConfig, error) {
+	if _, ok := ctx.Deadline(); !ok {
+		return proxmox.VMConfig{}, errors.New("no deadline")
+	}
+	return c.Client.VMConfig(ctx, host, vmid)
+}
+
+// VMs that no list shows are read at a rate that does not depend on their number.
+func TestAdoptUnlisted(t *testing.T) {
+	testenv.Simulated(t, func(t *testing.T) {
+		w := testenv.NewFake(t, testenv.NoPolling())
+		w.Clients[testenv.Region] = limitedReads{w.Client}
+		w.Restart(true)
+		claims := make([]*karpv1.NodeClaim, 2)
+		for n := range claims {
+			claims[n] = w.Claim(fmt.Sprint("a", n), w.NodeClass)
+			claims[n].Status.ProviderID = fmt.Sprintf("proxmox://region-1/%d", vmid+n)
+		}
+		for _, step := range []struct {
+			wait time.Duration
+			// reads is how often each VM was read.
+			reads []int
+		}{{0, []int{1, 0}}, {time.Minute, []int{1, 1}}, {time.Minute, []int{1, 1}}, {15 * time.Minute, []int{2, 1}}} {
+			w.Clock.Advance(step.wait)
+			for range 3 {
+				for _, claim := range claims {
+					w.Expect(newVMUpdateController(w, w.Kube).Reconcile(t.Context(), claim)).To(Equal(retried))
+				}
+			}
+			for n, count := range step.reads {
+				w.Expect(w.Sim.CountRequests("GET", fmt.Sprintf("/nodes/pve1/qemu/%d/config", vmid+n))).To(Equal(count), "VM %d", vmid+n)
+			}
+		}
 	})
 }

@@ -4,15 +4,11 @@
 package controllers_test
 
 import (
-	"context"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -58,7 +54,6 @@ func TestCleanup(t *testing.T) {
 		w.Expect(drive.VolumeID).NotTo(ContainSubstring(".iso"), "the VM would not start without the file")
 	}
 	w.Expect(w.Running(claim)).To(BeTrue())
-
 	w.Sim.ResetRequests()
 	w.Expect(c.Reconcile(t.Context(), testenv.Reload(w, claim))).Error().NotTo(HaveOccurred())
 	w.Restart(true)
@@ -66,77 +61,50 @@ func TestCleanup(t *testing.T) {
 	w.Expect(w.Sim.CountRequests("DELETE", "/nodes/{node}/storage/{storage}/content/{volume}")).To(BeZero(), "cleaned up once")
 }
 
-// Predicates get the object of the cache, which is read concurrently.
-func TestCleanupNotInitialized(t *testing.T) {
-	testenv.Simulated(t, func(t *testing.T) {
-		w := testenv.New(t, testenv.NoPolling())
-		claim := w.Launched("a", w.Class())
-		cached := claim.DeepCopy()
-		w.Expect(newVMUpdateController(w, w.Kube).Reconcile(t.Context(), cached)).To(BeZero())
-		w.Expect(cached).To(Equal(claim))
-		w.Expect(w.BootDrives("pve1")).To(HaveLen(1))
-	})
-}
-
-// heldStart is a client whose first start of a VM waits until it is released.
-type heldStart struct {
-	proxmox.Client
-	released chan struct{}
-}
-
-func (c heldStart) StartVM(ctx context.Context, host string, vmid int) (proxmox.UPID, error) {
-	select {
-	case <-c.released:
-	case <-ctx.Done():
-	}
-	return c.Client.StartVM(ctx, host, vmid)
-}
-
 func TestCleanupBusyClaim(t *testing.T) {
-	testenv.Simulated(t, func(t *testing.T) {
-		w := testenv.New(t, testenv.NoPolling())
-		claim := initialized(w)
+	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+		claim := w.Launched("a", w.Class())
+		cached, c := claim.DeepCopy(), newVMUpdateController(w, w.Kube)
+		w.Expect(c.Reconcile(w.Context(), cached)).To(BeZero(), "it is not initialized")
+		w.Expect(cached).To(Equal(claim), "objects of the cache are read concurrently")
+		w.SetTrue(claim, karpv1.ConditionTypeInitialized)
 		w.PowerOff(claim)
-		held := heldStart{Client: w.Client, released: make(chan struct{})}
-		w.Clients = map[string]proxmox.Client{testenv.Region: held}
-		w.Restart(true)
+		w.AddFault(pvesim.Fault{Task: "qmstart", Delay: pvesim.Duration(10 * time.Second)})
 		started := make(chan error, 1)
-		go func() { _, err := w.Instances.Power.PowerOn(t.Context(), claim); started <- err }()
+		go func() { _, err := w.Instances.Power.PowerOn(w.Context(), claim); started <- err }()
 		synctest.Wait()
-		c := newVMUpdateController(w, w.Kube)
-		w.Expect(c.Reconcile(t.Context(), claim)).To(Equal(reconcile.Result{RequeueAfter: time.Second / 2}))
+		w.Expect(c.Reconcile(w.Context(), claim)).To(Equal(reconcile.Result{RequeueAfter: time.Second / 2}))
 		w.Expect(w.BootDrives("pve1")).To(HaveLen(1))
 
-		close(held.released)
 		w.Expect(<-started).To(Succeed())
-		w.Expect(c.Reconcile(t.Context(), claim)).To(BeZero())
+		w.Expect(c.Reconcile(w.Context(), claim)).To(BeZero())
 		expectCleanedUp(w)
 	})
 }
 
+const configPath = "/nodes/*/qemu/*/config"
+
 // A failure that ends without a change by a user causes no event.
 func TestCleanupRetry(t *testing.T) {
 	t.Parallel()
-	locked := pvesim.Fault{Method: "PUT", Path: "/nodes/*/qemu/*/config", Status: 500, Message: "VM is locked (backup)"}
 	for name, test := range map[string]struct {
-		fault  pvesim.Fault
-		err    OmegaMatcher
-		result reconcile.Result
+		fault pvesim.Fault
+		err   OmegaMatcher
+		retry time.Duration
 	}{
-		"unreachable": {pvesim.Fault{Status: 595, Message: "No route to host"}, BeNil(), reconcile.Result{RequeueAfter: 30 * time.Second}},
-		"locked":      {locked, MatchError(proxmox.ErrLocked), reconcile.Result{}},
+		"unreachable": {pvesim.Fault{Status: 595, Message: "No route to host"}, BeNil(), 30 * time.Second},
+		"locked":      {pvesim.Fault{Method: "PUT", Path: configPath, Status: 500, Message: "VM is locked (backup)"}, MatchError(proxmox.ErrLocked), 0},
 	} {
-		testenv.RunSimulated(t, name, func(t *testing.T) {
-			w := testenv.New(t, testenv.NoPolling())
+		testenv.With(testenv.NoPolling()).Subtest(t, name, func(w *testenv.Env, _ *testenv.Process) {
 			claim, c := initialized(w), newVMUpdateController(w, w.Kube)
 			w.AddFault(test.fault)
-			result, err := c.Reconcile(t.Context(), claim)
+			result, err := c.Reconcile(w.Context(), claim)
 			w.Expect(err).To(test.err)
-			w.Expect(result).To(Equal(test.result))
+			w.Expect(result.RequeueAfter).To(Equal(test.retry))
 			w.Expect(w.Events.Reasons(claim)).To(BeEmpty())
 			w.Sim.ClearFaults()
 			w.Refresh()
-			w.Expect(c.Reconcile(t.Context(), claim)).To(BeZero())
+			w.Expect(c.Reconcile(w.Context(), claim)).To(BeZero())
 			expectCleanedUp(w)
 		})
 	}
@@ -146,10 +114,8 @@ func TestCleanupRetry(t *testing.T) {
 // root that the Process of the Env does not have.
 func launchedWithFirmware(w *testenv.Env) *karpv1.NodeClaim {
 	w.T.Helper()
-	templates := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: testenv.TemplatesSecret}}
-	testenv.Modify(w, templates, func(s *corev1.Secret) { s.Data["user-data"] = []byte(`{"ignition": {"version": "3.4.0"}}`) })
-	class := w.Class(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.MetadataOptions.Type = v1alpha1.MetadataTypeFirmware })
-	claim := w.StartProcess(testenv.AsRoot()).Launched("a", class)
+	setSecret(w, testenv.TemplatesSecret, "user-data", `{"ignition": {"version": "3.4.0"}}`)
+	claim := w.StartProcess(testenv.AsRoot()).Launched("a", w.Class(withFirmware))
 	w.Refresh()
 	w.SetTrue(claim, karpv1.ConditionTypeInitialized)
 	return claim
@@ -158,33 +124,37 @@ func launchedWithFirmware(w *testenv.Env) *karpv1.NodeClaim {
 func TestCleanupFailed(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		launch func(*testenv.Env) *karpv1.NodeClaim
 		change func(*testenv.Env, *karpv1.NodeClaim) error
 		want   string
 	}{
-		"mark_lost": {initialized, func(w *testenv.Env, claim *karpv1.NodeClaim) error {
+		"mark_lost": {func(w *testenv.Env, claim *karpv1.NodeClaim) error {
 			return w.Client.UpdateVM(w.T.Context(), "pve1", w.Intent(claim).VMID, proxmox.ConfigChange{Set: map[string]string{"description": "mine"}})
 		}, "does not belong to this NodeClaim: its notes have no ownership mark"},
-		"detach_refused": {initialized, func(w *testenv.Env, _ *karpv1.NodeClaim) error {
-			_, err := w.Sim.AddFault(pvesim.Fault{Method: "PUT", Path: "/nodes/*/qemu/*/config", Status: 500, Message: "unable to write config"})
+		"detach_refused": {func(w *testenv.Env, _ *karpv1.NodeClaim) error {
+			_, err := w.Sim.AddFault(pvesim.Fault{Method: "PUT", Path: configPath, Status: 500, Message: "unable to write config"})
 			return err
 		}, "unable to write config"},
-		"storage_inactive": {initialized, func(w *testenv.Env, _ *karpv1.NodeClaim) error {
+		"storage_inactive": {func(w *testenv.Env, _ *karpv1.NodeClaim) error {
 			return w.Sim.SetStorageActive("pve1", "local", false)
 		}, "deleting volume local:iso/"},
-		"privilege_revoked": {initialized, func(w *testenv.Env, _ *karpv1.NodeClaim) error {
-			role := pvesim.DefaultScenario(1).Roles[0]
-			role.Privileges = slices.DeleteFunc(role.Privileges, func(p string) bool { return p == "Datastore.Allocate" })
-			return w.Sim.SetRole(role)
+		"privilege_revoked": {func(w *testenv.Env, _ *karpv1.NodeClaim) error {
+			scenario := pvesim.DefaultScenario(1)
+			withoutPrivilege("Karpenter Datastore.Allocate")(scenario)
+			return w.Sim.SetRole(scenario.Roles[0])
 		}, "forbidden: privilege Datastore.Allocate is missing on /storage/local"},
-		"root_login_removed": {launchedWithFirmware, func(*testenv.Env, *karpv1.NodeClaim) error { return nil }, "the cloud config has no login of root"},
+		"root_login_removed": {nil, "the cloud config has no login of root"},
 	} {
-		testenv.RunSimulated(t, name, func(t *testing.T) {
-			w := testenv.New(t, testenv.NoPolling())
-			claim, c := test.launch(w), newVMUpdateController(w, w.Kube)
-			w.Expect(test.change(w, claim)).To(Succeed())
+		testenv.With(testenv.NoPolling()).Subtest(t, name, func(w *testenv.Env, _ *testenv.Process) {
+			launch := initialized
+			if test.change == nil {
+				launch = launchedWithFirmware
+			}
+			claim, c := launch(w), newVMUpdateController(w, w.Kube)
+			if test.change != nil {
+				w.Expect(test.change(w, claim)).To(Succeed())
+			}
 			for range 2 {
-				_, err := c.Reconcile(t.Context(), claim)
+				_, err := c.Reconcile(w.Context(), claim)
 				w.Expect(err).To(MatchError(ContainSubstring("NodeClaim "+claim.Name)), "it is retried")
 			}
 			w.Expect(w.Events.Reasons(claim)).To(HaveEach(v1alpha1.EventBootDriveNotDeleted))

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
@@ -103,8 +104,10 @@ func TestDeleteOrphanedVM(t *testing.T) {
 	garbageCollectionSimulated(t, testenv.With(), func(c *collector) {
 		class := c.Class()
 		live, orphan := c.Launched("live", class), c.orphan(c.Launched("orphan", class))
+		planned, gone := c.Planned("planned", class), c.orphan(c.Planned("gone", class))
 		c.run()
 		c.Expect(c.VMs()).To(HaveLen(2), "within the grace period")
+		c.Expect(c.Inventory.View().Reservations).To(And(HaveKey(string(planned.UID)), HaveKey(string(gone.UID))))
 
 		c.Clock.Advance(grace + time.Second)
 		c.run()
@@ -114,6 +117,7 @@ func TestDeleteOrphanedVM(t *testing.T) {
 		c.Expect(c.BootDrives("pve1")).To(ConsistOf(ContainSubstring(string(live.UID))))
 		c.Expect(testenv.Metric(c.T, c.registry, deleted)).To(HaveKeyWithValue("vm", 1.0))
 		c.Expect(c.IsDeleted(live)).To(BeFalse())
+		c.Expect(c.Inventory.View().Reservations).To(And(HaveKey(string(planned.UID)), Not(HaveKey(string(gone.UID)))))
 	})
 }
 
@@ -130,19 +134,6 @@ func TestMaxFraction(t *testing.T) {
 		c.Expect(testenv.Metric(c.T, c.registry, "karpenter_proxmox_orphan_deletions_blocked_total")).To(HaveKeyWithValue("", 2.0))
 		c.Expect(testenv.Metric(c.T, c.registry, orphans)).To(HaveKeyWithValue("vm", 4.0))
 		c.Expect(c.Tokens()).To(HaveLen(5), "their boot drives and tokens stay")
-	})
-}
-
-func TestOtherKubernetesCluster(t *testing.T) {
-	garbageCollectionSimulated(t, testenv.With(), func(c *collector) {
-		c.orphan(c.StartProcess(testenv.KubeCluster("another")).Launched("theirs", c.Class()))
-		for range 3 {
-			c.run()
-			c.Clock.Advance(10 * time.Minute)
-		}
-		c.Expect(c.VMs()).To(HaveLen(1))
-		c.Expect(c.BootDrives("pve1")).To(HaveLen(1))
-		c.Expect(testenv.Metric(c.T, c.registry, orphans)).To(HaveKeyWithValue("vm", 0.0))
 	})
 }
 
@@ -184,95 +175,62 @@ func TestDeleteBootDriveAfterCleanup(t *testing.T) {
 	})
 }
 
-func TestReleaseReservation(t *testing.T) {
-	garbageCollectionSimulated(t, testenv.With(), func(c *collector) {
-		class := c.Class()
-		free := func() int { host, _ := c.Inventory.View().Host(testenv.Region, "pve1"); return host.Free.CPUs }
-		before := free()
-		live := c.Planned("live", class)
-		c.orphan(c.Planned("gone", class))
-		c.run()
-		c.Expect(free()).To(Equal(before - 4))
-		c.Clock.Advance(grace + time.Second)
-		c.run()
-		c.Expect(free()).To(Equal(before-2), "only %s has a reservation", live.Name)
-	})
-}
-
 // addNode creates a Node of a NodePool.
 func (c *collector) addNode(name, providerID string, ready corev1.ConditionStatus) *corev1.Node {
 	c.T.Helper()
-	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{karpv1.NodePoolLabelKey: "pool"}}, Spec: corev1.NodeSpec{ProviderID: providerID},
-	}
+	node := &corev1.Node{Spec: corev1.NodeSpec{ProviderID: providerID}}
+	node.Name, node.Labels = name, map[string]string{karpv1.NodePoolLabelKey: "pool"}
 	c.Create(node)
-	testenv.ModifyStatus(c.Env, node, func(n *corev1.Node) {
-		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
-	})
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
+	c.Expect(c.Kube.Status().Update(c.Context(), node)).To(Succeed())
 	return node
-}
-
-func TestDeleteOrphanedNode(t *testing.T) {
-	garbageCollectionSimulated(t, testenv.With(), func(c *collector) {
-		live := c.Launched("live", c.Class())
-		ghost := c.addNode("ghost", "proxmox://region-1/20001", corev1.ConditionUnknown)
-		kept := map[string]*corev1.Node{
-			"VM and claim exist": c.addNode("live", live.Status.ProviderID, corev1.ConditionFalse),
-			"ready":              c.addNode("ready", "proxmox://region-1/20002", corev1.ConditionTrue),
-			"no NodePool":        c.addNode("static", "proxmox://region-1/20003", corev1.ConditionUnknown),
-			"other cloud":        c.addNode("aws", "aws:///eu-west-1a/i-0123", corev1.ConditionUnknown),
-			"other region":       c.addNode("region", "proxmox://region-9/20004", corev1.ConditionUnknown),
-		}
-		testenv.Modify(c.Env, kept["no NodePool"], func(n *corev1.Node) { n.Labels = nil })
-		c.run()
-		c.Expect(c.IsDeleted(ghost)).To(BeFalse(), "it is younger than the grace period")
-		c.runAfterGrace()
-		c.Expect(c.IsDeleted(ghost)).To(BeTrue())
-		for why, node := range kept {
-			c.Expect(c.IsDeleted(node)).To(BeFalse(), why)
-		}
-	})
-}
-
-// replacedNode is a client of which a Node is replaced by another one of its name right before it
-// is deleted.
-type replacedNode struct {
-	client.Client
-	node *corev1.Node
-}
-
-func (c replacedNode) Delete(ctx context.Context, object client.Object, options ...client.DeleteOption) error {
-	replacement := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.node.Name}}
-	if err := errors.Join(c.Client.Delete(ctx, c.node), c.Create(ctx, replacement)); err != nil {
-		return err
-	}
-	return c.Client.Delete(ctx, object, options...)
-}
-
-// The Nodes of a machine have the same name.
-func TestKeepReplacedNode(t *testing.T) {
-	garbageCollectionSimulated(t, testenv.With(), func(c *collector) {
-		node := c.addNode("machine", "proxmox://region-1/20001", corev1.ConditionUnknown)
-		c.start(func(d *garbagecollection.Deps) { d.Kube = replacedNode{d.Kube, node.DeepCopy()} })
-		c.runAfterGrace()
-		uid := node.UID
-		c.Expect(testenv.Reload(c.Env, node).UID).NotTo(Equal(uid))
-	})
 }
 
 // Core provisions nothing while there is a Node that is not initialized, so an orphaned Node is not kept
 // as long as a VM.
-func TestGracePeriodOfNode(t *testing.T) {
+func TestDeleteOrphanedNode(t *testing.T) {
 	garbageCollectionSimulated(t, testenv.With(), func(c *collector) {
 		c.start(func(d *garbagecollection.Deps) { d.Rules.GracePeriod = 15 * time.Minute })
-		c.orphan(c.Launched("orphan", c.Class()))
+		class := c.Class()
+		live := c.Launched("live", class)
+		c.orphan(c.Launched("orphan", class))
 		ghost := c.addNode("ghost", "proxmox://region-1/20001", corev1.ConditionUnknown)
+		kept := []*corev1.Node{
+			c.addNode("static", "proxmox://region-1/20003", corev1.ConditionUnknown),
+			c.addNode("VM_and_claim_exist", live.Status.ProviderID, corev1.ConditionFalse),
+			c.addNode("ready", "proxmox://region-1/20002", corev1.ConditionTrue),
+			c.addNode("other_cloud", "aws:///eu-west-1a/i-0123", corev1.ConditionUnknown),
+			c.addNode("other_region", "proxmox://region-9/20004", corev1.ConditionUnknown),
+		}
+		testenv.Modify(c.Env, kept[0], func(n *corev1.Node) { n.Labels = nil })
+		c.run()
+		c.Expect(c.IsDeleted(ghost)).To(BeFalse(), "it is younger than the grace period")
 		c.runAfterGrace()
 		c.Expect(c.IsDeleted(ghost)).To(BeTrue())
-		c.Expect(c.VMs()).To(HaveLen(1))
+		for _, node := range kept {
+			c.Expect(c.IsDeleted(node)).To(BeFalse(), node.Name)
+		}
+		c.Expect(c.VMs()).To(HaveLen(2))
 		c.Clock.Advance(15 * time.Minute)
 		c.run()
-		c.Expect(c.VMs()).To(BeEmpty())
+		c.Expect(c.VMs()).To(HaveLen(1))
+	})
+}
+
+// The Nodes of a machine have the same name. One is replaced by another one right before it is deleted.
+func TestKeepReplacedNode(t *testing.T) {
+	garbageCollectionSimulated(t, testenv.With(), func(c *collector) {
+		node := c.addNode("machine", "proxmox://region-1/20001", corev1.ConditionUnknown)
+		uid := node.UID
+		kube := interceptor.NewClient(c.Kube.(client.WithWatch), interceptor.Funcs{
+			Delete: func(ctx context.Context, kube client.WithWatch, object client.Object, options ...client.DeleteOption) error {
+				replacement := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+				return errors.Join(kube.Delete(ctx, node), kube.Create(ctx, replacement), kube.Delete(ctx, object, options...))
+			},
+		})
+		c.start(func(d *garbagecollection.Deps) { d.Kube = kube })
+		c.runAfterGrace()
+		c.Expect(testenv.Reload(c.Env, node).UID).NotTo(Equal(uid))
 	})
 }
 
@@ -317,8 +275,7 @@ func TestFind(t *testing.T) {
 		}
 		want := []any{fmt.Sprintf("vm region-1/pve1 qm stop %d && qm destroy %d --purge", vmid, vmid)}
 		for _, claim := range []*karpv1.NodeClaim{running, destroyed} {
-			want = append(want,
-				MatchRegexp("^boot-drive region-1/pve1 pvesm free local:iso/karpenter-[0-9a-f]+-%s.iso$", claim.UID),
+			want = append(want, MatchRegexp("^boot-drive region-1/pve1 pvesm free local:iso/karpenter-[0-9a-f]+-%s.iso$", claim.UID),
 				fmt.Sprintf("join-token kubernetes kubectl -n kube-system delete secrets -l karpenter.proxmox.sinextra.dev/nodeclaim-uid=%s", claim.UID))
 		}
 		c.Expect(commands).To(ConsistOf(want...), "the command that deletes the VM deletes neither its boot drive nor its token")
@@ -328,29 +285,25 @@ func TestFind(t *testing.T) {
 	})
 }
 
-type countedLists struct {
-	client.Reader
-	lists int
-}
-
-func (c *countedLists) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	c.lists++
-	return c.Reader.List(ctx, list, opts...)
-}
-
 // Uncached lists of all Claims are expensive and rarely needed.
 func TestUncachedReads(t *testing.T) {
 	garbageCollectionSimulated(t, testenv.With(), func(c *collector) {
-		live, uncached := c.Launched("live", c.Class()), &countedLists{Reader: c.Kube}
+		live, lists := c.Launched("live", c.Class()), 0
+		uncached := interceptor.NewClient(c.Kube.(client.WithWatch), interceptor.Funcs{
+			List: func(ctx context.Context, kube client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+				lists++
+				return kube.List(ctx, list, options...)
+			},
+		})
 		c.start(func(d *garbagecollection.Deps) { d.Reader, d.Tokens = uncached, nil })
 		for range 3 {
 			c.Clock.Advance(10 * time.Second)
 			c.run()
 		}
-		c.Expect(uncached.lists).To(BeZero())
+		c.Expect(lists).To(BeZero())
 		c.orphan(live)
 		c.run()
-		c.Expect(uncached.lists).To(Equal(1), "an orphan is confirmed")
+		c.Expect(lists).To(Equal(1), "an orphan is confirmed")
 	})
 }
 

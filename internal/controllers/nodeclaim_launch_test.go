@@ -4,6 +4,8 @@
 package controllers_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,21 +13,28 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
+
+// launchBackoff is how long an offering is unavailable after the first failure.
+const launchBackoff = 10 * time.Minute
 
 // launching is an Env with the controller, and a class.
 type launching struct {
@@ -37,7 +46,7 @@ type launching struct {
 func newNodeClaimLaunchController(w *testenv.Env, kube client.Client, pods ...types.NamespacedName) *launch.Controller {
 	return launch.NewController(launch.Deps{
 		Kube: kube, Launcher: w.Instances.Launcher, Health: w.Instances.Health, Types: w.Types, Recorder: w.Events, Clock: w.Clock,
-		Pods: func(string) []types.NamespacedName { return pods }, FailureBackoff: backoff.Exponential{Initial: 3 * time.Minute, Max: 30 * time.Minute},
+		Pods: func(string) []types.NamespacedName { return pods }, FailureBackoff: backoff.Exponential{Initial: launchBackoff, Max: time.Hour},
 	})
 }
 
@@ -55,18 +64,6 @@ func nodeClaimLaunchSimulated(t *testing.T, setup testenv.Setup, test func(w *la
 	testenv.Simulated(t, func(t *testing.T) {
 		w := newLaunching(t, setup...)
 		test(w, w.Planned("a", w.class))
-	})
-}
-
-// simulatedParked runs a test with a claim of a static NodePool that waits for the CPUs of guest 101.
-func simulatedParked(t *testing.T, test func(w *launching, claim *karpv1.NodeClaim)) {
-	t.Helper()
-	testenv.Simulated(t, func(t *testing.T) {
-		w := newLaunching(t, testenv.Cores(2))
-		claim := w.Claim("a", w.class)
-		in, err := w.Instances.Planner.Park(t.Context(), claim, w.class)
-		w.Expect(err).NotTo(HaveOccurred())
-		test(w, w.SetPlanned(claim, w.class, in))
 	})
 }
 
@@ -129,16 +126,8 @@ func TestReconcileNotPending(t *testing.T) {
 	})
 }
 
-// unstartable are templates that have a bridge that no Host has.
-var unstartable = testenv.Scenario(func(s *pvesim.Scenario) {
-	for i := range s.Guests {
-		if s.Guests[i].VMID >= 9000 {
-			s.Guests[i].Config["net0"] = "virtio=BC:24:11:00:00:01,bridge=vmbr7"
-		}
-	}
-})
-
 func TestLaunchFailed(t *testing.T) {
+	unstartable := testenv.Scenario(setTemplateOption("net0", nic+"bridge=vmbr7"))
 	nodeClaimLaunchSimulated(t, testenv.With(testenv.Hosts(2), unstartable), func(w *launching, claim *karpv1.NodeClaim) {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: "waiting"}}
 		w.Create(pod)
@@ -151,11 +140,11 @@ func TestLaunchFailed(t *testing.T) {
 		w.Expect(w.offered(other, host)).To(BeTrue(), "other classes are not affected")
 		w.Expect(w.offered(w.class, testenv.OtherHost(host))).To(BeTrue(), "other hosts are not affected")
 
-		w.Clock.Advance(3*time.Minute + time.Second)
+		w.Clock.Advance(launchBackoff + time.Second)
 		w.Expect(w.offered(w.class, host)).To(BeTrue(), "retried after the backoff")
 		again := w.Planned("b", w.class)
 		w.fail(again, v1alpha1.EventStartFailed, "bridge 'vmbr7' does not exist")
-		w.Clock.Advance(3*time.Minute + time.Second)
+		w.Clock.Advance(launchBackoff + time.Second)
 		w.Expect(w.offered(w.class, w.Intent(again).Host)).To(BeFalse(), "with a longer backoff after another failure")
 	})
 }
@@ -184,8 +173,17 @@ func TestLaunchRetried(t *testing.T) {
 	}
 }
 
-func TestLaunchParkedClaim(t *testing.T) {
-	simulatedParked(t, func(w *launching, claim *karpv1.NodeClaim) {
+// A claim of a static NodePool waits for the CPUs of guest 101, and another one for those of its VM.
+func TestLaunchParked(t *testing.T) {
+	testenv.Simulated(t, func(t *testing.T) {
+		w := newLaunching(t, testenv.Cores(2))
+		park := func(name string) *karpv1.NodeClaim {
+			claim := w.Claim(name, w.class)
+			in, err := w.Instances.Planner.Park(t.Context(), claim, w.class)
+			w.Expect(err).NotTo(HaveOccurred())
+			return w.SetPlanned(claim, w.class, in)
+		}
+		claim := park("a")
 		w.Expect(w.reconcile(claim)).To(Equal(reconcile.Result{RequeueAfter: 10 * time.Second}))
 		w.Expect(w.VMs()).To(BeEmpty())
 		w.Expect(w.IsDeleted(claim)).To(BeFalse())
@@ -197,13 +195,10 @@ func TestLaunchParkedClaim(t *testing.T) {
 		in := w.Intent(w.Stored(claim))
 		w.Expect(in.Parked).To(BeFalse())
 		w.Expect(in.ProviderID()).To(Equal(claim.Status.ProviderID), "core knows its providerID already")
-	})
-}
 
-func TestLaunchParkedTimeout(t *testing.T) {
-	simulatedParked(t, func(w *launching, claim *karpv1.NodeClaim) {
+		late := park("b")
 		w.Clock.Advance(6 * time.Minute)
-		w.fail(claim, v1alpha1.EventInsufficientCapacity, "CPU")
+		w.fail(late, v1alpha1.EventInsufficientCapacity, "CPU")
 	})
 }
 
@@ -228,5 +223,71 @@ func TestLaunchNewerMark(t *testing.T) {
 		w.Expect(w.reconcile(claim)).To(Equal(reconcile.Result{RequeueAfter: time.Minute}), "it is checked again")
 		w.Expect(w.IsDeleted(claim)).To(BeFalse())
 		w.Expect(w.Events.Messages(v1alpha1.EventCreatedByNewerController)).To(ConsistOf(ContainSubstring("it was written by a newer controller release")))
+	})
+}
+
+func newPowerController(w *launching, kube client.Client) *power.Controller {
+	hosts := &hostPowerEnv{Env: w.Env, inventory: w.Inventory, kube: kube}
+	hosts.manage(w.KubeCluster)
+	return hosts.controller
+}
+
+// A launch waits for a host that was shut down only until it has booted.
+func TestLaunchWakesHost(t *testing.T) {
+	testenv.Simulated(t, func(t *testing.T) {
+		w := newLaunching(t, testenv.Hosts(5), testenv.Scenario(allowSleep))
+		w.ApplySettings(`{"*": {"pve4": {"powermanagement": "Enabled"}}}`)
+		hosts := newPowerController(w, w.Kube)
+		poll := func(interval time.Duration) inventory.HostState {
+			w.Clock.Advance(interval)
+			w.Refresh()
+			hosts.Evaluate(w.Context())
+			host, _ := w.Inventory.View().Host(testenv.Region, "pve4")
+			return host
+		}
+		poll(0)
+		poll(idleTime)
+		w.Expect(poll(time.Minute)).To(HaveField("Sleep", inventory.Asleep))
+
+		claim := w.Planned("a", w.class, testenv.OnHost("pve4"))
+		created := time.Now()
+		for !w.completed(claim) {
+			poll(w.reconcile(claim).RequeueAfter)
+		}
+		w.Expect(w.Running(claim)).To(BeTrue())
+		w.Expect(time.Since(created)).To(BeNumerically("<", 25*time.Second), "the host boots in 10 s")
+	})
+}
+
+// A new leader may not read which hosts were shut down to save energy.
+func TestLaunchPowerRecordsForbidden(t *testing.T) {
+	nodeClaimLaunchSimulated(t, testenv.With(), func(w *launching, claim *karpv1.NodeClaim) {
+		w.ApplySettings(`{"*": {"pve1": {"powermanagement": "Enabled"}}}`)
+		w.Inventory.SetSleepingOutdated(nil)
+		forbidden := true
+		kube := interceptor.NewClient(testenv.NewFakeKube(w.T), interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				if forbidden {
+					return apierrors.NewForbidden(corev1.Resource("configmaps"), key.Name, errors.New("no RBAC policy matched"))
+				}
+				return c.Get(ctx, key, o, opts...)
+			},
+		})
+		hosts := newPowerController(w, kube)
+		outdated := reconcile.Result{RequeueAfter: 2 * time.Second}
+		w.Expect(w.reconcile(claim)).To(Equal(outdated))
+		w.Expect(w.Events.Reasons(claim)).To(BeEmpty(), "the leader has not read the records yet")
+
+		hosts.Evaluate(w.Context())
+		w.Expect(w.reconcile(claim)).To(Equal(outdated))
+		w.Expect(w.Events.Reasons(claim)).To(Equal([]string{v1alpha1.EventHostPowerUnknown}))
+		w.Expect(w.Events.Messages(v1alpha1.EventHostPowerUnknown)).To(ConsistOf(And(ContainSubstring("pve1"),
+			ContainSubstring("reading ConfigMap kube-system/"+power.ConfigMapName), ContainSubstring("no RBAC policy matched"), ContainSubstring("allow the controller"))))
+		w.Expect(w.VMs()).To(BeEmpty())
+
+		forbidden = false
+		hosts.Evaluate(w.Context())
+		w.Expect(w.reconcile(claim)).To(BeZero())
+		w.Expect(w.completed(claim)).To(BeTrue())
 	})
 }

@@ -55,8 +55,8 @@ func (w *joining) reconcile() reconcile.Result {
 	return testenv.Reconcile(w.Env, w.controller, w.claim)
 }
 
-// requestCertificate does what the kubelet of a Claim's guest does first.
-func (w *joining) requestCertificate(node string) *certificatesv1.CertificateSigningRequest {
+// requestCertificate does what the kubelet of a Claim's guest does first, and the controller that approves it.
+func (w *joining) requestCertificate(node string) {
 	w.T.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	w.Expect(err).NotTo(HaveOccurred())
@@ -70,47 +70,24 @@ func (w *joining) requestCertificate(node string) *certificatesv1.CertificateSig
 		},
 	}
 	w.Create(request)
-	return request
-}
-
-func (w *joining) approve(request *certificatesv1.CertificateSigningRequest) {
-	w.T.Helper()
 	request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{
 		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "AutoApproved", LastUpdateTime: metav1.Now(),
 	}}
 	w.Expect(w.Kube.SubResource("approval").Update(w.Context(), request)).To(Succeed())
 }
 
-// register creates the Node of the claim and does what core does with it.
+// register creates the Ready Node of the claim and does what core does with it.
 func (w *joining) register(name string) *corev1.Node {
 	w.T.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: w.claim.Status.ProviderID}}
 	w.Create(node)
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
+	w.Expect(w.Kube.Status().Update(w.Context(), node)).To(Succeed())
 	testenv.ModifyStatus(w.Env, w.claim, func(c *karpv1.NodeClaim) {
 		c.Status.NodeName = name
 		c.StatusConditions().SetTrue(karpv1.ConditionTypeRegistered)
 	})
 	return node
-}
-
-func (w *joining) markReady(node *corev1.Node) {
-	w.T.Helper()
-	testenv.ModifyStatus(w.Env, node, func(n *corev1.Node) {
-		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now()}}
-	})
-}
-
-// initialize does what core does when the Node is Ready.
-func (w *joining) initialize() {
-	w.T.Helper()
-	testenv.ModifyStatus(w.Env, w.claim, func(c *karpv1.NodeClaim) { c.StatusConditions().SetTrue(karpv1.ConditionTypeInitialized) })
-}
-
-// join does all of a guest's steps after it requested a certificate.
-func (w *joining) join() {
-	w.T.Helper()
-	w.markReady(w.register(w.claim.Name))
-	w.initialize()
 }
 
 // observations returns how many launches the histogram counted, by step.
@@ -129,16 +106,15 @@ func TestTimeline(t *testing.T) {
 	})
 	w.claim = w.Launched("a", w.Class())
 	w.Sim.ResetRequests()
-	w.approve(w.requestCertificate(w.claim.Name))
+	w.requestCertificate(w.claim.Name)
 	node := w.register(w.claim.Name)
-	w.markReady(node)
 	// The cache must show that the Node is Ready before the claim changes.
 	w.Eventually(func() []corev1.NodeCondition {
 		w.Expect(cached.Get(t.Context(), client.ObjectKeyFromObject(node), node)).To(Succeed())
 		return node.Status.Conditions
 	}).ShouldNot(BeEmpty())
 	w.Expect(w.observations()).To(BeEmpty(), "the launch has not ended")
-	w.initialize()
+	w.SetTrue(w.claim, karpv1.ConditionTypeInitialized)
 	want := map[string]float64{}
 	for _, phase := range []instance.Phase{
 		instance.PhaseCloning, instance.PhaseCloned, instance.PhaseBootDrive, instance.PhaseConfigured, instance.PhaseStarted,
@@ -153,9 +129,9 @@ func TestTimeline(t *testing.T) {
 // A Node with another name than its Claim is found when Karpenter has registered it.
 func TestTimelineOfRenamedNode(t *testing.T) {
 	timelineSimulated(t, func(w *joining) {
-		w.approve(w.requestCertificate("worker-1"))
-		w.markReady(w.register("worker-1"))
-		w.initialize()
+		w.requestCertificate("worker-1")
+		w.register("worker-1")
+		w.SetTrue(w.claim, karpv1.ConditionTypeInitialized)
 		w.Expect(w.reconcile()).To(BeZero())
 		w.Expect(w.observations()).To(HaveKeyWithValue("CertificateApproved", 1.0))
 	})
@@ -166,7 +142,8 @@ func TestTimelineCountedOnce(t *testing.T) {
 	timelineSimulated(t, func(w *joining) {
 		w.reconcile()
 		w.Expect(w.observations()).To(BeEmpty(), "the Node did not join")
-		w.join()
+		w.register(w.claim.Name)
+		w.SetTrue(w.claim, karpv1.ConditionTypeInitialized)
 		for range 2 {
 			w.Expect(w.reconcile()).To(BeZero())
 			w.Expect(w.observations()).To(And(HaveKeyWithValue("Initialized", 1.0), Not(HaveKey("CertificateRequested"))))

@@ -152,27 +152,26 @@ func (w *fullEnv) terminates(d drifted) bool {
 
 func TestReconcileFullHost(t *testing.T) {
 	t.Parallel()
-	w := newFullEnv(t, options{})
-	n := w.addNode("a", 0)
-	w.Expect(w.terminates(n)).To(BeFalse(), "core has not had time to replace it")
-	w.Clock.Advance(2 * time.Minute)
-	w.Expect(w.terminates(n)).To(BeTrue())
-	for _, object := range []client.Object{n.claim, n.node} {
-		w.Expect(w.Events.Reasons(object)).To(ContainElement(v1alpha1.EventDriftTerminatingFirst))
+	for name, o := range map[string]options{"full": {}, "reserving": reserving} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newFullEnv(t, o)
+			n := w.addNode("a", 0)
+			w.Expect(w.terminates(n)).To(BeFalse(), "core has not had time to replace it")
+			w.Clock.Advance(2 * time.Minute)
+			w.Expect(w.terminates(n)).To(BeTrue())
+			for _, object := range []client.Object{n.claim, n.node} {
+				w.Expect(w.Events.Reasons(object)).To(ContainElement(v1alpha1.EventDriftTerminatingFirst))
+			}
+			w.Expect(testenv.Reload(w.Env, n.node).Spec.Taints).To(ContainElement(karpv1.DisruptedNoScheduleTaint), "no new pods are scheduled to it")
+		})
 	}
-	w.Expect(testenv.Reload(w.Env, n.node).Spec.Taints).To(ContainElement(karpv1.DisruptedNoScheduleTaint), "no new pods are scheduled to it")
 }
 
 // The hosts have capacity, but it is the reserve for a failed host.
 var reserving = options{hosts: 2, cores: 6, class: func(class *v1alpha1.ProxmoxNodeClass) {
 	class.Spec.PlacementStrategy.Reserve = v1alpha1.ReserveLargestHost
 }}
-
-func TestTerminateFirstReconcileReserve(t *testing.T) {
-	t.Parallel()
-	w := newFullEnv(t, reserving)
-	w.Expect(w.terminates(w.addNode("a", 2*time.Minute))).To(BeTrue(), "it fits after the deletion")
-}
 
 func TestReconcileNotTerminated(t *testing.T) {
 	t.Parallel()

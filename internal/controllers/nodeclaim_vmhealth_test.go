@@ -10,6 +10,7 @@ import (
 
 	"github.com/awslabs/operatorpkg/reconciler"
 	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -66,12 +67,6 @@ func (w *health) register(claim *karpv1.NodeClaim) *karpv1.NodeClaim {
 	w.T.Helper()
 	w.Annotate(claim, map[string]string{v1alpha1.AnnotationLaunchedBy: v1alpha1.LaunchedByVersion})
 	w.SetTrue(claim, karpv1.ConditionTypeRegistered)
-	return w.setLaunched(claim)
-}
-
-// setLaunched waits an hour after the launch of a claim.
-func (w *health) setLaunched(claim *karpv1.NodeClaim) *karpv1.NodeClaim {
-	w.T.Helper()
 	w.Clock.Advance(time.Hour)
 	return claim
 }
@@ -85,9 +80,10 @@ func (w *health) destroy(claim *karpv1.NodeClaim) {
 func TestVMNotFound(t *testing.T) {
 	vmHealthSimulated(t, testenv.With(), func(w *health, victim *karpv1.NodeClaim) {
 		node := w.Node(w.register(victim))
-		bystander, launching := w.register(w.Launched("bystander", w.class)), w.Planned("launching", w.class)
+		bystander, launching := w.register(w.Process.Launched("bystander", w.class)), w.Planned("launching", w.class)
 		w.reconcile()
 		w.Expect(w.IsDeleted(victim)).To(BeFalse())
+		w.Expect(w.IsDeleted(bystander)).To(BeFalse(), "it is not in the snapshot yet")
 
 		w.destroy(victim)
 		w.poll()
@@ -109,16 +105,6 @@ func TestReservationOfDeletedClaim(t *testing.T) {
 		w.Delete(w.Stored(claim))
 		w.reconcile()
 		w.Expect(w.Inventory.View().Reservations).NotTo(HaveKey(string(claim.UID)))
-	})
-}
-
-func TestVMMissingInSnapshot(t *testing.T) {
-	testenv.Simulated(t, func(t *testing.T) {
-		w := newHealth(t)
-		claim := w.register(w.Process.Launched("a", w.class))
-		w.reconcile()
-		w.Expect(w.IsDeleted(claim)).To(BeFalse())
-		w.Expect(w.Events.Reasons(claim)).To(BeEmpty())
 	})
 }
 
@@ -162,25 +148,17 @@ func TestRegionNotPolled(t *testing.T) {
 }
 
 func TestHostOffline(t *testing.T) {
-	vmHealthSimulated(t, testenv.With(testenv.Hosts(2)), func(w *health, claim *karpv1.NodeClaim) {
-		host := w.Intent(claim).Host
-		if host == w.Sim.Host() {
-			claim = w.Launched("b", w.class, func(c *karpv1.NodeClaim) { c.Labels["spread"] = "1" })
-			host = w.Intent(claim).Host
-		}
-		w.register(claim)
-		w.Expect(host).NotTo(Equal(w.Sim.Host()), "another host serves the API")
-		w.Expect(w.Sim.HostDown(host, "noroute")).To(Succeed())
-		w.Eventually(func() bool {
-			w.Refresh()
-			return w.Inventory.View().Snapshots[testenv.Region].Hosts[host].Online
-		}).Should(BeFalse())
+	testenv.Simulated(t, func(t *testing.T) {
+		w := newHealth(t, testenv.Hosts(2))
+		claim := w.register(w.Launched("a", w.class, testenv.OnHost("pve2"))) // pve1 serves the API
+		w.Expect(w.Sim.HostDown("pve2", "noroute")).To(Succeed())
+		waitOnline(w.Env, "pve2", false)
 		w.reconcile()
 		w.Expect(w.IsDeleted(claim)).To(BeFalse())
 		w.Expect(w.Events.Reasons(claim)).To(BeEmpty())
 
 		// Its guests are stopped when it is back, and are started.
-		w.Expect(w.Sim.HostUp(host)).To(Succeed())
+		w.Expect(w.Sim.HostUp("pve2")).To(Succeed())
 		w.Eventually(func() []string { w.poll(); return w.Events.Reasons(claim) }).Should(ContainElement("VMRestarted"))
 		w.Expect(w.Running(claim)).To(BeTrue())
 		w.Expect(w.IsDeleted(claim)).To(BeFalse())
@@ -238,5 +216,50 @@ func TestNodeNotJoined(t *testing.T) {
 		)), "only of the one after the timeout")
 		w.Expect(w.Events.Reasons(young)).To(BeEmpty())
 		w.Expect(w.Events.Reasons(joined)).To(BeEmpty())
+	})
+}
+
+func TestReportStoppedAndRestarted(t *testing.T) {
+	vmHealthSimulated(t, testenv.With(), func(w *health, claim *karpv1.NodeClaim) {
+		node, vmid := w.Node(w.register(claim)), w.Intent(claim).VMID
+		w.PowerOff(claim)
+		w.Expect(w.Sim.SetConfigLock(vmid, "suspended")).To(Succeed()) // it was hibernated, and a start continues it
+		w.reconcile()
+		w.Expect(w.Running(claim)).To(BeTrue())
+		w.WaitStatus(vmid, "running")
+		w.restart()
+		w.reconcile()
+		for _, object := range []client.Object{claim, node} {
+			w.Expect(w.Events.Reasons(object)).To(Equal([]string{"VMStopped", "VMRestarted"}))
+		}
+		w.Expect(w.Events.Messages("VMStopped")).To(HaveEach(fmt.Sprintf(
+			"VM %d on host pve1 is stopped: it was stopped outside of Karpenter, crashed, or its host restarted; Karpenter starts it", vmid)))
+		w.Expect(w.Events.Messages("VMRestarted")).To(HaveEach(fmt.Sprintf("VM %d was found stopped on host pve1 and was started again", vmid)))
+	})
+}
+
+// A VM that stays stopped is reported once.
+func TestReportStoppedOnce(t *testing.T) {
+	vmHealthSimulated(t, testenv.With(), func(w *health, claim *karpv1.NodeClaim) {
+		node, vmid := w.Node(claim), w.Intent(claim).VMID
+		// repeat reconciles with new controllers, and returns the recorded problem.
+		repeat := func() string {
+			for range 3 {
+				w.restart()
+				w.reconcile()
+			}
+			return w.Instances.Launches.Reported(string(claim.UID), "problem")
+		}
+		w.ApplySettings(excluded)
+		w.PowerOff(claim)
+		w.Expect(repeat()).To(Equal(w.Events.Messages("VMRestartSuspended")[0]))
+		w.Expect(w.Events.Reasons(claim)).To(Equal([]string{"VMRestartSuspended"}))
+
+		// An administrator starts it.
+		w.Wait(w.Client.StartVM(w.Context(), "pve1", vmid))
+		w.WaitStatus(vmid, "running")
+		w.Expect(repeat()).To(BeEmpty())
+		w.Expect(w.Events.Reasons(node)).To(Equal([]string{"VMRestartSuspended", "VMRestarted"}))
+		w.Expect(w.Events.Messages("VMRestarted")).To(HaveEach(HaveSuffix("is running again on host pve1")))
 	})
 }

@@ -46,10 +46,7 @@ type overlaid struct {
 
 // withSecondTemplate adds template 9100.
 func withSecondTemplate(s *pvesim.Scenario) {
-	s.Guests = append(s.Guests, pvesim.Guest{VMID: 9100, Name: "ubuntu-2", Host: "pve1", Config: map[string]string{
-		"template": "1", "memory": "2048", "cores": "2", "boot": "order=scsi0", "net0": "virtio=BC:24:11:99:00:01,bridge=vmbr0",
-		"scsi0": "local-lvm:base-9000-disk-0,size=3G",
-	}})
+	addTemplate(s, 9100, func(g *pvesim.Guest) { g.Name = "ubuntu-2" })
 }
 
 func newOverlaid(w *testenv.Env) *overlaid {
@@ -57,10 +54,7 @@ func newOverlaid(w *testenv.Env) *overlaid {
 	o := &overlaid{Env: w, class: w.NewClass(), store: w.Instances.Overlays}
 	o.ctx = coreoptions.ToContext(w.T.Context(), &coreoptions.Options{FeatureGates: coreoptions.FeatureGates{NodeOverlay: true}})
 	o.pool = w.Pool(o.class)
-	o.provider = cloudprovider.New(cloudprovider.Deps{
-		Kube: w.Kube, VMs: w.Instances.VMs, Planner: w.Instances.Planner, Deleter: w.Instances.Deleter,
-		Types: w.Types, Recorder: w.Events, Clock: w.Clock,
-	})
+	o.provider = w.CloudProvider()
 	o.core = nodeoverlay.NewController(w.Clock, w.Kube, o.provider, o.store, state.NewCluster(w.Clock, w.Kube, o.provider))
 	w.Create(&corev1alpha1.NodeOverlay{
 		ObjectMeta: metav1.ObjectMeta{Name: w.Named("price")},
@@ -81,10 +75,10 @@ func (o *overlaid) Reconcile(ctx context.Context, request reconcile.Request) (re
 	return o.core.Reconcile(ctx, request)
 }
 
-// selectTemplates does what the status controller of NodeClasses does.
-func (o *overlaid) selectTemplates(zones ...string) {
+// selectTemplate does what the status controller of NodeClasses does.
+func (o *overlaid) selectTemplate(zone string) {
 	o.T.Helper()
-	testenv.Reload(o.Env, o.class).Status.SelectedZones = zones
+	testenv.Reload(o.Env, o.class).Status.SelectedZones = []string{zone}
 	o.MarkReady(o.class)
 }
 
@@ -122,12 +116,12 @@ func TestNodeOverlayPriceAfterTemplateChange(t *testing.T) {
 	o.StartManager(func(kube client.Client) testenv.Registrar {
 		return gated{evaluation.NewController(kube, o.provider, o.core), coreoptions.FeatureGates{NodeOverlay: true}}
 	})
-	o.selectTemplates(testenv.Zones(1)...)
+	o.selectTemplate("region-1/pve1/9000")
 	o.Eventually(o.prices).Should(HaveEach(7.0), "the class was checked after the first evaluation")
 	before := o.prices()
 	o.Expect(before).To(HaveLen(1))
 
-	o.selectTemplates(v1alpha1.TemplateZone{Region: testenv.Region, Host: "pve1", VMID: 9100}.String())
+	o.selectTemplate("region-1/pve1/9100")
 	o.Eventually(o.prices).Should(HaveEach(7.0), "the template changed")
 	o.Expect(o.prices()).NotTo(Equal(before), "it has another image")
 }
@@ -145,7 +139,7 @@ func TestEvaluationReconcile(t *testing.T) {
 			o.Expect(o.evaluations).To(Equal(want), why)
 		}
 		expectEvaluations(2, "once more, because core may have stored an older result")
-		o.selectTemplates(testenv.Zones(1)...)
+		o.selectTemplate("region-1/pve1/9000")
 		o.Expect(o.prices()).To(HaveEach(Not(Equal(7.0))), "core does not evaluate after a change of a status")
 		expectEvaluations(2, "the labels changed")
 		o.Expect(o.prices()).To(HaveEach(7.0))
@@ -158,7 +152,7 @@ func TestEvaluationReconcile(t *testing.T) {
 		expectEvaluations(0, "only the availability changed")
 
 		o.failure = context.DeadlineExceeded
-		o.selectTemplates(v1alpha1.TemplateZone{Region: testenv.Region, Host: "pve1", VMID: 9100}.String())
+		o.selectTemplate("region-1/pve1/9100")
 		o.Expect(c.Reconcile(o.ctx, reconcile.Request{})).Error().To(MatchError(context.DeadlineExceeded))
 		o.failure = nil
 		expectEvaluations(2, "a failed evaluation is retried")
@@ -168,7 +162,7 @@ func TestEvaluationReconcile(t *testing.T) {
 			p.Name, p.Spec.Template.Spec.NodeClassRef.Name = o.Named("broken"), "nowhere"
 		})
 		expectEvaluations(0, "a NodePool without a class has no offerings")
-		o.selectTemplates(testenv.Zones(1)...)
+		o.selectTemplate("region-1/pve1/9000")
 		expectEvaluations(2, "it does not affect others")
 		o.Expect(o.prices()).To(HaveEach(7.0))
 

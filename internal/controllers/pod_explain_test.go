@@ -12,14 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/controllers/dynamicresources/deviceallocation"
-	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
-	"sigs.k8s.io/karpenter/pkg/controllers/state"
-	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
-	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/pod/explain"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
@@ -44,9 +38,7 @@ var unschedulable = decisions{tried: time.Now()}
 
 func reconcilePod(w *testenv.Env, pod *corev1.Pod, core decisions) time.Duration {
 	w.T.Helper()
-	result, err := explain.NewController(w.Kube, w.Instances.Planner, w.Events, core).Reconcile(w.T.Context(), testenv.Reload(w, pod))
-	w.Expect(err).NotTo(HaveOccurred())
-	return result.RequeueAfter
+	return testenv.Reconcile(w, explain.NewController(w.Kube, w.Instances.Planner, w.Events, core), pod).RequeueAfter
 }
 
 func TestExplainReconcileInsufficientCapacity(t *testing.T) {
@@ -81,26 +73,22 @@ func TestReconcilePodLargerThanAnyType(t *testing.T) {
 func TestReconcileOtherReasons(t *testing.T) {
 	t.Parallel()
 	taint := corev1.Taint{Key: "team", Value: "blue", Effect: corev1.TaintEffectNoSchedule}
-	type (
-		pools []func(*karpv1.NodePool)
-		pods  []func(*corev1.Pod)
-	)
 	for name, test := range map[string]struct {
 		cpu  string
-		pool pools
-		pod  pods
+		pool func(*karpv1.NodePool)
+		pod  func(*corev1.Pod)
 		ends bool
 	}{
 		"capacity_available":      {cpu: "1"},
-		"pool_with_taint":         {cpu: "15", pool: pools{func(p *karpv1.NodePool) { p.Spec.Template.Spec.Taints = []corev1.Taint{taint} }}},
-		"pod_for_another_pool":    {cpu: "15", pod: pods{func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{karpv1.NodePoolLabelKey: "other"} }}},
-		"static_pool":             {cpu: "15", pool: pools{func(p *karpv1.NodePool) { p.Spec.Replicas = new(int64(1)) }}},
-		"unmatched_node_selector": {cpu: "15", pod: pods{func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"team": "red"} }}},
-		"scheduled_pod":           {cpu: "15", pod: pods{func(p *corev1.Pod) { p.Spec.NodeName = "somewhere" }}, ends: true},
+		"pool_with_taint":         {cpu: "15", pool: func(p *karpv1.NodePool) { p.Spec.Template.Spec.Taints = []corev1.Taint{taint} }},
+		"pod_for_another_pool":    {cpu: "15", pod: func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{karpv1.NodePoolLabelKey: "other"} }},
+		"static_pool":             {cpu: "15", pool: func(p *karpv1.NodePool) { p.Spec.Replicas = new(int64(1)) }},
+		"unmatched_node_selector": {cpu: "15", pod: func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"team": "red"} }},
+		"scheduled_pod":           {cpu: "15", pod: func(p *corev1.Pod) { p.Spec.NodeName = "somewhere" }, ends: true},
 	} {
 		testenv.With(testenv.NoPolling()).Subtest(t, name, func(w *testenv.Env, _ *testenv.Process) {
-			w.Pool(w.Class(), append([]func(*karpv1.NodePool){anySize}, test.pool...)...)
-			pod := w.PendingPod("app", test.cpu, test.pod...)
+			w.Pool(w.Class(), anySize, func(p *karpv1.NodePool) { change(p, test.pool) })
+			pod := w.PendingPod("app", test.cpu, func(p *corev1.Pod) { change(p, test.pod) })
 			w.Expect(reconcilePod(w, pod, unschedulable) > 0).To(Equal(!test.ends), "it is checked again")
 			w.Expect(w.Events.Messages(noHostFits)).To(BeEmpty())
 		})
@@ -130,19 +118,12 @@ func TestReconcileUncheckedClass(t *testing.T) {
 
 // Core ignores a NodePool without a class, and counts its pods as tried.
 func TestReconcileMissingClass(t *testing.T) {
-	t.Parallel()
-	w := testenv.NewWithAPIServer(t, testenv.NoPolling())
-	w.Pool(w.Class(), anySize, func(p *karpv1.NodePool) { p.Spec.Template.Spec.NodeClassRef.Name = "absent" })
-	pod := w.PendingPod("app", "1")
-	cp := cloudprovider.New(cloudprovider.Deps{Kube: w.Kube, Types: w.Types, Clock: w.Clock})
-	cluster := state.NewCluster(w.Clock, w.Kube, cp)
-	core := provisioning.NewProvisioner(w.Kube, w.Events, cp, cluster, w.Clock, deviceallocation.NewController(w.Kube), virtualpods.NewVirtualPodCache(w.Kube))
-	_, err := core.Schedule(coreoptions.ToContext(t.Context(), &coreoptions.Options{CPURequests: 1000, IgnoreDRARequests: true}))
-	w.Expect(err).NotTo(HaveOccurred())
-	_, err = explain.NewController(w.Kube, w.Instances.Planner, w.Events, cluster).Reconcile(t.Context(), testenv.Reload(w, pod))
-	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(w.Events.Messages(noHostFits)).To(HaveExactElements("No node can be created for this pod: nodepool " + w.Named("pool") +
-		": ProxmoxNodeClass absent does not exist; create it, or change spec.template.spec.nodeClassRef of the NodePool"))
+	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+		w.Pool(w.Class(), func(p *karpv1.NodePool) { p.Spec.Template.Spec.NodeClassRef.Name = "absent" })
+		reconcilePod(w, w.PendingPod("app", "1"), unschedulable)
+		w.Expect(w.Events.Messages(noHostFits)).To(HaveExactElements("No node can be created for this pod: nodepool pool: " +
+			"ProxmoxNodeClass absent does not exist; create it, or change spec.template.spec.nodeClassRef of the NodePool"))
+	})
 }
 
 func TestReconcileMisspelledValue(t *testing.T) {
@@ -153,8 +134,7 @@ func TestReconcileMisspelledValue(t *testing.T) {
 			"m1.16VCPU-128GB, m1.1VCPU-8GB, m1.2VCPU-16GB, m1.4VCPU-32GB, m1.8VCPU-64GB, s1.16VCPU-64GB, s1.1VCPU-4GB, s1.2VCPU-8GB, s1.4VCPU-16GB, s1.8VCPU-32GB, " +
 			"t1.16VCPU-48GB, t1.1VCPU-3GB, t1.2VCPU-6GB, t1.4VCPU-12GB, t1.8VCPU-24GB)",
 	} {
-		testenv.RunSimulated(t, strings.ReplaceAll(key, "/", "_"), func(t *testing.T) {
-			w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2))
+		testenv.With(testenv.NoPolling(), testenv.Hosts(2)).Subtest(t, strings.ReplaceAll(key, "/", "_"), func(w *testenv.Env, _ *testenv.Process) {
 			w.Pool(w.Class(), anySize)
 			pod := w.PendingPod("app", "1", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{key: "typo"} })
 			reconcilePod(w, pod, unschedulable)

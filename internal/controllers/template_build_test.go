@@ -5,23 +5,27 @@ package controllers_test
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/examples"
 	templatecontroller "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/guest"
 )
 
 // reconcileInterval is how often manage runs the controllers.
@@ -69,19 +73,9 @@ func (b *builds) start(ctx context.Context, request build.Request) {
 	})
 }
 
-// buildCondition returns a condition of a template as "Status reason: message".
-func buildCondition(w *testenv.Env, t *v1alpha1.ProxmoxTemplate, kind string) string {
-	w.T.Helper()
-	c := testenv.Reload(w, t).StatusConditions().Get(kind)
-	if c == nil {
-		return ""
-	}
-	return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
-}
-
 func waitForCondition(w *testenv.Env, t *v1alpha1.ProxmoxTemplate, kind string, want OmegaMatcher) {
 	w.T.Helper()
-	w.Eventually(func() string { return buildCondition(w, t, kind) }).Should(want)
+	w.Eventually(func() string { return condition(testenv.Reload(w, t), kind) }).Should(want)
 }
 
 func waitUntilUpToDate(w *testenv.Env, t *v1alpha1.ProxmoxTemplate) {
@@ -89,15 +83,11 @@ func waitUntilUpToDate(w *testenv.Env, t *v1alpha1.ProxmoxTemplate) {
 	waitForCondition(w, t, v1alpha1.ConditionTemplateUpToDate, HavePrefix("True"))
 }
 
-// images returns the images on pve1.
-func images(w *testenv.Env) (out []string) {
+// manageTemplate runs the controllers, and creates a template.
+func manageTemplate(w *testenv.Env, changes ...func(*v1alpha1.ProxmoxTemplate)) *v1alpha1.ProxmoxTemplate {
 	w.T.Helper()
-	volumes, err := w.Client.Volumes(w.T.Context(), "pve1", "local", "import")
-	w.Expect(err).NotTo(HaveOccurred())
-	for _, volume := range volumes {
-		out = append(out, strings.TrimPrefix(volume.ID, "local:import/"))
-	}
-	return out
+	manage(w)
+	return w.ManagedTemplate(testenv.ServeImages(w.T, 64<<10).URL+"/noble.img", changes...)
 }
 
 // deleteTemplate deletes an object and waits until it is gone.
@@ -125,7 +115,7 @@ func TestBuildUnderManager(t *testing.T) {
 	w.Eventually(func() string { return testenv.Reload(w, object).Status.ImageID }).ShouldNot(Equal(first))
 	waitUntilUpToDate(w, object)
 	deleteTemplate(w, object)
-	w.Expect(images(w)).To(BeEmpty())
+	w.Expect(w.Volumes("pve1", "local", "import")).To(BeEmpty())
 }
 
 // No host waits for another one: all downloads are requested before the first one ends.
@@ -165,12 +155,10 @@ func TestBuildProgressCondition(t *testing.T) {
 }
 
 func TestBuildFailureOnOneHost(t *testing.T) {
-	testenv.Simulated(t, func(t *testing.T) {
-		w := testenv.New(t, testenv.Hosts(3))
+	testenv.With(testenv.Hosts(3)).Test(t, func(w *testenv.Env, _ *testenv.Process) {
 		w.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/pve2/qemu", Status: 500, Message: "unable to create VM 1000 - got error: No space left on device"})
 		w.AddFault(pvesim.Fault{Method: "GET", Path: "/nodes/pve3/storage/*/content", Delay: pvesim.Duration(2 * time.Minute)})
-		manage(w)
-		object := w.ManagedTemplate(testenv.ServeImages(t, 64<<10).URL + "/noble.img")
+		object := manageTemplate(w)
 		waitForCondition(w, object, v1alpha1.ConditionTemplateReady,
 			And(HavePrefix("True"), ContainSubstring("pve2: creating VM"), ContainSubstring("storage local is full"), ContainSubstring("pve3: ")))
 		w.Expect(object.Status.Zones).To(ConsistOf(MatchRegexp(`^region-1/pve1/1\d{3}$`)))
@@ -189,8 +177,7 @@ func TestBuildKeepsUnmanagedGuests(t *testing.T) {
 			s.Guests = append(s.Guests, unmanaged)
 		}))
 		w.ResetForeignGuests()
-		manage(w)
-		object := w.ManagedTemplate(testenv.ServeImages(t, 64<<10).URL + "/noble.img")
+		object := manageTemplate(w)
 		waitUntilUpToDate(w, object)
 		w.Expect(object.Status.Zones).To(ConsistOf("region-1/pve1/1001"), "VMID 1000 and its name belong to another guest")
 		deleteTemplate(w, object)
@@ -198,40 +185,19 @@ func TestBuildKeepsUnmanagedGuests(t *testing.T) {
 	})
 }
 
-// A template that was created while another one was built keeps its image.
-func TestBuildTwoTemplates(t *testing.T) {
-	testenv.Simulated(t, func(t *testing.T) {
-		w := testenv.New(t)
-		server := testenv.ServeImages(t, 64<<10)
-		release := server.Hold("/first.img")
-		t.Cleanup(release)
-		manage(w)
-		first := w.ManagedTemplate(server.URL + "/first.img")
-		waitForCondition(w, first, v1alpha1.ConditionTemplateReady, ContainSubstring("downloading"))
-		second := w.ManagedTemplate(server.URL+"/second.img", func(o *v1alpha1.ProxmoxTemplate) { o.Name += "-second" })
-		waitUntilUpToDate(w, second)
-		release()
-		waitUntilUpToDate(w, first)
-		deleteTemplate(w, first) // after all runs for the first template
-		w.Expect(images(w)).To(ConsistOf(testenv.Reload(w, second).Status.ImageID))
-	})
-}
-
 // A template is not Ready while its bridge is on no host. It is built on a host once the
 // bridge exists there.
 func TestBuildBridges(t *testing.T) {
-	testenv.Simulated(t, func(t *testing.T) {
-		w := testenv.New(t, testenv.Hosts(2))
-		manage(w)
-		object := w.ManagedTemplate(testenv.ServeImages(t, 64<<10).URL+"/noble.img", func(o *v1alpha1.ProxmoxTemplate) { o.Spec.Network[0].Bridge = "vmbr7" })
+	testenv.With(testenv.Hosts(2)).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+		object := manageTemplate(w, func(o *v1alpha1.ProxmoxTemplate) { o.Spec.Network[0].Bridge = "vmbr7" })
 		const missing = `bridge "vmbr7" of spec.network[0] is not on this host, which has vmbr0; create it (Host, System, Network), or set another one`
 		expect := func(ready, upToDate string) {
-			t.Helper()
+			w.T.Helper()
 			waitForCondition(w, object, v1alpha1.ConditionTemplateReady, HavePrefix(ready))
 			waitForCondition(w, object, v1alpha1.ConditionTemplateUpToDate, HavePrefix(upToDate))
 		}
 		setBridges := func(host string, bridges ...pvesim.Bridge) {
-			t.Helper()
+			w.T.Helper()
 			w.Expect(w.Sim.SetBridges(host, append(bridges, pvesim.Bridge{Name: "vmbr0", Ports: "eno1"})...)).To(Succeed())
 			w.Inventory.Invalidate(testenv.Region, inventory.FactBridges(host))
 		}
@@ -247,4 +213,125 @@ func TestBuildBridges(t *testing.T) {
 		expect(onNoHost, onNoHost)
 		w.Expect(testenv.Reload(w, object).Status.Zones).To(HaveLen(2), "the templates still exist")
 	})
+}
+
+// builderGuests power themselves off if their user-data says so.
+func builderGuests() pvesim.GuestRuntime {
+	return pvesim.ScriptedGuests{Script: func(m *pvesim.Machine) *pvesim.Script {
+		for _, cd := range m.CDROMs() {
+			return &pvesim.Script{PowerOff: strings.Contains(string(cd.Image), "mode: poweroff"), After: 2 * time.Second}
+		}
+		return nil
+	}}
+}
+
+func withPreparation(w *testenv.Env) func(*v1alpha1.ProxmoxTemplate) {
+	return func(t *v1alpha1.ProxmoxTemplate) {
+		t.Spec.Prepare = &v1alpha1.Preparation{TemplatesRef: v1alpha1.SecretReference{Name: "prepare", Namespace: w.Name}}
+	}
+}
+
+// buildSetUserData writes the Secret with the boot data of builder VMs.
+func buildSetUserData(w *testenv.Env, text string) {
+	w.T.Helper()
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "prepare", Namespace: w.Name}, Data: map[string][]byte{"user-data": []byte(text)}}
+	if err := w.Kube.Create(w.T.Context(), secret.DeepCopy()); err != nil {
+		w.Expect(w.Kube.Update(w.T.Context(), secret)).To(Succeed())
+	}
+}
+
+func TestPrepare(t *testing.T) {
+	testenv.Simulated(t, func(t *testing.T) {
+		w := testenv.New(t, testenv.Hosts(3), testenv.Guests(builderGuests()))
+		object := manageTemplate(w, withPreparation(w), func(t *v1alpha1.ProxmoxTemplate) {
+			t.Spec.Prepare.RefreshAfter = &metav1.Duration{Duration: 20 * time.Minute}
+		})
+		waitForCondition(w, object, v1alpha1.ConditionTemplateUpToDate,
+			MatchRegexp(`^False NodeTemplateClassResolutionError: pve1, pve2, pve3: reading secret kube-system/prepare of spec\.prepare\.templatesRef: .*not found`))
+		buildSetUserData(w, "#cloud-config\nhostname: {{ .Metadata.HostName }}\n")
+		waitForCondition(w, object, v1alpha1.ConditionTemplateUpToDate,
+			MatchRegexp(`pve1, pve2, pve3: rendering secret kube-system/prepare of spec\.prepare\.templatesRef: .*user-data.*HostName`))
+		buildSetUserData(w, "#cloud-config\npower_state: {mode: poweroff}\n# {{ .Metadata.Zone }} {{ .Kubernetes.Version }}\n")
+		waitUntilUpToDate(w, object)
+		w.Expect(w.Events.Messages(v1alpha1.EventTemplatePreparing)).To(HaveLen(3))
+		w.Expect(w.Events.Messages(v1alpha1.EventTemplatePrepared)).To(ConsistOf(
+			MatchRegexp(`^builder VM 100\d on host pve1 powered itself off after (\d+m)?\d+s and becomes the template$`),
+			ContainSubstring("pve2"), ContainSubstring("pve3")))
+		w.Expect(object.Status.Preparation.RefreshedAt).To(BeNil())
+		old := object.Status.Zones
+		w.Eventually(func() []string {
+			zones := testenv.Reload(w, object).Status.Zones
+			w.Expect(zones).To(HaveLen(3), "each host can launch at every moment")
+			return zones
+		}).ShouldNot(ContainElements(old[0]))
+		w.Expect(object.Status.Preparation.RefreshedAt).NotTo(BeNil())
+		deleteTemplate(w, object)
+	})
+}
+
+// A builder VM that boots with the recipe for kubeadm installs it and powers itself off.
+func TestPrepareRecipe(t *testing.T) {
+	testenv.Simulated(t, func(t *testing.T) {
+		guests := guest.NewRuntime(guest.Options{InstallTime: time.Second})
+		w := testenv.New(t, testenv.Guests(guests))
+		raw, err := examples.Files.ReadFile("kubeadm/prepare.yaml")
+		w.Expect(err).NotTo(HaveOccurred())
+		secret := &corev1.Secret{}
+		w.Expect(yaml.UnmarshalStrict(raw, secret)).To(Succeed())
+		secret.Name, secret.Namespace, secret.Data = "prepare", w.Name, map[string][]byte{}
+		for key, value := range secret.StringData {
+			secret.Data[key] = []byte(value)
+		}
+		w.Create(secret)
+		object := manageTemplate(w, withPreparation(w), func(t *v1alpha1.ProxmoxTemplate) {
+			t.Spec.Prepare.ValuesRef = &t.Spec.Prepare.TemplatesRef
+		})
+		waitUntilUpToDate(w, object)
+		w.Expect(guests.Console(1000)).To(ContainSubstring("powered off by its boot data"))
+		w.Expect(w.Events.Messages(v1alpha1.EventTemplatePrepared)).To(HaveLen(1))
+	})
+}
+
+// A deletion that waits is reported by an event, and is completed when it can be.
+func TestDeleteTemplate(t *testing.T) {
+	t.Parallel()
+	inUse := func(w *testenv.Env, object *v1alpha1.ProxmoxTemplate) (end func() error) {
+		claim := w.Claim("node", w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) {
+			c.Spec.InstanceTemplateRef = v1alpha1.InstanceTemplateReference{Kind: v1alpha1.ProxmoxTemplateKind, Name: object.Name}
+		}))
+		return func() error {
+			w.Expect(w.Volumes("pve1", "local", "import")).To(HaveLen(1), "it is still needed")
+			return w.Kube.Delete(w.T.Context(), claim)
+		}
+	}
+	for name, test := range map[string]struct {
+		begin        func(*testenv.Env, *v1alpha1.ProxmoxTemplate) (end func() error)
+		reason, want string
+	}{
+		"in_use": {inUse, "WaitingOnNodeClaimTermination", `^template is in use by NodeClaims \(1\), for example node; it is deleted when they are gone$`},
+		// An offline host may still have a template.
+		"offline_host": {func(w *testenv.Env, _ *v1alpha1.ProxmoxTemplate) func() error {
+			w.Expect(w.Sim.HostDown("pve2", "refused")).To(Succeed())
+			return func() error { return w.Sim.HostUp("pve2") }
+		}, v1alpha1.EventWaitingOnTemplateDeletion, `^waiting for templates to be deleted: pve2: template 100\d is on an offline host$`},
+		"failing_storage": {
+			func(w *testenv.Env, _ *v1alpha1.ProxmoxTemplate) func() error {
+				w.AddFault(pvesim.Fault{Task: "imgdel", TaskID: "local", Fail: "unlink: Input/output error"})
+				return func() error { w.Sim.ClearFaults(); return nil }
+			}, v1alpha1.EventWaitingOnTemplateDeletion,
+			`^deleting templates and images failed and is retried: pve1: deleting image local:import/noble-\S*: unlink: Input/output error`,
+		},
+	} {
+		testenv.With(testenv.Hosts(2)).Subtest(t, name, func(w *testenv.Env, _ *testenv.Process) {
+			object := manageTemplate(w)
+			waitUntilUpToDate(w, object)
+			end := test.begin(w, object)
+			w.Expect(w.Kube.Delete(w.Context(), object)).To(Succeed())
+			w.Eventually(func() []string { return w.Events.Messages(test.reason) }).Should(ContainElement(MatchRegexp(test.want)))
+			w.Expect(w.IsDeleted(object)).To(BeFalse())
+			w.Expect(end()).To(Succeed())
+			w.Eventually(w.IsDeleted).WithArguments(object).Should(BeTrue())
+			w.Expect(w.Volumes("pve1", "local", "import")).To(BeEmpty())
+		})
+	}
 }

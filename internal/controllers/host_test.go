@@ -7,9 +7,9 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,11 +21,131 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/consolidation"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/fencing"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
+
+// counter counts how often consolidation was triggered.
+type counter int
+
+func (c *counter) MarkUnconsolidated() time.Time { *c++; return time.Time{} }
+
+func TestStartTriggersConsolidation(t *testing.T) {
+	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+		var triggered counter
+		testenv.Go(w.T, consolidation.NewController(w.Inventory, &triggered).Start)
+		expect := func(times int, why string) {
+			w.T.Helper()
+			synctest.Wait()
+			w.Expect(triggered).To(BeEquivalentTo(times), why)
+		}
+		expect(0, "nothing changed")
+		claim := w.Planned("a", w.Class())
+		expect(0, "less is free")
+		w.Instances.Planner.Release(string(claim.UID))
+		expect(1, "a reservation was released")
+		w.Expect(w.Sim.PowerOffGuest(101)).To(Succeed())
+		time.Sleep(time.Minute)
+		w.Refresh()
+		expect(2, "a foreign guest was stopped")
+	})
+}
+
+var pve1 = inventory.HostName{Region: testenv.Region, Host: "pve1"}
+
+func newFencing(w *testenv.Env) *fencing.ConfigMap {
+	return &fencing.ConfigMap{Kube: w.Kube, Namespace: w.Name, Config: w.Config, Inventory: w.Inventory, Recorder: w.Events, Clock: clock.RealClock{}}
+}
+
+// fenceHosts creates the ConfigMap with a fence of pve1.
+func fenceHosts(w *testenv.Env, fence string) *corev1.ConfigMap {
+	return newConfigMap(w, inventory.FencingConfigMap, map[string]string{pve1.Key(): fence})
+}
+
+func newConfigMap(w *testenv.Env, name string, hosts map[string]string) *corev1.ConfigMap {
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: name}, Data: hosts}
+	w.Create(object)
+	return object
+}
+
+func since(t time.Time) string { return `{"time":"` + t.UTC().Format(time.RFC3339) + `"}` }
+
+// A fence ends when its Host is seen online, also for a later outage and after a restart. The entry that an
+// administrator wrote since is not deleted.
+func TestFenceEnds(t *testing.T) {
+	testenv.With(testenv.NoPolling(), testenv.Hosts(2)).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+		down := func() {
+			w.Expect(w.Sim.HostDown("pve1", "noroute")).To(Succeed())
+			w.Refresh()
+		}
+		fences := fenceHosts(w, since(time.Now()))
+		expectFenced := func(fenced bool, why string) {
+			w.T.Helper()
+			w.Expect(w.Inventory.View().IsFenced(pve1)).To(Equal(fenced), why)
+		}
+		apply := func(fenced bool, why string) {
+			w.T.Helper()
+			newFencing(w).Apply(w.Context(), testenv.Reload(w, fences))
+			testenv.Reload(w, fences)
+			expectFenced(fenced, why)
+		}
+		w.Clock.Advance(30 * time.Second)
+		w.Refresh()
+		apply(true, "Proxmox may not have noticed yet that it is off")
+		down()
+		w.Clock.Advance(time.Hour)
+		w.Restart(true)
+		apply(true, "after a restart of the controller")
+		w.Expect(w.Inventory.View().IsFenced(inventory.HostName{Region: testenv.Region, Host: "pve2"})).To(BeFalse())
+
+		w.Expect(w.Sim.HostUp("pve1")).To(Succeed())
+		w.Clock.Advance(time.Minute) // it boots
+		w.Refresh()
+		expectFenced(false, "it is online")
+		down()
+		stale := fences.DeepCopy()
+		apply(false, "another outage")
+		w.Expect(fences.Data).To(BeEmpty())
+		w.Restart(true)
+		apply(false, "another outage, after a restart of the controller")
+
+		renewed := map[string]string{pve1.Key(): "time: " + time.Now().UTC().Format(time.RFC3339)}
+		testenv.Modify(w, fences, func(c *corev1.ConfigMap) { c.Data = renewed })
+		newFencing(w).Apply(w.Context(), stale)
+		apply(true, "it was declared again, in YAML")
+		w.Expect(fences.Data).To(Equal(renewed))
+		w.Expect(w.Events.Messages(v1alpha1.EventHostFencingEnded)).To(ConsistOf(ContainSubstring(pve1.String())))
+		newFencing(w).Apply(w.Context(), nil)
+		expectFenced(false, "the ConfigMap was deleted")
+	})
+}
+
+func TestFenceInvalid(t *testing.T) {
+	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+		now := time.Now()
+		newFencing(w).Apply(w.Context(), &corev1.ConfigMap{Data: map[string]string{
+			"pve1": since(now), "a.b": "", "a.c": "yes", "a.d": since(now.Add(time.Hour)), "a.e": "{}", "a.f": since(now),
+		}})
+		w.Expect(w.Events.Messages(v1alpha1.EventInvalidHostFencing)).To(ConsistOf(
+			ContainSubstring(`"pve1": want REGION.HOST`), ContainSubstring(`"a.b"`), ContainSubstring(`"a.c": found "yes"`),
+			ContainSubstring("in the future"), ContainSubstring(`"a.e"`)))
+		w.Expect(w.Inventory.View().IsFenced(inventory.HostName{Region: "a", Host: "f"})).To(BeTrue())
+	})
+}
+
+func TestFencingWatch(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewWithAPIServer(t, testenv.NoPolling(), testenv.Hosts(2))
+	testenv.Go(t, newFencing(w).Start)
+	fences := fenceHosts(w, since(time.Now()))
+	w.Eventually(func() bool { return w.Inventory.View().IsFenced(pve1) }).Should(BeTrue())
+	w.Expect(w.Kube.Delete(t.Context(), fences)).To(Succeed())
+	w.Eventually(func() bool { return w.Inventory.View().IsFenced(pve1) }).Should(BeFalse())
+}
 
 const timeout = 30 * time.Minute
 
@@ -35,16 +155,9 @@ func maintenanceController(w *testenv.Env, kube client.Client, policy maintenanc
 	})
 }
 
-func maintenanceReconcile(w *testenv.Env, policy maintenance.Policy, claim *karpv1.NodeClaim) time.Duration {
-	w.T.Helper()
-	result, err := maintenanceController(w, w.Kube, policy).Reconcile(w.T.Context(), testenv.Reload(w, claim))
-	w.Expect(err).NotTo(HaveOccurred())
-	return result.RequeueAfter
-}
-
 func drain(w *testenv.Env, claim *karpv1.NodeClaim) time.Duration {
 	w.T.Helper()
-	return maintenanceReconcile(w, maintenance.PolicyDrain, claim)
+	return testenv.Reconcile(w, maintenanceController(w, w.Kube, maintenance.PolicyDrain), claim).RequeueAfter
 }
 
 // maintain puts Hosts into maintenance, and ends that of the others.
@@ -61,13 +174,6 @@ func configMap(w *testenv.Env) *maintenance.ConfigMap {
 }
 
 func draining(d *cloudprovider.Deps) { d.DrainMaintenance = true }
-
-// newList creates the ConfigMap with the Hosts in maintenance.
-func newList(w *testenv.Env, hosts map[string]string) *corev1.ConfigMap {
-	list := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: maintenance.ConfigMapName}, Data: hosts}
-	w.Create(list)
-	return list
-}
 
 // onHost returns a claim with a Node, planned on a Host.
 func onHost(w *testenv.Env, name, host string, class *v1alpha1.ProxmoxNodeClass) *karpv1.NodeClaim {
@@ -96,21 +202,18 @@ func TestMaintenanceDrift(t *testing.T) {
 			return testenv.WithCoreOptions(coredisruption.NewController(clock.RealClock{}, kube, w.CloudProvider(draining)))
 		},
 	)
-	hosts := configMap(w)
-	testenv.Go(t, hosts.Start)
-	drift := func() *status.Condition {
-		return testenv.Reload(w, claim).StatusConditions().Get(karpv1.ConditionTypeDrifted)
-	}
+	testenv.Go(t, configMap(w).Start)
+	drift := func() string { return condition(testenv.Reload(w, claim), karpv1.ConditionTypeDrifted) }
 
-	list := newList(w, map[string]string{testenv.Region + ".pve1": "new disk"})
-	w.Eventually(drift).Should(HaveField("Reason", "HostInMaintenance"))
+	list := newConfigMap(w, maintenance.ConfigMapName, map[string]string{testenv.Region + ".pve1": "new disk"})
+	w.Eventually(drift).Should(HavePrefix("True HostInMaintenance"))
 	w.Eventually(w.Events.Messages).WithArguments(v1alpha1.EventHostInMaintenance).Should(And(HaveLen(2),
 		HaveEach(And(ContainSubstring("pve1"), ContainSubstring(testenv.Region), ContainSubstring("new disk")))), "on the claim and its Node")
 	_, reason := w.Inventory.View().Usable(testenv.Region, "pve1")
 	w.Expect(reason).To(Equal("in maintenance"))
 
 	w.Expect(w.Kube.Delete(t.Context(), list)).To(Succeed())
-	w.Eventually(drift).Should(BeNil(), "it is in service again")
+	w.Eventually(drift).Should(BeEmpty(), "it is in service again")
 	w.Eventually(func() map[string]string { return testenv.Reload(w, claim).Annotations }).ShouldNot(HaveKey(v1alpha1.AnnotationHostMaintenanceSince))
 }
 
@@ -125,7 +228,7 @@ func TestReconcileTimeout(t *testing.T) {
 		w.Clock.Advance(timeout - time.Minute)
 		w.Expect(drain(w, here)).To(lastMinute)
 		w.Clock.Advance(time.Hour)
-		w.Expect(maintenanceReconcile(w, maintenance.PolicyKeep, here)).To(BeZero())
+		w.Expect(testenv.Reconcile(w, maintenanceController(w, w.Kube, maintenance.PolicyKeep), here)).To(BeZero())
 		w.Expect(testenv.Reload(w, here).Annotations).NotTo(HaveKey(v1alpha1.AnnotationHostMaintenanceSince), "the policy was changed")
 		w.Expect(drain(w, here)).To(Equal(timeout))
 		w.Expect(w.IsDeleted(here)).To(BeFalse())
@@ -162,9 +265,7 @@ func TestReconcileTimeoutBlocked(t *testing.T) {
 		expectBlocked("no other host is in service")
 		maintain(w, "pve1")
 		reconnect := w.Disconnect()
-		for range 2 {
-			w.Expect(w.Inventory.RefreshAll(w.Context())).NotTo(Succeed())
-		}
+		failPolls(w)
 		expectBlocked("the cluster is unavailable")
 		w.Restart(false)
 		expectBlocked("the cluster was not polled since a restart")
@@ -217,10 +318,9 @@ func TestReconcileUnknownMaintenance(t *testing.T) {
 	} {
 		testenv.With(testenv.NoPolling()).Subtest(t, name, func(w *testenv.Env, _ *testenv.Process) {
 			claim := onHost(w, "a", "pve1", w.Class())
-			drift := func() string {
-				reason, err := w.CloudProvider(draining).IsDrifted(w.Context(), testenv.Reload(w, claim))
-				w.Expect(err).NotTo(HaveOccurred())
-				return string(reason)
+			expectDrift := func(want string) {
+				w.T.Helper()
+				w.Expect(w.CloudProvider(draining).IsDrifted(w.Context(), testenv.Reload(w, claim))).To(BeEquivalentTo(want))
 			}
 			test.begin(w)
 			w.Expect(drain(w, claim)).To(BeNumerically(">", 0))
@@ -229,11 +329,11 @@ func TestReconcileUnknownMaintenance(t *testing.T) {
 			test.fail(w)
 			w.Expect(drain(w, claim)).To(BeZero())
 			w.Expect(testenv.Reload(w, claim).Annotations).To(HaveKeyWithValue(v1alpha1.AnnotationHostMaintenanceSince, since))
-			w.Expect(drift()).To(Equal("HostInMaintenance"))
+			expectDrift("HostInMaintenance")
 			test.restore(w)
 			w.Expect(drain(w, claim)).To(BeZero())
 			w.Expect(testenv.Reload(w, claim).Annotations).NotTo(HaveKey(v1alpha1.AnnotationHostMaintenanceSince))
-			w.Expect(drift()).To(BeEmpty())
+			expectDrift("")
 		})
 	}
 }
@@ -245,9 +345,7 @@ func TestReconcileKnownAgain(t *testing.T) {
 	claim := onHost(w, "a", "pve1", w.Class())
 	w.Annotate(claim, map[string]string{v1alpha1.AnnotationHostMaintenanceSince: "2026-11-16T00:00:00Z"})
 	reconnect := w.Disconnect()
-	for range 2 {
-		w.Expect(w.Inventory.RefreshAll(w.Context())).NotTo(Succeed())
-	}
+	failPolls(w)
 	w.StartManager(func(kube client.Client) testenv.Registrar {
 		return maintenanceController(w, kube, maintenance.PolicyDrain)
 	})
@@ -262,7 +360,7 @@ func TestConfigMapInvalid(t *testing.T) {
 	testenv.With(testenv.NoPolling(), testenv.Hosts(2)).Test(t, func(w *testenv.Env, _ *testenv.Process) {
 		hosts := configMap(w)
 		w.Expect(hosts.Read(w.Context(), w.Kube)).To(Succeed(), "it does not exist")
-		newList(w, map[string]string{"pve1": "", "other.pve1": "", testenv.Region + ".pve9": "", testenv.Region + ".pve2": ""})
+		newConfigMap(w, maintenance.ConfigMapName, map[string]string{"pve1": "", "other.pve1": "", testenv.Region + ".pve9": "", testenv.Region + ".pve2": ""})
 		w.Expect(hosts.Read(w.Context(), w.Kube)).To(Succeed())
 		w.Expect(w.Events.Messages(v1alpha1.EventInvalidHostMaintenance)).To(ConsistOf(
 			And(ContainSubstring(`"pve1"`), ContainSubstring("REGION.HOST")),

@@ -4,6 +4,7 @@
 package controllers_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -16,17 +17,12 @@ import (
 	coredisruption "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/disruption"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/report"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 const waits = "DriftWaitingForCapacity"
-
-// driftEventsReconcile reconciles a claim as a controller does that was started just now.
-func driftEventsReconcile(w *testenv.Env, claim *karpv1.NodeClaim) time.Duration {
-	w.T.Helper()
-	return testenv.Reconcile(w, newReportController(w, w.Kube, instance.Metrics{}), claim).RequeueAfter
-}
 
 // created returns a claim as core stores it after Create, and its Node.
 func created(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) (*karpv1.NodeClaim, *corev1.Node) {
@@ -38,7 +34,7 @@ func created(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass) (*karpv1.NodeClai
 // setDrifted sets the condition of core, on a claim that the controller has seen without it.
 func setDrifted(w *testenv.Env, claim *karpv1.NodeClaim, reason string) {
 	w.T.Helper()
-	driftEventsReconcile(w, claim)
+	reportReconcile(w, claim)
 	testenv.ModifyStatus(w, claim, func(c *karpv1.NodeClaim) {
 		c.StatusConditions().SetTrueWithReason(karpv1.ConditionTypeDrifted, reason, reason)
 	})
@@ -53,8 +49,8 @@ func resized(class *v1alpha1.ProxmoxNodeClass, size string) string {
 	return "Node is drifted (NodeClassDrift): ProxmoxNodeClass " + class.Name + ": spec.bootDevice.size changed from 30G to " + size
 }
 
-func drift(w *testenv.Env, claim *karpv1.NodeClaim) string {
-	return w.Instances.Launches.Reported(string(claim.UID), "drift")
+func lastReport(w *testenv.Env, claim *karpv1.NodeClaim, what string) string {
+	return w.Instances.Launches.Reported(string(claim.UID), what)
 }
 
 // Core's controller sets the condition.
@@ -70,38 +66,36 @@ func TestDriftEventsDrift(t *testing.T) {
 			return testenv.WithCoreOptions(coredisruption.NewController(clock.RealClock{}, kube, w.CloudProvider()))
 		},
 	)
-	driftEventsReconcile(w, claim)
+	reportReconcile(w, claim)
 	resize(w, class, "60G")
-	annotation := func() string { return drift(w, claim) }
-	w.Eventually(annotation).Should(Equal(resized(class, "60G")))
+	w.Eventually(func() string { return lastReport(w, claim, "drift") }).Should(Equal(resized(class, "60G")))
 	w.Eventually(w.Events.Reasons).WithArguments(node).Should(Equal([]string{v1alpha1.EventDriftDetected}))
 	resize(w, class, "30G")
-	w.Eventually(annotation).Should(BeEmpty(), "it is not drifted any more")
+	w.Eventually(func() string { return lastReport(w, claim, "drift") }).Should(BeEmpty(), "it is not drifted any more")
 }
 
 func TestDriftReportedOnce(t *testing.T) {
-	testenv.Simulated(t, func(t *testing.T) {
-		w := testenv.New(t, testenv.NoPolling())
+	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, _ *testenv.Process) {
 		class := w.Class()
 		w.Pool(class)
 		claim, node := created(w, class)
 		cached := claim.DeepCopy()
-		w.Expect(newReportController(w, w.Kube, instance.Metrics{}).Reconcile(t.Context(), cached)).To(BeZero())
+		w.Expect(newReportController(w, w.Kube, instance.Metrics{}).Reconcile(w.Context(), cached)).To(BeZero())
 		w.Expect(cached).To(Equal(claim), "objects of the cache are read concurrently")
 		setDrifted(w, claim, "NodeClassDrift")
 		var want []string
 		for _, size := range []string{"60G", "70G"} {
 			resize(w, class, v1alpha1.DiskSize(size))
 			for range 2 {
-				driftEventsReconcile(w, claim)
+				reportReconcile(w, claim)
 			}
-			w.Expect(drift(w, claim)).To(Equal(resized(class, size)))
+			w.Expect(lastReport(w, claim, "drift")).To(Equal(resized(class, size)))
 			message := resized(class, size) + "; Karpenter replaces it within the disruption budgets of its NodePool"
 			want = append(want, message, message)
 			w.Expect(w.Events.Messages(v1alpha1.EventDriftDetected)).To(Equal(want))
 		}
 		w.Restart(true)
-		driftEventsReconcile(w, claim)
+		reportReconcile(w, claim)
 		w.Expect(w.Events.Reasons(claim)).To(HaveLen(2), "one event per change, and a new leader repeats none")
 		w.Expect(w.Events.Reasons(node)).To(HaveLen(2))
 	})
@@ -158,8 +152,7 @@ func TestDriftMessages(t *testing.T) {
 		},
 		"excluded": {reason: "HostExcluded", want: "host pve1 in region region-1 is excluded by settings"},
 	} {
-		testenv.RunSimulated(t, name, func(t *testing.T) {
-			w := testenv.New(t, testenv.NoPolling())
+		testenv.With(testenv.NoPolling()).Subtest(t, name, func(w *testenv.Env, _ *testenv.Process) {
 			class := w.Class()
 			claim, _ := created(w, class)
 			w.Pool(class, func(p *karpv1.NodePool) {
@@ -173,51 +166,121 @@ func TestDriftMessages(t *testing.T) {
 			}
 			w.Annotate(claim, test.claim)
 			setDrifted(w, claim, test.reason)
-			driftEventsReconcile(w, claim)
-			w.Expect(drift(w, claim)).To(Equal("Node is drifted (" + test.reason + "): " + test.want))
+			reportReconcile(w, claim)
+			w.Expect(lastReport(w, claim, "drift")).To(Equal("Node is drifted (" + test.reason + "): " + test.want))
 		})
 	}
 }
 
 func TestDriftInsufficientCapacity(t *testing.T) {
-	testenv.Simulated(t, func(t *testing.T) {
-		w := testenv.New(t, testenv.NoPolling(), testenv.Hosts(2), testenv.Cores(4))
+	testenv.With(testenv.NoPolling(), testenv.Hosts(2), testenv.Cores(4)).Test(t, func(w *testenv.Env, _ *testenv.Process) {
 		class := w.Class()
 		pool := w.Pool(class)
 		claim, node := created(w, class)
 		other := w.Planned("other", class) // has the remaining capacity
 		setDrifted(w, claim, "NodeClassDrift")
-		w.Clock.Advance(2 * time.Minute)
-		w.Expect(driftEventsReconcile(w, claim)).To(Equal(time.Minute))
+		w.Clock.Advance(40 * time.Second)
+		w.Expect(reportReconcile(w, claim)).To(BeNumerically("~", 20*time.Second, time.Second), "core has not had time to replace it")
+		w.Clock.Advance(time.Minute)
+		w.Expect(reportReconcile(w, claim)).To(Equal(time.Minute))
 		w.Expect(w.Events.Messages(waits)).To(BeEmpty(), "an empty Node needs no replacement")
 
 		w.PendingPod("app", "1", func(p *corev1.Pod) { p.Spec.NodeName = node.Name })
-		w.Expect(driftEventsReconcile(w, claim)).To(Equal(time.Minute))
+		w.Expect(reportReconcile(w, claim)).To(Equal(time.Minute))
 		w.Expect(w.Events.Reasons(claim)).To(ConsistOf(v1alpha1.EventDriftDetected, waits))
 		w.Expect(w.Events.Reasons(pool)).To(ConsistOf(waits))
 		w.Expect(w.Events.Messages(waits)).To(HaveEach(And(ContainSubstring("pve1"), ContainSubstring("pve2"), ContainSubstring("CPU"))))
 
+		deleting := testenv.Reload(w, claim).DeepCopy()
+		deleting.DeletionTimestamp = new(metav1.Now())
+		w.Expect(newReportController(w, w.Kube, instance.Metrics{}).Reconcile(w.Context(), deleting)).To(BeZero())
+
 		w.Instances.Planner.Release(string(other.UID))
-		w.Expect(driftEventsReconcile(w, claim)).To(Equal(time.Minute))
+		w.Expect(reportReconcile(w, claim)).To(Equal(time.Minute))
 		w.Expect(w.Events.Messages(waits)).To(HaveLen(2), "there is capacity now")
 	})
 }
 
-func TestDriftWithoutEvent(t *testing.T) {
-	testenv.Simulated(t, func(t *testing.T) {
-		w := testenv.New(t, testenv.NoPolling(), testenv.Cores(4))
-		class := w.Class()
-		w.Pool(class)
-		claim, node := created(w, class)
-		w.PendingPod("app", "1", func(p *corev1.Pod) { p.Spec.NodeName = node.Name })
-		setDrifted(w, claim, "NodeClassDrift")
-		w.Clock.Advance(40 * time.Second)
-		w.Expect(driftEventsReconcile(w, claim)).To(BeNumerically("~", 20*time.Second, time.Second), "times in the API have no fractions of seconds")
-		w.Expect(w.Events.Messages(waits)).To(BeEmpty(), "core has not had time to replace it")
+func newReportController(w *testenv.Env, kube client.Client, metrics instance.Metrics) *report.Controller {
+	return report.NewController(report.Deps{
+		Kube: kube, VMs: w.Instances.VMs, Planner: w.Instances.Planner, Launches: w.Instances.Launches, Inventory: w.Inventory, Recorder: w.Events,
+		Clock: w.Clock, Metrics: metrics, DescribeDrift: w.CloudProvider().DescribeDrift,
+	})
+}
 
-		w.Clock.Advance(time.Minute)
-		claim.DeletionTimestamp = new(metav1.Now())
-		w.Expect(newReportController(w, w.Kube, instance.Metrics{}).Reconcile(t.Context(), claim)).To(BeZero())
-		w.Expect(w.Events.Messages(waits)).To(BeEmpty(), "it is being deleted")
+// reportReconcile reconciles a claim as a controller does that was started just now.
+func reportReconcile(w *testenv.Env, claim *karpv1.NodeClaim) time.Duration {
+	w.T.Helper()
+	return testenv.Reconcile(w, newReportController(w, w.Kube, instance.Metrics{}), claim).RequeueAfter
+}
+
+func TestOfflineReconcile(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewWithAPIServer(t, testenv.Hosts(3))
+	class := w.Class()
+	here, elsewhere := w.Launched("here", class, testenv.OnHost("pve2")), w.Launched("elsewhere", class, testenv.OnHost("pve3"))
+	node := w.Node(here)
+	w.StartManager(func(kube client.Client) testenv.Registrar { return newReportController(w, kube, instance.Metrics{}) })
+	reportReconcile(w, here)
+	w.Expect(w.Sim.HostDown("pve2", "noroute")).To(Succeed())
+	w.Eventually(func() string { return lastReport(w, here, "offline") }).Should(HavePrefix("pve2 since "))
+	w.Eventually(w.Events.Reasons).WithArguments(node).Should(Equal([]string{"HostOffline"}))
+	w.Expect(w.Events.Messages("HostOffline")).To(HaveEach(MatchRegexp(
+		`^Host pve2 in region region-1 is offline since \S+Z, and the VM on it is unreachable; .* delete its NodeClaim$`)))
+	reportReconcile(w, here)
+	w.Expect(w.Events.Reasons(here)).To(Equal([]string{"HostOffline"}), "one event per change")
+
+	w.Expect(w.Sim.HostUp("pve2")).To(Succeed())
+	w.Eventually(func() string { return lastReport(w, here, "offline") }).Should(BeEmpty())
+	w.Eventually(w.Events.Reasons).WithArguments(node).Should(Equal([]string{"HostOffline", "HostOnline"}))
+	w.Expect(w.Events.Reasons(here)).To(Equal([]string{"HostOffline", "HostOnline"}))
+	w.Expect(w.Events.Messages("HostOnline")).To(HaveEach(MatchRegexp(`^Host pve2 in region region-1 is online again; it was offline since \S+Z$`)))
+	w.Expect(w.Events.Reasons(elsewhere)).To(BeEmpty())
+}
+
+// The VM was migrated by HA: VMMigrated reports it. Then the Cluster does not respond, so nothing is known about its Hosts.
+// A new leader reports what it finds: the last one may have died with the host.
+func TestReconcileUnreported(t *testing.T) {
+	testenv.With(testenv.NoPolling(), testenv.Hosts(2)).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+		claim := w.Launched("a", w.Class(), testenv.OnHost("pve2"))
+		w.Instances.Launches.Report(string(claim.UID), "offline", "pve1 since 2026-11-16T00:00:00Z")
+		w.Expect(reportReconcile(w, claim)).To(BeZero())
+		w.Expect(lastReport(w, claim, "offline")).To(BeEmpty())
+		w.Expect(w.Sim.HostDown("pve2", "noroute")).To(Succeed())
+		w.Restart(true)
+		waitOnline(w, "pve2", false)
+		w.Expect(reportReconcile(w, claim)).To(BeZero())
+		w.Expect(w.Events.Reasons(claim)).To(Equal([]string{"HostOffline"}))
+		w.Disconnect()
+		failPolls(w)
+		w.Expect(reportReconcile(w, claim)).To(BeZero())
+		w.Expect(w.Events.Reasons(claim)).To(HaveLen(1))
+	})
+}
+
+func TestRegionNotConfigured(t *testing.T) {
+	testenv.With(testenv.NoPolling(), testenv.OtherHosts(1)).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+		class := w.Class()
+		a, b := w.Launched("a", class), w.Launched("b", class)
+		ctx, logged := testenv.RecordLog(w.Context())
+		reconcile := func(claim *karpv1.NodeClaim) time.Duration {
+			result, err := newReportController(w, w.Kube, instance.Metrics{}).Reconcile(ctx, testenv.Reload(w, claim))
+			w.Expect(err).NotTo(HaveOccurred())
+			return result.RequeueAfter
+		}
+		w.Expect(reconcile(a)).To(BeZero())
+		w.Expect(logged.Lines("")).To(BeEmpty())
+		w.Expect(w.Events.Reasons(a)).To(BeEmpty())
+
+		delete(w.Clients, testenv.Region)
+		w.Restart(true)
+		for range 2 {
+			w.Expect(reconcile(a)).To(Equal(30 * time.Minute))
+			w.Expect(reconcile(b)).To(Equal(30 * time.Minute))
+			w.Expect(logged.Lines("")).To(ConsistOf(ContainSubstring(fmt.Sprintf("%q", a.Name)), ContainSubstring(fmt.Sprintf("%q", b.Name))), "each claim is logged once")
+		}
+		w.Expect(w.Events.Reasons(a)).To(Equal([]string{v1alpha1.EventRegionNotConfigured, v1alpha1.EventRegionNotConfigured}))
+		w.Expect(w.Events.Messages(v1alpha1.EventRegionNotConfigured)).To(ContainElement(
+			MatchRegexp("kubectl proxmox fence region-1/pve1, .*kubectl delete nodeclaim %s --wait=false", b.Name)))
 	})
 }

@@ -5,12 +5,14 @@ package controllers_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -18,6 +20,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/node/registration"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -148,4 +151,124 @@ func TestReconcileCloudControllerManager(t *testing.T) {
 		w.Expect(w.Events.Messages(v1alpha1.EventCloudControllerManagerMissing)).To(HaveEach(And(
 			ContainSubstring("--cloud-provider=external"), ContainSubstring("install the Proxmox one, or remove the flag"))))
 	})
+}
+
+// newCapacityNode creates the initialized Node of a claim. It reports its VM's memory without an
+// overhead.
+func newCapacityNode(w *testenv.Env, claim *karpv1.NodeClaim, overheadMiB int) *corev1.Node {
+	node := w.Node(claim)
+	testenv.Modify(w, node, func(n *corev1.Node) {
+		metav1.SetMetaDataLabel(&n.ObjectMeta, karpv1.NodeRegisteredLabelKey, "true")
+		metav1.SetMetaDataLabel(&n.ObjectMeta, karpv1.NodeInitializedLabelKey, "true")
+	})
+	setMemory(w, node, int64(w.Intent(claim).MemoryMiB-overheadMiB)<<20)
+	return node
+}
+
+func setMemory(w *testenv.Env, node *corev1.Node, memory int64) {
+	node.Status.Capacity = corev1.ResourceList{corev1.ResourceMemory: *resource.NewQuantity(memory, resource.BinarySI)}
+	w.Expect(w.Kube.Status().Update(w.T.Context(), node)).To(Succeed())
+}
+
+// memory returns the memory that new Nodes of the claim's type are expected to report.
+func memory(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass, claim *karpv1.NodeClaim) int64 {
+	w.T.Helper()
+	it, ok := w.Types.Get(testenv.Reload(w, class), w.Intent(claim).InstanceType)
+	w.Expect(ok).To(BeTrue())
+	return it.Capacity.Memory().Value() >> 20
+}
+
+func TestCapacityReconcile(t *testing.T) {
+	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, _ *testenv.Process) {
+		class := w.Class()
+		claim := w.Launched("a", class)
+		launched := int64(w.Intent(claim).MemoryMiB)
+		node := newCapacityNode(w, claim, 175)
+		w.Expect(memory(w, class, claim)).To(Equal(launched), "the estimate of the test is no overhead")
+
+		w.Expect(registrationReconcile(w, node)).To(BeZero())
+		learned := memory(w, class, claim)
+		w.Expect(learned).To(And(BeNumerically("<=", launched-175), BeNumerically(">=", launched-177)))
+
+		version := testenv.Reload(w, class).ResourceVersion
+		w.Expect(registrationReconcile(w, node)).To(BeZero())
+		setMemory(w, node, (launched-170)<<20)
+		w.Expect(registrationReconcile(w, node)).To(BeZero())
+		w.Expect(testenv.Reload(w, class).ResourceVersion).To(Equal(version), "a Node with the same or more memory changes nothing")
+
+		w.Restart(false)
+		w.Expect(registrationReconcile(w, node)).To(BeNumerically(">", 0), "the VM is known when its Cluster was polled")
+		w.Refresh()
+		w.Expect(memory(w, class, claim)).To(Equal(learned), "after a restart")
+		setMemory(w, node, (launched-180)<<20)
+		w.Expect(registrationReconcile(w, node)).To(BeZero())
+		w.Expect(memory(w, class, claim)).To(BeNumerically("<", learned))
+		learned = memory(w, class, claim)
+		w.Expect(w.Kube.Delete(w.Context(), node)).To(Succeed())
+		w.Restart(true)
+		w.Expect(memory(w, class, claim)).To(Equal(learned), "without Nodes")
+		w.Expect(w.Events.Messages(v1alpha1.EventNodeCapacityIgnored)).To(BeEmpty())
+	})
+}
+
+func TestReconcileIgnored(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(*corev1.Node)
+		mark   func(*ownership.Mark)
+		event  string
+	}{
+		"not_initialized": {change: func(n *corev1.Node) { delete(n.Labels, karpv1.NodeInitializedLabelKey) }},
+		"no_provider_ID":  {change: func(n *corev1.Node) { n.Spec.ProviderID = "" }},
+		"another_node":    {change: func(n *corev1.Node) { n.Name = "another" }},
+		"no_memory":       {change: func(n *corev1.Node) { n.Status.Capacity = nil }, event: "reports 0 MiB of memory"},
+		"more_than_the_VM": {
+			change: func(n *corev1.Node) { n.Status.Capacity[corev1.ResourceMemory] = resource.MustParse("1Ti") },
+			event:  "reports 1048576 MiB of memory, want less than",
+		},
+		"adopted":     {mark: func(m *ownership.Mark) { m.Source = nil }},
+		"older_image": {mark: func(m *ownership.Mark) { m.Source.Image = "older" }},
+	} {
+		testenv.With(testenv.NoPolling()).Subtest(t, name, func(w *testenv.Env, _ *testenv.Process) {
+			class := w.Class()
+			claim := w.Launched("a", class)
+			node := newCapacityNode(w, claim, 175)
+			change(node, c.change)
+			if c.mark != nil {
+				setMark(w, claim, c.mark)
+			}
+			w.Expect(registrationReconcile(w, node)).To(BeZero())
+			w.Expect(testenv.Reload(w, class).Status.MemoryOverhead).To(BeEmpty())
+			messages := w.Events.Messages(v1alpha1.EventNodeCapacityIgnored)
+			w.Expect(messages).To(HaveLen(min(1, len(c.event))))
+			w.Expect(strings.Join(messages, "")).To(ContainSubstring(c.event))
+		})
+	}
+}
+
+// TestRegister checks that the controller records Nodes when they are initialized and when
+// their capacity changes, with writes of other controllers in between.
+func TestRegister(t *testing.T) {
+	t.Parallel()
+	w := testenv.NewWithAPIServer(t)
+	class := w.Class()
+	first, second := w.Launched("a", class), w.Launched("b", class)
+	launched := w.Intent(first).MemoryMiB
+	w.StartManager(func(kube client.Client) testenv.Registrar { return newRegistrationController(w, kube) })
+	expectOverhead := func(overhead int) {
+		t.Helper()
+		w.Eventually(func() string {
+			sizes := ""
+			for _, learned := range testenv.Reload(w, class).Status.MemoryOverhead {
+				sizes += fmt.Sprint(learned.Sizes)
+			}
+			return sizes
+		}).Should(Equal(fmt.Sprintf("[{%d %d}]", launched, overhead)))
+	}
+	node := newCapacityNode(w, first, 175)
+	expectOverhead(175)
+	newCapacityNode(w, second, 180)
+	expectOverhead(180)
+	setMemory(w, testenv.Reload(w, node), int64(launched-190)<<20)
+	expectOverhead(190)
 }
