@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 // TestDocumentedCommands checks that the commands in the documentation, in the alerts and in
@@ -21,14 +23,10 @@ func TestDocumentedCommands(t *testing.T) {
 	found := 0
 	for _, pattern := range []string{"README.md", "docs/*.md", "docs/reference/*.md", "charts/*/files/alerts.yaml", "charts/*/templates/NOTES.txt"} {
 		files, err := filepath.Glob("../../" + pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(t, err)
 		for _, file := range files {
 			content, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(t, err)
 			for _, match := range written.FindAllStringSubmatch(string(content), -1) {
 				found++
 				if err := parseCommand(word.FindAllString(match[2], -1), match[1] == "`"); err != nil {

@@ -4,12 +4,10 @@
 package main
 
 import (
-	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	. "github.com/onsi/gomega"
 )
 
 // Manifests are read as kubectl apply does, with the defaults of the API server.
@@ -56,23 +54,16 @@ func TestReadManifests(t *testing.T) {
 			dir := t.TempDir()
 			write(t, dir, test.file, test.content)
 			objects, err := readManifests([]string{dir}, "kube-system")
+			g := NewWithT(t)
 			if test.err != "" {
-				if err == nil || !strings.Contains(err.Error(), test.err) {
-					t.Errorf("found error %v, want %s", err, test.err)
-				}
+				g.Expect(err).To(MatchError(ContainSubstring(test.err)))
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := objects.classes(); !slices.Equal(got, test.want) {
-				t.Errorf("found %v, want %v", got, test.want)
-			}
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(objects.classes()).To(HaveExactElements(test.want))
 			for _, class := range objects.nodeClasses() {
-				got := fmt.Sprint(class.Spec.SecurityGroups[0].Interface, class.Spec.BootDevice.Size, class.Spec.MetadataOptions.Type)
-				if want := fmt.Sprint("net0", v1alpha1.DiskSize("30G"), v1alpha1.MetadataType("none")); got != want {
-					t.Errorf("found the defaults %s, want %s", got, want)
-				}
+				defaults := []any{class.Spec.SecurityGroups[0].Interface, class.Spec.BootDevice.Size, class.Spec.MetadataOptions.Type}
+				g.Expect(defaults).To(HaveExactElements(BeEquivalentTo("net0"), BeEquivalentTo("30G"), BeEquivalentTo("none")))
 			}
 		})
 	}

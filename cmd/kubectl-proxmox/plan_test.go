@@ -15,8 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -34,11 +32,7 @@ spec:
   selector: {matchLabels: {app: web}}
   template:
     metadata: {labels: {app: web}}
-    spec:
-      containers:
-      - name: web
-        image: web
-        resources: {requests: {cpu: 1500m}}
+    spec: {containers: [{name: web, image: web, resources: {requests: {cpu: 1500m}}}]}
 ---
 apiVersion: v1
 kind: Service
@@ -166,11 +160,7 @@ metadata: {name: report, namespace: shop}
 spec:
   parallelism: 3
   completions: 2
-  template:
-    spec:
-      restartPolicy: Never
-      containers:
-      - {name: report, image: report, resources: {requests: {cpu: 1500m}}}
+  template: {spec: {restartPolicy: Never, containers: [{name: report, image: report, resources: {requests: {cpu: 1500m}}}]}}
 ---
 apiVersion: batch/v1
 kind: CronJob
@@ -223,17 +213,8 @@ func TestPlanInvalid(t *testing.T) {
 func TestPlanNamespace(t *testing.T) {
 	t.Parallel()
 	s := savePlan(t, planSetup{})
-	write(t, s.dir, "pod.yaml", `
-apiVersion: v1
-kind: Pod
-metadata: {name: web}
-spec:
-  containers: [{name: c, image: i, resources: {requests: {cpu: 1}}}]
-`)
-	config := clientcmdapi.NewConfig()
-	config.Contexts["shop"], config.Contexts["none"] = &clientcmdapi.Context{Namespace: "shop"}, &clientcmdapi.Context{}
-	config.CurrentContext = "shop"
-	s.Expect(clientcmd.WriteToFile(*config, filepath.Join(s.dir, "kubeconfig.yaml"))).To(Succeed())
+	write(t, s.dir, "pod.yaml", "{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: c, image: i, resources: {requests: {cpu: 1}}}]}}")
+	write(t, s.dir, "kubeconfig.yaml", "{current-context: shop, contexts: [{name: shop, context: {namespace: shop}}, {name: none, context: {}}]}")
 	for args, want := range map[string]string{"": "shop/web", " --context none": "default/web"} {
 		s.Expect(s.plan("-f pod.yaml --kubeconfig kubeconfig.yaml" + args).Create).To(ConsistOf(HaveField("Pods", ConsistOf(want))))
 	}

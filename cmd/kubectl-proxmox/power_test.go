@@ -4,9 +4,7 @@
 package main
 
 import (
-	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -59,37 +57,16 @@ func shutDownHost(w *testenv.Env, host string) {
 }
 
 func TestPreflightPower(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		change func(*pvesim.Scenario)
-		want   string
-	}{
-		"shutdown": {
-			func(*pvesim.Scenario) {},
-			"FAIL   power management: region home: API token kubernetes@pve!karpenter lacks Sys.PowerMgmt on /nodes/pve2\n",
-		},
-		"shutdown_granted": {
-			withPrivilege("Sys.PowerMgmt"),
-			"ok     power management: region home: hosts that take part: pve2\n",
-		},
-		"privileges_sufficient": {func(*pvesim.Scenario) {}, "ok     power management: region home: hosts that take part: pve2\n"},
-		"guests_hidden": {
-			deny("/vms"),
-			"FAIL   power management: region home: API token kubernetes@pve!karpenter lacks VM.Audit on /vms\n",
-		},
-	} {
-		testenv.RunSimulated(t, name, func(t *testing.T) {
-			s := newSite(t, test.change)
-			config := filepath.Join(s.dir, "config.yaml")
-			mode := "Report"
-			if strings.HasPrefix(name, "shutdown") {
-				mode = "Enabled"
-			}
-			file := s.write("hosts.json", `{"home": {"pve2": {"powermanagement": "`+mode+`"}}}`)
-			out, _ := s.run("preflight", "--cloud-config", config, "--node-setting-file", file)
-			s.Expect(out).To(ContainSubstring(test.want))
-			out, _ = s.run("preflight", "--cloud-config", config)
-			s.Expect(out).NotTo(ContainSubstring("power management"))
-		})
-	}
+	testenv.Simulated(t, func(t *testing.T) {
+		s := newSite(t, nil)
+		out, _ := s.preflight("")
+		s.Expect(out).NotTo(ContainSubstring("power management"))
+		for mode, want := range map[string]string{
+			"Enabled": "FAIL   power management: region home: API token kubernetes@pve!karpenter lacks Sys.PowerMgmt on /nodes/pve2\n",
+			"Report":  "ok     power management: region home: hosts that take part: pve2\n",
+		} {
+			out, _ = s.preflight("", "--node-setting-file", s.write("hosts.json", `{"home": {"pve2": {"powermanagement": "`+mode+`"}}}`))
+			s.Expect(out).To(ContainSubstring(want))
+		}
+	})
 }

@@ -104,13 +104,12 @@ func TestTopModel(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := NewWithT(t)
 			found := visible(test.model.View().Content)
 			for _, want := range test.want {
-				g.Expect(found).To(ContainSubstring(want))
+				NewWithT(t).Expect(found).To(ContainSubstring(want))
 			}
 			for _, unwanted := range test.without {
-				g.Expect(found).NotTo(ContainSubstring(unwanted))
+				NewWithT(t).Expect(found).NotTo(ContainSubstring(unwanted))
 			}
 		})
 	}
@@ -130,17 +129,14 @@ func TestTopModelTimer(t *testing.T) {
 
 func TestTopModelSize(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	for width := 10; width < 200; width += 19 {
 		for height := 2; height < 70; height += 3 {
 			m := press(newTopModel(nil, topOptions{order: "name"}), tea.WindowSizeMsg{Width: width, Height: height}, fleetMsg{fleet: sampleFleet()})
 			lines := strings.Split(m.View().Content, "\n")
-			if len(lines) != height {
-				t.Fatalf("%dx%d: the view has %d lines", width, height, len(lines))
-			}
+			g.Expect(lines).To(HaveLen(height))
 			for _, line := range lines {
-				if n := len([]rune(escape.ReplaceAllString(line, ""))); n > width {
-					t.Fatalf("%dx%d: a line has %d cells: %q", width, height, n, line)
-				}
+				g.Expect(len([]rune(escape.ReplaceAllString(line, "")))).To(BeNumerically("<=", width), "%dx%d: %q", width, height, line)
 			}
 		}
 	}
