@@ -38,10 +38,10 @@ func TestCAFileChanged(t *testing.T) {
 		c := newClient(t, cfg, proxmox.Options{})
 
 		g.Expect(c.Version(t.Context())).Error().To(MatchError(proxmox.ErrUnreachable), "a foreign CA is not trusted")
-		write(right)
-		g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred(), "the new CA is trusted")
-		write(right[:len(right)/2])
-		g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred(), "an incomplete file is ignored")
+		for _, text := range []string{right, right[:len(right)/2]} {
+			write(text)
+			g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred(), "the new CA is trusted, and an incomplete file is ignored")
+		}
 		write(foreign)
 		g.Expect(c.Version(t.Context())).Error().To(MatchError(proxmox.ErrUnreachable), "the old CA is no longer trusted")
 	})

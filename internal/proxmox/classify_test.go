@@ -49,92 +49,99 @@ func kindName(t *testing.T, err error) string {
 // The texts are messages of Proxmox VE in responses and exit statuses of tasks.
 func TestClassifyText(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]error{
-		"Configuration file 'nodes/pve1/qemu-server/200.conf' does not exist":                                     ErrNotFound,
-		"unable to find configuration file for VM 8888 on node 'pve1'":                                            ErrNotFound,
-		"Agent error: failed to open file '/run/a' (mode: 'r'): No such file or directory":                        ErrNotFound,
-		"unable to create VM 200: config file already exists":                                                     ErrExists,
-		"unable to create VM 303 - VM 303 already exists on node 'pve1'":                                          ErrExists,
-		"close (rename) atomic file '/etc/pve/nodes/pve1/qemu-server/101.conf' failed: File exists":               ErrExists,
-		"clone failed: close (rename) atomic file '/etc/pve/nodes/pve1/qemu-server/101.conf' failed: File exists": ErrExists,
-		"update pools failed: VM 303 is already a pool member":                                                    ErrExists,
-		"update pools failed: VM 303 belongs already to pool 'p1' and 'allow-move' is not set":                    ErrFailed,
-		"VM is locked (backup)": ErrLocked,
-		"VM is locked (clone)":  ErrLocked,
-		"can't lock file '/var/lock/qemu-server/lock-303.conf' - got timeout":                           ErrLocked,
-		"unable to create VM 100 - can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout": ErrLocked,
-		"clone failed: can't lock file '/var/lock/pve-manager/pve-storage-local-lvm' - got timeout":     ErrLocked,
-		"clone failed: cfs-lock 'storage-ceph' error: got lock request timeout":                         ErrLocked,
-		"'storage-ceph'-locked command timed out - aborting":                                            ErrLocked,
-		"can't add VM 100 to pool 'p': cfs-lock 'file-user_cfg' error: got lock request timeout":        ErrLocked,
-		"got no worker upid - start worker failed":                                                      ErrBusy,
-		"VM 200 is running - destroy failed":                                                            ErrRunning,
-		"VM 200 already running":                                                                        ErrRunning,
-		"you can't convert a VM to template if VM is running":                                           ErrRunning,
-		"VM 100 not running":                                                                              ErrNotRunning,
-		"VM 100 is not running":                                                                           ErrNotRunning,
-		"can't remove VM 201 - protection mode enabled":                                                   ErrProtected,
-		"only root can set 'affinity' config":                                                             ErrRootOnly,
-		"only root can modify 'serial0' config for real devices":                                          ErrRootOnly,
-		"only root can set 'hostpci0' config for non-mapped devices":                                      ErrRootOnly,
-		"Only root can pass arbitrary filesystem paths.":                                                  ErrRootOnly,
-		"checksum mismatch (file change by other user?)":                                                  ErrConflict,
-		"detected modified configuration - file changed by other user? Try again.":                        ErrConflict,
-		"cluster not ready - no quorum?":                                                                  ErrNoQuorum,
-		"cfs-lock 'firewall-vm-300' error: no quorum!":                                                    ErrNoQuorum,
-		"unable to open file '/etc/pve/nodes/pve9a/qemu-server/300.conf.tmp.1234' - Permission denied":    ErrNoQuorum,
-		"hostname lookup 'pve9' failed - failed to get address info for: pve9: Name or service not known": ErrHostUnreachable,
-		"no such cluster node 'pve9'":                                                                     ErrHostUnreachable,
-		"clone failed: copy failed: command '/usr/bin/qemu-img convert' failed: error while writing: No space left on device": ErrStorageFull,
-		"clone failed: lvcreate 'pve/vm-101-disk-0' error: Volume group \"pve\" has insufficient free space (10 extents)":     ErrStorageFull,
-		"zfs error: cannot create 'rpool/data/vm-101-disk-0': out of space":                                                   ErrStorageFull,
-		"lvcreate snapshot error: Cannot create new thin volume, free space in thin pool pve/data reached threshold.":         ErrStorageFull,
-		"clone failed: interrupted by signal":              ErrTaskCanceled,
-		"received interrupt":                               ErrTaskCanceled,
-		"unexpected status":                                ErrUnknownOutcome,
-		"start failed: QEMU exited with code 1":            ErrFailed,
-		"bridge 'vmbr7' does not exist":                    ErrFailed,
-		"storage 'nostore' does not exist":                 ErrFailed,
-		"volume 'local:snippets/none.yaml' does not exist": ErrFailed,
-		"snapshot 's1' does not exist":                     ErrFailed,
-		"base volume 'local:9001/base-9001-disk-0.qcow2' is still in use by linked cloned":                                     ErrFailed,
-		"you can't start a vm if it's a template":                                                                              ErrFailed,
-		"VM quit/powerdown failed - got timeout":                                                                               ErrFailed,
-		"MAX 2 vcpus allowed per VM on this node":                                                                              ErrFailed,
-		"checksum mismatch: got 'da9f' != expect '0000'":                                                                       ErrFailed,
-		"QEMU guest agent is not running":                                                                                      ErrFailed,
-		"parameter 'storage' not allowed for linked clones":                                                                    ErrFailed,
-		"can't clone VM to node 'pve9b' (VM uses local storage)":                                                               ErrFailed,
-		"Linked clone feature is not supported for 'lvm:base-100-disk-0' (scsi0)":                                              ErrFailed,
-		"disk image '/var/lib/vz/images/999/vm-999-disk-0.qcow2' already exists":                                               ErrFailed,
-		"unable to remove VM 303 - used in HA resources and purge parameter not set.":                                          ErrFailed,
-		"malformed JSON string, neither tag, array, object, number, string or atom, at character offset 0 (before \"(end of\"": ErrFailed,
-		"": ErrFailed,
+	for about, texts := range map[subject]map[string]error{
+		aboutGuest: {
+			"Configuration file 'nodes/pve1/qemu-server/200.conf' does not exist":                       ErrNotFound,
+			"unable to find configuration file for VM 8888 on node 'pve1'":                              ErrNotFound,
+			"Agent error: failed to open file '/run/a' (mode: 'r'): No such file or directory":          ErrNotFound,
+			"unable to create VM 200: config file already exists":                                       ErrExists,
+			"unable to create VM 303 - VM 303 already exists on node 'pve1'":                            ErrExists,
+			"close (rename) atomic file '/etc/pve/nodes/pve1/qemu-server/101.conf' failed: File exists": ErrExists,
+			"update pools failed: VM 303 is already a pool member":                                      ErrExists,
+			"update pools failed: VM 303 belongs already to pool 'p1' and 'allow-move' is not set":      ErrFailed,
+			"VM is locked (backup)": ErrLocked,
+			"can't lock file '/var/lock/qemu-server/lock-303.conf' - got timeout":                    ErrLocked,
+			"clone failed: cfs-lock 'storage-ceph' error: got lock request timeout":                  ErrLocked,
+			"'storage-ceph'-locked command timed out - aborting":                                     ErrLocked,
+			"can't add VM 100 to pool 'p': cfs-lock 'file-user_cfg' error: got lock request timeout": ErrLocked,
+			"got no worker upid - start worker failed":                                               ErrBusy,
+			"VM 200 is running - destroy failed":                                                     ErrRunning,
+			"VM 200 already running":                                                                 ErrRunning,
+			"you can't convert a VM to template if VM is running":                                    ErrRunning,
+			"VM 100 not running":                                                                              ErrNotRunning,
+			"VM 100 is not running":                                                                           ErrNotRunning,
+			"can't remove VM 201 - protection mode enabled":                                                   ErrProtected,
+			"only root can set 'affinity' config":                                                             ErrRootOnly,
+			"only root can modify 'serial0' config for real devices":                                          ErrRootOnly,
+			"only root can set 'hostpci0' config for non-mapped devices":                                      ErrRootOnly,
+			"Only root can pass arbitrary filesystem paths.":                                                  ErrRootOnly,
+			"checksum mismatch (file change by other user?)":                                                  ErrConflict,
+			"detected modified configuration - file changed by other user? Try again.":                        ErrConflict,
+			"cluster not ready - no quorum?":                                                                  ErrNoQuorum,
+			"cfs-lock 'firewall-vm-300' error: no quorum!":                                                    ErrNoQuorum,
+			"unable to open file '/etc/pve/nodes/pve9a/qemu-server/300.conf.tmp.1234' - Permission denied":    ErrNoQuorum,
+			"hostname lookup 'pve9' failed - failed to get address info for: pve9: Name or service not known": ErrHostUnreachable,
+			"no such cluster node 'pve9'":                                                                     ErrHostUnreachable,
+			"clone failed: copy failed: command '/usr/bin/qemu-img convert' failed: error while writing: No space left on device": ErrStorageFull,
+			"clone failed: lvcreate 'pve/vm-101-disk-0' error: Volume group \"pve\" has insufficient free space (10 extents)":     ErrStorageFull,
+			"zfs error: cannot create 'rpool/data/vm-101-disk-0': out of space":                                                   ErrStorageFull,
+			"lvcreate snapshot error: Cannot create new thin volume, free space in thin pool pve/data reached threshold.":         ErrStorageFull,
+			"clone failed: interrupted by signal":              ErrTaskCanceled,
+			"received interrupt":                               ErrTaskCanceled,
+			"unexpected status":                                ErrUnknownOutcome,
+			"start failed: QEMU exited with code 1":            ErrFailed,
+			"bridge 'vmbr7' does not exist":                    ErrFailed,
+			"storage 'nostore' does not exist":                 ErrFailed,
+			"volume 'local:snippets/none.yaml' does not exist": ErrFailed,
+			"snapshot 's1' does not exist":                     ErrFailed,
+			"base volume 'local:9001/base-9001-disk-0.qcow2' is still in use by linked cloned":                                     ErrFailed,
+			"you can't start a vm if it's a template":                                                                              ErrFailed,
+			"VM quit/powerdown failed - got timeout":                                                                               ErrFailed,
+			"MAX 2 vcpus allowed per VM on this node":                                                                              ErrFailed,
+			"checksum mismatch: got 'da9f' != expect '0000'":                                                                       ErrFailed,
+			"QEMU guest agent is not running":                                                                                      ErrFailed,
+			"parameter 'storage' not allowed for linked clones":                                                                    ErrFailed,
+			"can't clone VM to node 'pve9b' (VM uses local storage)":                                                               ErrFailed,
+			"Linked clone feature is not supported for 'lvm:base-100-disk-0' (scsi0)":                                              ErrFailed,
+			"disk image '/var/lib/vz/images/999/vm-999-disk-0.qcow2' already exists":                                               ErrFailed,
+			"unable to remove VM 303 - used in HA resources and purge parameter not set.":                                          ErrFailed,
+			"malformed JSON string, neither tag, array, object, number, string or atom, at character offset 0 (before \"(end of\"": ErrFailed,
+			"": ErrFailed,
+		},
+		aboutStorage: {
+			"storage 'nostore' does not exist":                                           ErrNotFound,
+			"volume 'local:iso/none.iso' does not exist":                                 ErrNotFound,
+			"refusing to override existing file '/var/lib/vz/template/iso/tiny.iso'":     ErrExists,
+			"disk image '/var/lib/vz/images/999/vm-999-disk-0.qcow2' already exists":     ErrExists,
+			"Configuration file 'nodes/pve1/qemu-server/200.conf' does not exist":        ErrFailed,
+			"can't lock file '/var/lock/pve-manager/pve-storage-local' - got timeout":    ErrLocked,
+			"import failed: cp: error writing '/mnt/x.iso': No space left on device":     ErrStorageFull,
+			"download failed: exit code 8":                                               ErrFailed,
+			"upload failed at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 1317.":     ErrFailed,
+			"unable to open file '/var/lib/vz/template/iso/x.iso' - Permission denied":   ErrFailed,
+			"cannot unlink: Read-only file system (storage 'nfs' is not online)":         ErrFailed,
+			"cfs-lock 'storage-nfs' error: got lock request timeout":                     ErrLocked,
+			"can't activate storage 'nfs' - directory '/mnt/pve/nfs' does not exist yet": ErrFailed,
+		},
+		// No other object has the same messages.
+		aboutHA: {
+			"no such resource 'vm:300'":                                                      ErrNotFound,
+			"cannot delete service 'vm:300', not HA managed!":                                ErrNotFound,
+			"resource 'vm:300' is not HA managed":                                            ErrNotFound,
+			"no such ha rule 'apart'":                                                        ErrNotFound,
+			"update HA rules failed: HA rule 'apart' does not exist":                         ErrNotFound,
+			"create resource failed: resource ID 'vm:300' already defined":                   ErrExists,
+			"create ha rule failed: HA rule 'apart' already defined":                         ErrConflict,
+			"update HA rules failed: cannot use unmanaged resource(s) vm:300.":               ErrConflict,
+			"update HA rules failed: detected modified configuration - file changed by user": ErrConflict,
+			"service 'vm:300' in error state, must be disabled and fixed first":              ErrFailed,
+		},
 	} {
-		err := classifyText(text, aboutGuest)
-		NewWithT(t).Expect(err).To(MatchError(want), "%v", text)
-		kindName(t, err)
-	}
-}
-
-func TestClassifyStorageText(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]error{
-		"storage 'nostore' does not exist":                                           ErrNotFound,
-		"volume 'local:iso/none.iso' does not exist":                                 ErrNotFound,
-		"refusing to override existing file '/var/lib/vz/template/iso/tiny.iso'":     ErrExists,
-		"disk image '/var/lib/vz/images/999/vm-999-disk-0.qcow2' already exists":     ErrExists,
-		"Configuration file 'nodes/pve1/qemu-server/200.conf' does not exist":        ErrFailed,
-		"can't lock file '/var/lock/pve-manager/pve-storage-local' - got timeout":    ErrLocked,
-		"import failed: cp: error writing '/mnt/x.iso': No space left on device":     ErrStorageFull,
-		"download failed: exit code 8":                                               ErrFailed,
-		"upload failed at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 1317.":     ErrFailed,
-		"unable to open file '/var/lib/vz/template/iso/x.iso' - Permission denied":   ErrFailed,
-		"cannot unlink: Read-only file system (storage 'nfs' is not online)":         ErrFailed,
-		"cfs-lock 'storage-nfs' error: got lock request timeout":                     ErrLocked,
-		"can't activate storage 'nfs' - directory '/mnt/pve/nfs' does not exist yet": ErrFailed,
-	} {
-		NewWithT(t).Expect(classifyText(text, aboutStorage)).To(MatchError(want), "%v", text)
+		for text, want := range texts {
+			err := classifyText(text, about)
+			NewWithT(t).Expect(err).To(MatchError(want), text)
+			kindName(t, err)
+		}
 	}
 }
 
@@ -152,21 +159,14 @@ func TestClassifyForbidden(t *testing.T) {
 		"Permission check failed (user != root@pam)":                                 {},
 		"Permission check failed (URI '/access/ticket' not available with API token": {},
 	} {
-		var found *ForbiddenError
 		err := classify(response{method: http.MethodPost, status: http.StatusForbidden, reason: text})
-		if !errors.As(err, &found) {
-			t.Errorf("%q: found %v, want a *ForbiddenError", text, err)
-			continue
-		}
 		want.Message = text
-		g.Expect(*found).To(Equal(want), "%v", text)
-		g.Expect(found).To(MatchError(ContainSubstring(text)))
+		g.Expect(err).To(And(Equal(&want), MatchError(ContainSubstring(text))))
 	}
 	task := TaskStatus{UPID: "UPID:pve1:00000001:00000001:00000001:qmcreate:341:a@pve:", Exit: "unable to create VM 341 - 403 Permission check failed (/, Sys.Modify for modifying tag 'prod')"}
 	var found *ForbiddenError
-	if err := task.Err(); !errors.As(err, &found) || found.Privilege != "Sys.Modify" {
-		t.Errorf("exit status of a task: found %v", err)
-	}
+	g.Expect(errors.As(task.Err(), &found)).To(BeTrue())
+	g.Expect(found.Privilege).To(Equal("Sys.Modify"))
 }
 
 func TestClassifyParameters(t *testing.T) {
@@ -190,25 +190,6 @@ func TestClassifyParameters(t *testing.T) {
 	} {
 		err := classify(response{method: http.MethodPut, about: test.about, status: 400, reason: "Parameter verification failed.", body: []byte(test.body)})
 		NewWithT(t).Expect(kindName(t, err)).To(Equal(test.want), name)
-	}
-}
-
-// The texts are messages of Proxmox VE about HA, where no other object has the same ones.
-func TestClassifyHA(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]error{
-		"no such resource 'vm:300'":                                                      ErrNotFound,
-		"cannot delete service 'vm:300', not HA managed!":                                ErrNotFound,
-		"resource 'vm:300' is not HA managed":                                            ErrNotFound,
-		"no such ha rule 'apart'":                                                        ErrNotFound,
-		"update HA rules failed: HA rule 'apart' does not exist":                         ErrNotFound,
-		"create resource failed: resource ID 'vm:300' already defined":                   ErrExists,
-		"create ha rule failed: HA rule 'apart' already defined":                         ErrConflict,
-		"update HA rules failed: cannot use unmanaged resource(s) vm:300.":               ErrConflict,
-		"update HA rules failed: detected modified configuration - file changed by user": ErrConflict,
-		"service 'vm:300' in error state, must be disabled and fixed first":              ErrFailed,
-	} {
-		NewWithT(t).Expect(classifyText(text, aboutHA)).To(MatchError(want), "%v", text)
 	}
 }
 
@@ -239,15 +220,11 @@ func TestTaskStatus(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	for _, s := range []TaskStatus{{Exit: "OK"}, {Exit: "WARNINGS: 2"}} {
-		g.Expect(s.Succeeded()).To(BeTrue())
-		g.Expect(s.Err()).To(BeNil())
+		g.Expect(s).To(And(HaveField("Succeeded()", true), HaveField("Err()", BeNil())))
 	}
-	if s := (TaskStatus{Running: true}); s.Succeeded() || s.Err() != nil {
-		t.Errorf("%+v: want neither success nor error", s)
-	}
+	g.Expect(TaskStatus{Running: true}).To(And(HaveField("Succeeded()", false), HaveField("Err()", BeNil())))
 	for _, s := range []TaskStatus{{Exit: ""}, {Exit: "WARNINGS: none"}, {Exit: "command failed: OK"}} {
-		g.Expect(s.Succeeded()).To(BeFalse())
-		g.Expect(s.Err()).NotTo(BeNil())
+		g.Expect(s).To(And(HaveField("Succeeded()", false), HaveField("Err()", HaveOccurred())))
 	}
 	// A destroy that fails for a missing storage does not mean that the VM is missing.
 	destroy := TaskStatus{UPID: "UPID:pve1:00000001:00000001:00000001:qmdestroy:200:a@pve:", Exit: "storage 'nostore' does not exist"}
@@ -303,41 +280,26 @@ func (e exchange) about() subject {
 	return aboutOther
 }
 
-// Every recorded error of running 8.4 and 9.2 APIs has exactly one kind, which matches
-// its status.
-func TestClassifyRecordedResponses(t *testing.T) {
+// Every recorded error of running 8.4 and 9.2 APIs has exactly one kind, which matches its status. So does every recorded exit
+// status of a task.
+func TestClassifyRecorded(t *testing.T) {
 	t.Parallel()
-	counts := map[string]int{}
+	g, counts := NewWithT(t), map[string]int{}
 	for _, e := range recordedExchanges(t) {
-		if e.Status < 400 {
-			continue
+		if e.Status >= 400 {
+			err := classify(response{method: e.Method, about: e.about(), status: e.Status, reason: e.Reason, body: e.Body})
+			kind := kindName(t, err)
+			counts[kind]++
+			if expected := map[int][]string{
+				400: {"invalid", ErrNotFound.Error(), ErrExists.Error(), ErrRootOnly.Error()},
+				401: {ErrUnauthorized.Error()}, 403: {"forbidden"}, 501: {ErrFailed.Error()}, 595: {ErrHostUnreachable.Error()},
+			}[e.Status]; expected != nil {
+				g.Expect(expected).To(ContainElement(kind), "%s %s %d %s", e.Method, e.Path, e.Status, e.Reason)
+			}
+			if e.Status != 400 {
+				g.Expect(err).To(MatchError(ContainSubstring(strings.TrimSpace(e.Reason))))
+			}
 		}
-		err := classify(response{method: e.Method, about: e.about(), status: e.Status, reason: e.Reason, body: e.Body})
-		kind := kindName(t, err)
-		counts[kind]++
-		expected := map[int][]string{
-			400: {"invalid", ErrNotFound.Error(), ErrExists.Error(), ErrRootOnly.Error()},
-			401: {ErrUnauthorized.Error()},
-			403: {"forbidden"},
-			501: {ErrFailed.Error()},
-			595: {ErrHostUnreachable.Error()},
-		}[e.Status]
-		if expected != nil && !strings.Contains(strings.Join(expected, "|"), kind) {
-			t.Errorf("%s %s %d %s: found %v", e.Method, e.Path, e.Status, e.Reason, err)
-		}
-		if e.Reason != "" && e.Status != 400 && !strings.Contains(err.Error(), strings.TrimSpace(e.Reason)) {
-			t.Errorf("%d %s: the message is missing in %q", e.Status, e.Reason, err)
-		}
-	}
-	t.Logf("kinds of recorded errors: %v", counts)
-	if counts[ErrNotFound.Error()] == 0 || counts[ErrLocked.Error()] == 0 || counts["forbidden"] == 0 {
-		t.Errorf("kinds are missing in %v", counts)
-	}
-}
-
-func TestClassifyRecordedTasks(t *testing.T) {
-	t.Parallel()
-	for _, e := range recordedExchanges(t) {
 		var body struct {
 			Data taskRow `json:"data"`
 		}
@@ -346,13 +308,13 @@ func TestClassifyRecordedTasks(t *testing.T) {
 		}
 		status := body.Data.status()
 		status.Exit = body.Data.ExitStatus
-		if !status.UPID.Valid() || status.UPID.Kind() != status.Type || status.UPID.ID() != status.ID || !status.UPID.Started().Equal(status.Started) {
-			t.Errorf("UPID %s does not read as %+v", status.UPID, status)
-		}
+		g.Expect([]any{status.UPID.Valid(), status.UPID.Kind(), status.UPID.ID()}).To(Equal([]any{true, status.Type, status.ID}))
+		g.Expect(status.UPID.Started()).To(BeTemporally("==", status.Started))
 		if err := status.Err(); err != nil {
 			kindName(t, fmt.Errorf("%s: %w", status.Type, err))
 		}
 	}
+	g.Expect(counts).To(And(HaveKey(ErrNotFound.Error()), HaveKey(ErrLocked.Error()), HaveKey("forbidden")))
 }
 
 func FuzzClassify(f *testing.F) {

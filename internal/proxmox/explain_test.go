@@ -30,9 +30,33 @@ func checkMessage(t *testing.T, cfg proxmox.ClusterConfig) string {
 }
 
 func TestCheck(t *testing.T) {
-	simulated(t, func(t *testing.T, g *WithT) {
-		g.Expect(checkMessage(t, config(newFakeHost(t, always(data(version)))))).To(BeEmpty())
-	})
+	t.Parallel()
+	notProxmox := []string{"not a Proxmox VE API", "https://host:8006"}
+	for name, test := range map[string]struct {
+		answer reply
+		want   []string // parts of the message beside the URL
+	}{
+		"works":             {data(version), nil},
+		"wrong_credentials": {reply{status: 401, reason: "Authentication failed!"}, []string{"Authentication failed!", "token_secret"}},
+		"not_found":         {reply{status: 404, body: "<html>nginx</html>"}, notProxmox},
+		"page":              {reply{status: 200, body: "<html>welcome</html>"}, notProxmox},
+		"Kubernetes":        {reply{status: 200, body: `{"kind":"Status"}`}, notProxmox},
+		"redirect":          {reply{status: 302, body: ""}, notProxmox},
+		"load_balancer": {reply{status: 503, header: htmlType, body: "<html>"}, []string{`region "dc1"`, "no response from Proxmox VE",
+			"pveproxy", "a load balancer or reverse proxy responds with 503 Service Unavailable"}},
+	} {
+		runSimulated(t, name, func(t *testing.T, g *WithT) {
+			host := newFakeHost(t, always(test.answer))
+			message := checkMessage(t, config(host))
+			if test.want == nil {
+				g.Expect(message).To(BeEmpty())
+				return
+			}
+			for _, part := range append(test.want, host.server.URL) {
+				g.Expect(message).To(ContainSubstring(part))
+			}
+		})
+	}
 }
 
 func TestCheckUntrustedCertificate(t *testing.T) {
@@ -56,58 +80,19 @@ func TestCheckUntrustedCertificate(t *testing.T) {
 	})
 }
 
-func TestCheckWrongCredentials(t *testing.T) {
+func TestCheckConnection(t *testing.T) {
 	simulated(t, func(t *testing.T, g *WithT) {
-		host := newFakeHost(t, always(reply{status: 401, reason: "Authentication failed!"}))
-		g.Expect(checkMessage(t, config(host))).To(And(
-			ContainSubstring(host.server.URL), ContainSubstring("Authentication failed!"), ContainSubstring("token_secret"),
-		))
-	})
-}
-
-func TestCheckNotProxmox(t *testing.T) {
-	simulated(t, func(t *testing.T, g *WithT) {
-		for _, answer := range []reply{
-			{status: 404, body: "<html>nginx</html>"},
-			{status: 200, body: "<html>welcome</html>"},
-			{status: 200, body: `{"kind":"Status"}`},
-			{status: 302, body: ""},
-		} {
-			message := checkMessage(t, config(newFakeHost(t, always(answer))))
-			g.Expect(message).To(ContainSubstring("not a Proxmox VE API"), "%d %s", answer.status, answer.body)
-			g.Expect(message).To(ContainSubstring("https://host:8006"), "%d %s", answer.status, answer.body)
-		}
-	})
-}
-
-func TestCheckPlainHTTP(t *testing.T) {
-	simulated(t, func(t *testing.T, g *WithT) {
-		plain := serve(t, http.NotFoundHandler())
-		plain.Start()
-		cfg := config(newFakeHost(t, always(data(version))))
-		cfg.URLs = []string{strings.Replace(plain.URL, "http://", "https://", 1)}
-		g.Expect(checkMessage(t, cfg)).To(ContainSubstring("does not use TLS"))
-	})
-}
-
-func TestCheckUnreachable(t *testing.T) {
-	simulated(t, func(t *testing.T, g *WithT) {
-		host := newFakeHost(t, always(data(version)))
+		host, plain, old := newFakeHost(t, works), serve(t, http.NotFoundHandler()), serve(t, http.NotFoundHandler())
 		cfg := config(host)
 		host.server.Close()
 		g.Expect(checkMessage(t, cfg)).To(And(
 			ContainSubstring("no response"), ContainSubstring(host.server.URL), ContainSubstring("pveproxy"),
 		))
-	})
-}
-
-func TestCheckOldTLS(t *testing.T) {
-	simulated(t, func(t *testing.T, g *WithT) {
-		host := newFakeHost(t, always(data(version)))
-		old := serve(t, http.NotFoundHandler())
+		plain.Start()
+		cfg.URLs = []string{strings.Replace(plain.URL, "http://", "https://", 1)}
+		g.Expect(checkMessage(t, cfg)).To(ContainSubstring("does not use TLS"))
 		old.TLS = &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}
 		old.StartTLS()
-		cfg := config(host)
 		cfg.URLs = []string{old.URL}
 		g.Expect(checkMessage(t, cfg)).To(ContainSubstring("protocol version"))
 	})

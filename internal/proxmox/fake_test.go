@@ -181,5 +181,13 @@ func clientOf(t *testing.T, answer func(request) reply) (proxmox.Client, *fakeHo
 	return newClient(t, config(host), proxmox.Options{}), host
 }
 
+// works answers reads with a version and writes with a task.
+func works(r request) reply {
+	if r.method == http.MethodGet {
+		return data(version)
+	}
+	return data(`"` + testUPID + `"`)
+}
+
 // always returns the same reply to every request.
 func always(a reply) func(request) reply { return func(request) reply { return a } }

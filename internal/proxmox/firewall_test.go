@@ -6,6 +6,7 @@ package proxmox_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,9 +20,8 @@ import (
 // fakeFirewall behaves like a VM's firewall: it inserts new rules at the top and
 // refuses a stale digest.
 type fakeFirewall struct {
-	mu      sync.Mutex
-	rules   []map[string]any
-	options string
+	mu    sync.Mutex
+	rules []map[string]any
 	// log contains the writes, in order.
 	log     []string
 	version int
@@ -32,10 +32,10 @@ type fakeFirewall struct {
 func (f *fakeFirewall) answer(r request) reply {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if r.method != "GET" {
-		f.log = append(f.log, r.method+" "+strings.TrimPrefix(strings.Split(r.uri, "?")[0], "/nodes/pve1/qemu/200/firewall/"))
-	}
 	path, query, _ := strings.Cut(strings.TrimPrefix(r.uri, "/nodes/pve1/qemu/200/firewall/"), "?")
+	if r.method != "GET" {
+		f.log = append(f.log, r.method+" "+path)
+	}
 	switch {
 	case r.method == "GET" && path == "rules":
 		for i, rule := range f.rules {
@@ -59,7 +59,7 @@ func (f *fakeFirewall) answer(r request) reply {
 		pos, _ := strconv.Atoi(strings.TrimPrefix(path, "rules/"))
 		f.rules = append(f.rules[:pos:pos], f.rules[pos+1:]...)
 	case r.method == "PUT" && path == "options":
-		f.options = r.body
+		f.log[len(f.log)-1] += " " + r.body
 		return data(`null`)
 	default:
 		return failed(501, "Method not implemented")
@@ -85,74 +85,47 @@ func group(name, iface string, enable int) map[string]any {
 
 func TestSetFirewall(t *testing.T) {
 	t.Parallel()
-	want := []proxmox.SecurityGroupRule{{Group: "k8s", Interface: "net0"}, {Group: "storage", Interface: "net1"}}
-	accept := func() map[string]any { return map[string]any{"type": "in", "action": "ACCEPT", "enable": 1} }
+	accept := map[string]any{"type": "in", "action": "ACCEPT", "enable": 1}
+	const enable, disable = `, PUT options {"enable":"1","policy_in":"DROP"}`, `PUT options {"enable":"0"}, `
+	k8s := proxmox.SecurityGroupRule{Group: "k8s", Interface: "net0"}
+	two := []proxmox.SecurityGroupRule{k8s, {Group: "storage", Interface: "net1"}}
 	for name, test := range map[string]struct {
-		have  []map[string]any
-		after []string
-		calls int
+		have       []map[string]any
+		want       []proxmox.SecurityGroupRule
+		after, log string
+		requests   int
 	}{
-		"no_rules": {after: []string{"group k8s net0", "group storage net1"}, calls: 4},
-		"all_rules": {
-			have:  []map[string]any{group("storage", "net1", 1), accept(), group("k8s", "net0", 1)},
-			after: []string{"group storage net1", "in ACCEPT ", "group k8s net0"}, calls: 2,
-		},
-		"other_repeated_and_disabled_rules": {
-			have: []map[string]any{
-				group("old", "net0", 1), group("k8s", "net0", 1), accept(), group("k8s", "net0", 1),
-				group("storage", "net1", 0), group("k8s", "net1", 1),
-			},
-			after: []string{"group storage net1", "group k8s net0", "in ACCEPT "}, calls: 12,
-		},
+		"no_rules": {nil, two, "group k8s net0, group storage net1", "POST rules, POST rules" + enable, 4},
+		"all_rules": {[]map[string]any{group("storage", "net1", 1), accept, group("k8s", "net0", 1)}, two,
+			"group storage net1, in ACCEPT , group k8s net0", enable[2:], 2},
+		"other_repeated_and_disabled_rules": {[]map[string]any{
+			group("old", "net0", 1), group("k8s", "net0", 1), accept, group("k8s", "net0", 1), group("storage", "net1", 0), group("k8s", "net1", 1),
+		}, two, "group storage net1, group k8s net0, in ACCEPT ",
+			"POST rules, DELETE rules/1, DELETE rules/3, DELETE rules/3, DELETE rules/3" + enable, 12},
+		"concurrent_change": {[]map[string]any{group("old", "net0", 1), group("k8s", "net0", 1)}, []proxmox.SecurityGroupRule{k8s},
+			"in ACCEPT , group k8s net0", "DELETE rules/0, DELETE rules/1" + enable, 7},
+		"order": {[]map[string]any{group("old", "net0", 1)}, []proxmox.SecurityGroupRule{k8s},
+			"group k8s net0", "POST rules, DELETE rules/1" + enable, 6},
+		"without_groups": {[]map[string]any{accept, group("a", "net0", 1), group("b", "net0", 0)}, nil,
+			"in ACCEPT ", disable + "DELETE rules/1, DELETE rules/1", 7},
+		"firewall_of_another_user": {[]map[string]any{accept}, nil, "in ACCEPT ", "", 1},
 	} {
 		runSimulated(t, name, func(t *testing.T, g *WithT) {
-			firewall := &fakeFirewall{rules: test.have}
+			firewall := &fakeFirewall{}
+			for _, rule := range test.have {
+				firewall.rules = append(firewall.rules, maps.Clone(rule))
+			}
+			if name == "concurrent_change" {
+				firewall.foreign = func(f *fakeFirewall) {
+					f.rules = append([]map[string]any{maps.Clone(accept)}, f.rules...)
+					f.version++
+				}
+			}
 			c, host := clientOf(t, firewall.answer)
-			g.Expect(c.SetFirewall(t.Context(), "pve1", 200, want)).To(Succeed())
-			g.Expect(firewall.names()).To(Equal(test.after))
-			g.Expect(firewall.options).To(MatchJSON(`{"enable":"1","policy_in":"DROP"}`))
-			g.Expect(host.requests()).To(HaveLen(test.calls))
+			g.Expect(c.SetFirewall(t.Context(), "pve1", 200, test.want)).To(Succeed())
+			g.Expect(strings.Join(firewall.names(), ", ")).To(Equal(test.after))
+			g.Expect(strings.Join(firewall.log, ", ")).To(Equal(test.log))
+			g.Expect(host.requests()).To(HaveLen(test.requests))
 		})
 	}
-}
-
-func TestSetFirewallConcurrentChange(t *testing.T) {
-	simulated(t, func(t *testing.T, g *WithT) {
-		firewall := &fakeFirewall{
-			rules: []map[string]any{group("old", "net0", 1), group("k8s", "net0", 1)},
-			foreign: func(f *fakeFirewall) {
-				f.rules = append([]map[string]any{{"type": "in", "action": "ACCEPT", "enable": 1}}, f.rules...)
-				f.version++
-			},
-		}
-		c, _ := clientOf(t, firewall.answer)
-		g.Expect(c.SetFirewall(t.Context(), "pve1", 200, []proxmox.SecurityGroupRule{{Group: "k8s", Interface: "net0"}})).To(Succeed())
-		g.Expect(firewall.names()).To(Equal([]string{"in ACCEPT ", "group k8s net0"}))
-	})
-}
-
-func TestSetFirewallOrder(t *testing.T) {
-	simulated(t, func(t *testing.T, g *WithT) {
-		firewall := &fakeFirewall{rules: []map[string]any{group("old", "net0", 1)}}
-		c, _ := clientOf(t, firewall.answer)
-		g.Expect(c.SetFirewall(t.Context(), "pve1", 200, []proxmox.SecurityGroupRule{{Group: "new", Interface: "net0"}})).To(Succeed())
-		g.Expect(firewall.names()).To(Equal([]string{"group new net0"}))
-		g.Expect(firewall.log).To(Equal([]string{"POST rules", "DELETE rules/1", "PUT options"}))
-	})
-}
-
-func TestSetFirewallWithoutGroups(t *testing.T) {
-	simulated(t, func(t *testing.T, g *WithT) {
-		firewall := &fakeFirewall{rules: []map[string]any{{"type": "in", "action": "ACCEPT", "enable": 1}, group("a", "net0", 1), group("b", "net0", 0)}}
-		c, _ := clientOf(t, firewall.answer)
-		g.Expect(c.SetFirewall(t.Context(), "pve1", 200, nil)).To(Succeed())
-		g.Expect(firewall.names()).To(Equal([]string{"in ACCEPT "}))
-		g.Expect(firewall.options).To(MatchJSON(`{"enable":"0"}`))
-		g.Expect(firewall.log[0]).To(Equal("PUT options"))
-
-		// A firewall without groups, configured by another user, is not changed.
-		firewall.log = nil
-		g.Expect(c.SetFirewall(t.Context(), "pve1", 200, nil)).To(Succeed())
-		g.Expect(firewall.log).To(BeEmpty())
-	})
 }

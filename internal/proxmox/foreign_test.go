@@ -5,9 +5,9 @@ package proxmox_test
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -36,18 +36,20 @@ func TestFailoverOfForeignResponse(t *testing.T) {
 		"unknown_path":    {answer: reply{status: 404, header: htmlType, body: "<html>"}, refused: true},
 		"login_page":      {answer: reply{status: 302, header: "Location: https://login.example.com"}, refused: true},
 		"firewall":        {answer: reply{status: 403, header: htmlType, body: "<html>"}, refused: true},
+		"hangs":           {answer: hangs(request{})},
+		"drops":           {answer: reply{drop: true}},
 	} {
 		runSimulated(t, name, func(t *testing.T, g *WithT) {
-			balancer, up := newFakeHost(t, always(test.answer)), newFakeHost(t, always(data(version)))
+			balancer, up := newFakeHost(t, always(test.answer)), newFakeHost(t, works)
 			c := newClient(t, config(balancer, up), proxmox.Options{})
 			for range 4 {
-				g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred())
+				g.Expect(c.Version(withTimeout(t, 20*time.Second))).Error().NotTo(HaveOccurred(), "the deadline leaves time for the second URL")
 			}
 			g.Expect(balancer.requests()).To(HaveLen(1), "the URL is not used again")
 
-			balancer, up = newFakeHost(t, always(test.answer)), newFakeHost(t, always(data(`"`+testUPID+`"`)))
+			balancer, up = newFakeHost(t, always(test.answer)), newFakeHost(t, works)
 			c = newClient(t, config(balancer, up), proxmox.Options{})
-			_, err := c.StartVM(t.Context(), "pve1", 200)
+			_, err := c.StartVM(withTimeout(t, 20*time.Second), "pve1", 200)
 			if test.refused {
 				g.Expect(err).NotTo(HaveOccurred())
 			} else {
@@ -79,7 +81,7 @@ func TestFailoverNotOfProxmoxError(t *testing.T) {
 		"redirect_of_pveproxy": {status: 301, header: pveServer},
 	} {
 		runSimulated(t, name, func(t *testing.T, g *WithT) {
-			fails, up := newFakeHost(t, always(answer)), newFakeHost(t, always(data(version)))
+			fails, up := newFakeHost(t, always(answer)), newFakeHost(t, works)
 			c := newClient(t, config(fails, up), proxmox.Options{})
 			g.Expect(c.Version(t.Context())).Error().To(HaveOccurred())
 			g.Expect(up.requests()).To(BeEmpty())
@@ -89,19 +91,4 @@ func TestFailoverNotOfProxmoxError(t *testing.T) {
 			g.Expect(fails.requests()).To(HaveLen(3), "both URLs share the requests")
 		})
 	}
-}
-
-// If only a load balancer responds, the error and the metrics show what it responds with.
-func TestCheckLoadBalancer(t *testing.T) {
-	simulated(t, func(t *testing.T, g *WithT) {
-		balancer := newFakeHost(t, always(reply{status: 503, header: htmlType, body: "<html>"}))
-		g.Expect(checkMessage(t, config(balancer))).To(And(
-			ContainSubstring(`region "dc1"`), ContainSubstring("no response from Proxmox VE"), ContainSubstring("pveproxy"),
-			ContainSubstring(balancer.server.URL), ContainSubstring("a load balancer or reverse proxy responds with 503 Service Unavailable"),
-		))
-		registry := prometheus.NewPedanticRegistry()
-		c := newClient(t, config(balancer), proxmox.Options{Registerer: registry})
-		g.Expect(c.Version(t.Context())).Error().To(MatchError(proxmox.ErrUnreachable))
-		g.Expect(countRequests(g, registry)).To(ConsistOf("GET /version 503 1"))
-	})
 }

@@ -45,11 +45,14 @@ func TestShutdownAndWake(t *testing.T) {
 	})
 }
 
-func TestShutdownForbidden(t *testing.T) {
+func TestWithoutPower(t *testing.T) {
 	simulated(t, func(t *testing.T, g *WithT) {
-		_, c := simulate(t, "8.4")
-		g.Expect(c.Shutdown(t.Context(), "pve2")).To(MatchError(MatchRegexp("Sys.PowerMgmt is missing on /nodes/pve2")))
-		g.Expect(c.Wake(t.Context(), "pve2")).Error().To(MatchError(ContainSubstring("Sys.PowerMgmt is missing on /nodes/pve2")))
+		_, c := simulate(t, "8.4", func(s *pvesim.Scenario) { s.Cluster, s.Hosts, s.Guests = "", s.Hosts[:1], nil })
+		forbidden := MatchError(ContainSubstring("Sys.PowerMgmt is missing on /nodes/pve1"))
+		g.Expect(c.Shutdown(t.Context(), "pve1")).To(forbidden)
+		g.Expect(c.Wake(t.Context(), "pve1")).Error().To(forbidden)
+		g.Expect(c.CephDaemons(t.Context())).Error().To(MatchError(proxmox.ErrNotFound), "Ceph is not installed")
+		g.Expect(c.Votes(t.Context())).To(Equal(proxmox.Votes{Hosts: map[string]int{}}), "a host without a cluster")
 	})
 }
 
@@ -74,9 +77,7 @@ func TestPowerGuards(t *testing.T) {
 			g.Expect(c.CephDaemons(ctx)).To(Equal(map[string][]string{"pve1": {"mgr.pve1", "mon.pve1", "osd.1"}}))
 			g.Expect(c.HasCeph(ctx, "pve1")).To(BeTrue())
 			g.Expect(c.HasCeph(ctx, "pve2")).To(BeFalse())
-			version, err := c.Version(ctx)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(c.HAPreferences(ctx, version)).To(BeEmpty())
+			g.Expect(c.HAPreferences(ctx, proxmox.Version{Release: release})).To(BeEmpty())
 			jobs, err := c.BackupJobs(ctx)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(jobs).To(HaveLen(4))
@@ -89,26 +90,9 @@ func TestPowerGuards(t *testing.T) {
 			g.Expect(sim.AddFault(pvesim.Fault{Task: "qmstop", Hang: true})).Error().NotTo(HaveOccurred())
 			task, err := c.StopVM(ctx, "pve2", 102)
 			g.Expect(err).NotTo(HaveOccurred())
-			running, err := c.AllRunningTasks(ctx)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(running).To(HaveLen(1))
-			g.Expect(running[0].UPID).To(Equal(task))
+			g.Expect(c.AllRunningTasks(ctx)).To(HaveExactElements(HaveField("UPID", task)))
 		})
 	}
-}
-
-func TestCephNotInstalled(t *testing.T) {
-	simulated(t, func(t *testing.T, g *WithT) {
-		_, c := simulate(t, "8.4")
-		g.Expect(c.CephDaemons(t.Context())).Error().To(MatchError(proxmox.ErrNotFound))
-	})
-}
-
-func TestVotesStandalone(t *testing.T) {
-	simulated(t, func(t *testing.T, g *WithT) {
-		_, c := simulate(t, "8.4", func(s *pvesim.Scenario) { s.Cluster, s.Hosts, s.Guests = "", s.Hosts[:1], nil })
-		g.Expect(c.Votes(t.Context())).To(Equal(proxmox.Votes{Hosts: map[string]int{}}))
-	})
 }
 
 // The votes of a QDevice depend on its algorithm. An unknown one is an error, so no host is shut
@@ -134,14 +118,12 @@ func TestQDeviceVotes(t *testing.T) {
 				}
 				return data(test.device)
 			})
-			votes, err := c.Votes(t.Context())
-			if test.failed {
-				g.Expect(err).To(MatchError(ContainSubstring("found algorithm")))
-				return
-			}
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(votes.QDevice).To(Equal(test.votes))
 			g.Expect(c.URLHosts()).To(Equal([]string{"127.0.0.1"}))
+			if test.failed {
+				g.Expect(c.Votes(t.Context())).Error().To(MatchError(ContainSubstring("found algorithm")))
+			} else {
+				g.Expect(c.Votes(t.Context())).To(HaveField("QDevice", test.votes))
+			}
 		})
 	}
 }

@@ -4,6 +4,7 @@
 package proxmox_test
 
 import (
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -39,13 +40,7 @@ func realmHosts(t *testing.T, n int) (hosts []*fakeHost, hanging *atomic.Bool) {
 
 // sentLogins returns the number of logins that a Host received.
 func sentLogins(host *fakeHost) int {
-	count := 0
-	for _, r := range host.requests() {
-		if r.uri == "/access/ticket" {
-			count++
-		}
-	}
-	return count
+	return len(slices.DeleteFunc(host.requests(), func(r request) bool { return r.uri != "/access/ticket" }))
 }
 
 // While the realm hangs, requests use the ticket as long as it is valid.
@@ -109,9 +104,9 @@ func TestLoginHangingURLs(t *testing.T) {
 // expectUsed checks that requests use all Hosts.
 func expectUsed(t *testing.T, g Gomega, c proxmox.Client, hosts []*fakeHost) {
 	t.Helper()
-	before := make([]int, len(hosts))
-	for i, host := range hosts {
-		before[i] = len(host.requests())
+	var before []int
+	for _, host := range hosts {
+		before = append(before, len(host.requests()))
 	}
 	for range 2 * len(hosts) {
 		g.Expect(c.Version(t.Context())).Error().NotTo(HaveOccurred())

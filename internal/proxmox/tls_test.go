@@ -19,8 +19,7 @@ func TestConnectionSettings(t *testing.T) {
 	g := NewWithT(t)
 	transport, err := newHTTPTransport(ClusterConfig{}, Options{}.withDefaults())
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(transport.IdleConnTimeout).To(BeNumerically(">", 0), "want less than the 5 s after which Proxmox closes them")
-	g.Expect(transport.IdleConnTimeout).To(BeNumerically("<", 5*time.Second), "want less than the 5 s after which Proxmox closes them")
+	g.Expect(transport.IdleConnTimeout).To(And(BeNumerically(">", 0), BeNumerically("<", 5*time.Second)), "Proxmox closes them after 5 s")
 	g.Expect(transport.ResponseHeaderTimeout).To(BeNumerically(">", 30*time.Second), "want more than Proxmox's own 30 s, whose 596 is more specific")
 	g.Expect(transport.TLSClientConfig.MinVersion).To(BeEquivalentTo(tls.VersionTLS12))
 	g.Expect(transport.TLSClientConfig.InsecureSkipVerify).To(BeFalse(), "TLS: want verified")
@@ -30,16 +29,13 @@ func TestConnectionSettings(t *testing.T) {
 
 func TestParseFingerprint(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	want := strings.TrimSuffix(strings.Repeat("AB:", 32), ":")
 	for _, text := range []string{want, strings.ToLower(want), strings.Repeat("ab", 32), " " + want + "\n"} {
-		if found, err := parseFingerprint(text); err != nil || found != want {
-			t.Errorf("%q: found %q, %v", text, found, err)
-		}
+		g.Expect(parseFingerprint(text)).To(Equal(want))
 	}
 	for _, text := range []string{"", "AB", strings.Repeat("ab", 20), strings.Repeat("zz", 32)} {
-		if found, err := parseFingerprint(text); err == nil {
-			t.Errorf("%q: found %q, want an error", text, found)
-		}
+		g.Expect(parseFingerprint(text)).Error().To(HaveOccurred(), text)
 	}
 }
 

@@ -16,38 +16,22 @@ import (
 
 func TestIsTransient(t *testing.T) {
 	t.Parallel()
-	for err, want := range map[error]bool{
-		nil:                        false,
-		proxmox.ErrLocked:          true,
-		proxmox.ErrBusy:            true,
-		proxmox.ErrUnknownOutcome:  true,
-		proxmox.ErrConflict:        true,
-		proxmox.ErrHostUnreachable: true,
-		proxmox.ErrUnreachable:     true,
-		proxmox.ErrNoQuorum:        true,
-		proxmox.ErrNoTime:          true,
-		proxmox.ErrUnauthorized:    true,
-		context.Canceled:           true,
-		context.DeadlineExceeded:   true,
-		proxmox.ErrNotFound:        false,
-		proxmox.ErrExists:          false,
-		proxmox.ErrRunning:         false,
-		proxmox.ErrNotRunning:      false,
-		proxmox.ErrProtected:       false,
-		proxmox.ErrRootOnly:        false,
-		proxmox.ErrStorageFull:     false,
-		proxmox.ErrTaskCanceled:    false,
-		proxmox.ErrFailed:          false,
-		&proxmox.ForbiddenError{}:  false,
-		&proxmox.InvalidError{}:    false,
-		errors.New("other"):        false,
+	for want, errs := range map[bool][]error{
+		true: {
+			proxmox.ErrLocked, proxmox.ErrBusy, proxmox.ErrUnknownOutcome, proxmox.ErrConflict, proxmox.ErrHostUnreachable,
+			proxmox.ErrUnreachable, proxmox.ErrNoQuorum, proxmox.ErrNoTime, proxmox.ErrUnauthorized, context.Canceled, context.DeadlineExceeded,
+		},
+		false: {
+			nil, proxmox.ErrNotFound, proxmox.ErrExists, proxmox.ErrRunning, proxmox.ErrNotRunning, proxmox.ErrProtected,
+			proxmox.ErrRootOnly, proxmox.ErrStorageFull, proxmox.ErrTaskCanceled, proxmox.ErrFailed,
+			&proxmox.ForbiddenError{}, &proxmox.InvalidError{}, errors.New("other"),
+		},
 	} {
-		t.Run(fmt.Sprint(err), func(t *testing.T) {
-			t.Parallel()
+		for _, err := range errs {
 			if err != nil {
 				err = fmt.Errorf("reading: %w", err)
 			}
-			NewWithT(t).Expect(proxmox.IsTransient(err)).To(Equal(want))
-		})
+			NewWithT(t).Expect(proxmox.IsTransient(err)).To(Equal(want), "%v", err)
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/types"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -39,15 +40,11 @@ func TestVMConfig(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	c := readConfig(t, nodeConfig)
-	g.Expect(c.Digest).To(Equal("da39a3ee"))
-	g.Expect(c.Options).NotTo(HaveKey("digest"))
-	g.Expect(c.Options["onboot"]).To(Equal("1"))
-	g.Expect(c.Name()).To(Equal("ubuntu"))
-	g.Expect(c.Description()).To(Equal("ours"))
-	g.Expect(c.Lock()).To(Equal("clone"))
-	g.Expect(c.Tags()).To(Equal([]string{"karpenter", "zone-a"}))
-	g.Expect(c.IsTemplate()).To(BeTrue())
-	g.Expect(c.Protected()).To(BeFalse())
+	g.Expect(c).To(And(
+		HaveField("Digest", "da39a3ee"), HaveField("Options", And(Not(HaveKey("digest")), HaveKeyWithValue("onboot", "1"))),
+		HaveField("Name()", "ubuntu"), HaveField("Description()", "ours"), HaveField("Lock()", "clone"),
+		HaveField("Tags()", Equal([]string{"karpenter", "zone-a"})), HaveField("IsTemplate()", true), HaveField("Protected()", false),
+	))
 	g.Expect([]int{c.Compute().Cores(), c.Compute().Sockets(), c.Compute().MemoryMiB()}).To(Equal([]int{4, 1, 8192}))
 
 	empty := readConfig(t, `{}`)
@@ -65,24 +62,17 @@ func TestNIC(t *testing.T) {
 	g.Expect([]string{nics[0].Slot, nics[1].Slot, nics[2].Slot}).To(Equal([]string{"net0", "net1", "net10"}))
 
 	first := nics[0]
-	g.Expect(first.Model).To(Equal("virtio"))
-	g.Expect(first.MAC).To(Equal("BC:24:11:2E:C5:01"))
-	g.Expect(first.Bridge).To(Equal("vmbr0"))
-	g.Expect(first.VLAN).To(Equal(7))
-	g.Expect(first.Firewall).To(BeTrue())
+	g.Expect(first).To(And(HaveField("Model", "virtio"), HaveField("MAC", "BC:24:11:2E:C5:01"), HaveField("Bridge", "vmbr0"),
+		HaveField("VLAN", 7), HaveField("Firewall", true)))
 	g.Expect(first.Encode()).To(Equal("virtio=BC:24:11:2E:C5:01,bridge=vmbr0,firewall=1,tag=7,trunks=2;4-6"))
 	first.Queues, first.VLAN, first.Firewall = 4, 0, false
 	g.Expect(first.Encode()).To(Equal("virtio=BC:24:11:2E:C5:01,bridge=vmbr0,firewall=0,trunks=2;4-6,queues=4"))
 
-	g.Expect(nics[1].Model).To(Equal("e1000"))
-	g.Expect(nics[1].MAC).To(Equal("BC:24:11:00:00:02"))
-	g.Expect(nics[1].MTU).To(Equal(1))
-	g.Expect(nics[1].Encode()).To(Equal("e1000=BC:24:11:00:00:02,bridge=vnet1,mtu=1"))
-	g.Expect(nics[2].MAC).To(BeEmpty())
-	g.Expect(nics[2].Encode()).To(Equal("virtio,bridge=vmbr1"))
-	later := proxmox.ParseNIC("net0", "vmxnet9=BC:24:11:00:00:02,bridge=vmbr0")
-	g.Expect(later.Model).To(Equal("vmxnet9"), "a model of a later release")
-	g.Expect(later.Encode()).To(Equal("vmxnet9=BC:24:11:00:00:02,bridge=vmbr0"))
+	g.Expect(nics[1]).To(And(HaveField("Model", "e1000"), HaveField("MAC", "BC:24:11:00:00:02"), HaveField("MTU", 1),
+		HaveField("Encode()", "e1000=BC:24:11:00:00:02,bridge=vnet1,mtu=1")))
+	g.Expect(nics[2]).To(And(HaveField("MAC", ""), HaveField("Encode()", "virtio,bridge=vmbr1")))
+	const later = "vmxnet9=BC:24:11:00:00:02,bridge=vmbr0" // a model of a later release
+	g.Expect(proxmox.ParseNIC("net0", later)).To(And(HaveField("Model", "vmxnet9"), HaveField("Encode()", later)))
 	g.Expect(proxmox.NIC{Bridge: "vmbr0", Firewall: true}.Encode()).To(Equal("virtio,bridge=vmbr0,firewall=1"))
 }
 
@@ -97,15 +87,15 @@ func TestDrives(t *testing.T) {
 	}
 	g.Expect(slots).To(Equal([]string{"ide0", "ide2", "scsi0", "scsi2", "scsi10"}), "no EFI, TPM or unused volumes")
 
-	empty, _ := c.Drives().Find("ide0")
-	g.Expect(empty.IsCDROM).To(BeTrue())
-	g.Expect(empty.Storage).To(BeEmpty())
-	cloudInit, _ := c.Drives().Find("ide2")
-	g.Expect(cloudInit.IsCDROM && cloudInit.IsCloudInit).To(BeTrue())
-	big, _ := c.Drives().Find("scsi10")
-	g.Expect(big.SizeBytes).To(BeEquivalentTo(1 << 40))
-	odd, _ := c.Drives().Find("scsi2")
-	g.Expect(odd.SizeBytes).To(BeEquivalentTo(3 << 29))
+	for slot, matcher := range map[string]types.GomegaMatcher{
+		"ide0":   And(HaveField("IsCDROM", true), HaveField("Storage", "")),
+		"ide2":   And(HaveField("IsCDROM", true), HaveField("IsCloudInit", true)),
+		"scsi10": HaveField("SizeBytes", int64(1<<40)),
+		"scsi2":  HaveField("SizeBytes", int64(3<<29)),
+	} {
+		drive, _ := c.Drives().Find(slot)
+		g.Expect(drive).To(matcher, slot)
+	}
 	_, ok := c.Drives().Find("efidisk0")
 	g.Expect(ok).To(BeFalse())
 
@@ -140,9 +130,7 @@ func TestSMBIOS(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	s := readConfig(t, nodeConfig).SMBIOS()
-	g.Expect(s.UUID).To(Equal("6f3f8a4e-4fd4-4d2c-9a5e-1a1f6b7a3a11"))
-	g.Expect(s.Manufacturer).To(Equal("ACME, Inc."))
-	g.Expect(s.SKU).To(Equal("c1.4VCPU-8GB"))
+	g.Expect(s).To(And(HaveField("UUID", "6f3f8a4e-4fd4-4d2c-9a5e-1a1f6b7a3a11"), HaveField("Manufacturer", "ACME, Inc."), HaveField("SKU", "c1.4VCPU-8GB")))
 
 	s.UUID, s.Serial = "0b1e", "h=node-1;i=20001"
 	g.Expect(proxmox.ParseSMBIOS(s.Encode())).To(Equal(s))
@@ -210,9 +198,8 @@ func TestUPID(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	u := proxmox.UPID("UPID:pve-1:00003921:100053CD7:6AF90394:qmclone:9001:kubernetes@pve!karpenter:")
-	g.Expect(u.Valid()).To(BeTrue())
-	g.Expect([]string{u.Host(), u.Kind(), u.ID(), u.User()}).To(Equal([]string{"pve-1", "qmclone", "9001", "kubernetes@pve!karpenter"}))
-	g.Expect(u.Started()).To(Equal(time.Unix(0x6AF90394, 0)))
+	g.Expect([]any{u.Valid(), u.Host(), u.Kind(), u.ID(), u.User(), u.Started()}).
+		To(Equal([]any{true, "pve-1", "qmclone", "9001", "kubernetes@pve!karpenter", time.Unix(0x6AF90394, 0)}))
 	g.Expect(proxmox.UPID("UPID:pve1:00003815:00053B55:6AF90390:imgcopy::a@pve:").Valid()).To(BeTrue(), "an empty id")
 	for _, bad := range []proxmox.UPID{
 		"", "UPID:", "UPID:pve1", "upid:pve1:00003921:00053CD7:6AF90394:qmclone:9001:a@pve:",

@@ -123,15 +123,8 @@ func (l *taskList) Task(_ context.Context, task proxmox.UPID) (proxmox.TaskStatu
 
 func (l *taskList) RecentTasks(context.Context, string, string, time.Time) ([]proxmox.TaskStatus, error) {
 	l.lists.Add(1)
-	var rows []proxmox.TaskStatus
-	for _, task := range []proxmox.UPID{testUPID, uploadUPID} {
-		row := proxmox.TaskStatus{UPID: task, Running: l.stale}
-		if !l.stale {
-			row.Exit = "OK"
-		}
-		rows = append(rows, row)
-	}
-	return rows, nil
+	exit := map[bool]string{false: "OK"}[l.stale]
+	return []proxmox.TaskStatus{{UPID: testUPID, Running: l.stale, Exit: exit}, {UPID: uploadUPID, Running: l.stale, Exit: exit}}, nil
 }
 
 // uploadUPID is a task beside that of testUPID.
@@ -160,41 +153,23 @@ func TestWaitTaskShared(t *testing.T) {
 	}
 }
 
-func TestWaitTaskEmptyUPID(t *testing.T) {
-	t.Parallel()
-	NewWithT(t).Expect(proxmox.WaitTask(t.Context(), &taskHost{}, "", proxmox.WaitOptions{})).To(HaveField("Succeeded()", true))
-}
-
-func TestWaitTaskUnreachableHost(t *testing.T) {
+func TestWaitTaskErrors(t *testing.T) {
 	simulated(t, func(t *testing.T, g *WithT) {
+		g.Expect(proxmox.WaitTask(t.Context(), &taskHost{}, "", proxmox.WaitOptions{})).To(HaveField("Succeeded()", true), "no task")
+
 		host := newTaskHost(5 * time.Second)
-		transient := []error{proxmox.ErrHostUnreachable, proxmox.ErrUnreachable, proxmox.ErrUnknownOutcome}
-		host.fail = func(n int) error {
-			if n <= len(transient) {
-				return fmt.Errorf("reading the task: %w", transient[n-1])
-			}
-			return nil
-		}
+		host.fail = func(int) error { return proxmox.ErrNotFound }
+		g.Expect(host.wait(t.Context())).Error().To(MatchError(proxmox.ErrNotFound))
+		g.Expect(host.polls).To(HaveLen(1))
+
+		transient := []error{proxmox.ErrHostUnreachable, proxmox.ErrUnreachable, proxmox.ErrUnknownOutcome, nil}
+		host.fail = func(n int) error { return transient[min(n, len(transient))-1] }
 		g.Expect(host.wait(t.Context())).To(HaveField("Succeeded()", true))
 
 		host.fail = func(int) error { return fmt.Errorf("reading the task: %w", proxmox.ErrHostUnreachable) }
 		g.Expect(host.wait(t.Context())).Error().To(MatchError(proxmox.ErrHostUnreachable))
 		g.Expect(time.Since(host.began)).To(BeNumerically("~", 35*time.Second, 5*time.Second))
-	})
-}
 
-func TestWaitTaskNotFound(t *testing.T) {
-	simulated(t, func(t *testing.T, g *WithT) {
-		host := newTaskHost(5 * time.Second)
-		host.fail = func(int) error { return proxmox.ErrNotFound }
-		g.Expect(host.wait(t.Context())).Error().To(MatchError(proxmox.ErrNotFound))
-		g.Expect(host.polls).To(HaveLen(1))
-	})
-}
-
-func TestWaitTaskCanceled(t *testing.T) {
-	simulated(t, func(t *testing.T, g *WithT) {
-		host := newTaskHost(time.Hour)
 		ctx, cancel := context.WithCancel(t.Context())
 		host.fail = func(n int) error {
 			if n == 3 {
