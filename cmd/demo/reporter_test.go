@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
 )
 
@@ -27,25 +29,14 @@ func TestReporter(t *testing.T) {
 	}
 	report.Map(fleet.Map{Hosts: []fleet.Host{{Region: region, Name: "pve1"}}, VMs: []fleet.VM{{Region: region, Host: "pve1", VMID: 20001}}})
 	report.Observe(State{})
-	want := []string{
+	want := strings.Join([]string{
 		"1/1  scale up", "6 pods wait", "claim node-a becomes VM 20001", "cloned on pve1", "boots from its ISO",
 		"node-a is Ready on pve1", "node-a is NotReady", "node-a is Ready again", "has stopped", "was restarted", "node-a is Ready again", "Karpenter deletes node node-a",
 		"home/pve1  up", "└ VM 20001", "VM 20001 and its volumes were deleted",
-	}
-	rest := out.String()
-	for _, w := range want {
-		_, after, found := strings.Cut(rest, w)
-		if !found {
-			t.Fatalf("%q is missing or out of order in:\n%s", w, out.String())
-		}
-		rest = after
-	}
-	if strings.Contains(out.String(), "\x1b") {
-		t.Errorf("plain output has escape sequences: %q", out.String())
-	}
-	if joined := report.Joined(); len(joined) != 1 || joined[0] != "node-a" {
-		t.Errorf("joined nodes are %v, want node-a once", joined)
-	}
+	}, ".*")
+	g := NewWithT(t)
+	g.Expect(out.String()).To(And(MatchRegexp("(?s)"+want), Not(ContainSubstring("\x1b"))))
+	g.Expect(report.Joined()).To(ConsistOf("node-a"))
 }
 
 func TestSummary(t *testing.T) {
@@ -53,8 +44,8 @@ func TestSummary(t *testing.T) {
 	s := &Summary{}
 	s.Add("short", 1200*time.Millisecond)
 	s.AddNote("a longer line", "3 of 3")
-	lines := s.Lines()
-	if len(lines) != 4 || lines[1].Render(0, false) != "  short          1.2s" || lines[2].Render(0, false) != "  a longer line  3 of 3" {
-		t.Errorf("the table is %q", lines)
-	}
+	g, lines := NewWithT(t), s.Lines()
+	g.Expect(lines).To(HaveLen(4))
+	g.Expect(lines[1].Render(0, false)).To(Equal("  short          1.2s"))
+	g.Expect(lines[2].Render(0, false)).To(Equal("  a longer line  3 of 3"))
 }

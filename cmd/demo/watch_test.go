@@ -6,10 +6,11 @@ package main
 import (
 	"bytes"
 	"context"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
 )
@@ -26,15 +27,10 @@ func TestProgress(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 70*time.Second)
 		defer cancel()
-		if _, err := w.until(ctx, "the pods to run", func(State) bool { return false }); err == nil {
-			t.Error("the wait ended without an error")
-		}
+		g := NewWithT(t)
+		g.Expect(w.until(ctx, "the pods to run", func(State) bool { return false })).Error().To(HaveOccurred())
 		const missing = ": VM 20001 is booting, pod web-1 is not ready (Unschedulable), pod web-3 is being deleted; console: login\n"
-		if found, want := out.String(), "0:30  waiting for the pods to run (0:30)"+missing+"1:00  waiting for the pods to run (1:00)"+missing; found != want {
-			t.Errorf("found:\n%swant:\n%s", found, want)
-		}
+		g.Expect(out.String()).To(Equal("0:30  waiting for the pods to run (0:30)" + missing + "1:00  waiting for the pods to run (1:00)" + missing))
 	})
-	if found := (State{}).describe(); !strings.Contains(found, "no VMs") {
-		t.Errorf("found %q", found)
-	}
+	NewWithT(t).Expect((State{}).describe()).To(ContainSubstring("no VMs"))
 }

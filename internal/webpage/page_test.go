@@ -51,8 +51,14 @@ func sample() fleet.Map {
 	}
 }
 
-func get(page webpage.Page, method, path string) *httptest.ResponseRecorder {
+// get returns the response to a request for a page that shows the sample.
+func get(method, path string) *httptest.ResponseRecorder {
+	return respond(sample(), nil, method, path)
+}
+
+func respond(m fleet.Map, err error, method, path string) *httptest.ResponseRecorder {
 	response := httptest.NewRecorder()
+	page := webpage.Page{Read: func(context.Context) (fleet.Map, error) { return m, err }}
 	page.ServeHTTP(response, httptest.NewRequest(method, path, nil))
 	return response
 }
@@ -60,8 +66,7 @@ func get(page webpage.Page, method, path string) *httptest.ResponseRecorder {
 func TestPage(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	page := webpage.Page{Read: func(context.Context) (fleet.Map, error) { return sample(), nil }}
-	response := get(page, http.MethodGet, "/proxmox")
+	response := get(http.MethodGet, "/proxmox")
 	g.Expect(response.Code).To(Equal(http.StatusOK))
 	for _, want := range []string{
 		"2 hosts · 2 VMs · 2 pods · 1 pending · price 1.122 per hour, 819.06 per month · power 90 W, 2.2 kWh/day, 0.65/day · saved 60 W, 1.4 kWh/day", "polling home has failed", "nodeclass default is not ready",
@@ -82,22 +87,19 @@ func TestPage(t *testing.T) {
 func TestPageFilterAndSort(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	page := webpage.Page{Read: func(context.Context) (fleet.Map, error) { return sample(), nil }}
-	filtered := get(page, http.MethodGet, "/proxmox?nodepool=default").Body.String()
+	filtered := get(http.MethodGet, "/proxmox?nodepool=default").Body.String()
 	g.Expect(filtered).To(And(ContainSubstring("VM 20001"), Not(ContainSubstring("VM 20002")), ContainSubstring("1 VMs · 2 pods")))
-	g.Expect(get(page, http.MethodGet, "/proxmox?sort=price").Body.String()).To(MatchRegexp(`(?s)VM 20002.*VM 20001`))
-	g.Expect(get(page, http.MethodGet, "/proxmox?sort=%22%3E").Body.String()).To(ContainSubstring("<b>name</b>"), "an unknown order is ignored")
+	g.Expect(get(http.MethodGet, "/proxmox?sort=price").Body.String()).To(MatchRegexp(`(?s)VM 20002.*VM 20001`))
+	g.Expect(get(http.MethodGet, "/proxmox?sort=%22%3E").Body.String()).To(ContainSubstring("<b>name</b>"), "an unknown order is ignored")
 }
 
 func TestPageErrors(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	page := webpage.Page{Read: func(context.Context) (fleet.Map, error) { return fleet.Map{}, errors.New("listing events: forbidden") }}
-	response := get(page, http.MethodGet, "/proxmox")
+	response := respond(fleet.Map{}, errors.New("listing events: forbidden"), http.MethodGet, "/proxmox")
 	g.Expect(response.Code).To(Equal(http.StatusInternalServerError))
 	g.Expect(response.Body.String()).To(Equal("reading objects failed: listing events: forbidden\n"))
-	g.Expect(get(page, http.MethodPost, "/proxmox").Code).To(Equal(http.StatusMethodNotAllowed))
-	g.Expect(get(page, http.MethodGet, "/other").Code).To(Equal(http.StatusNotFound))
-	empty := webpage.Page{Read: func(context.Context) (fleet.Map, error) { return fleet.Map{}, nil }}
-	g.Expect(get(empty, http.MethodGet, "/proxmox").Body.String()).To(ContainSubstring("idle"))
+	g.Expect(get(http.MethodPost, "/proxmox").Code).To(Equal(http.StatusMethodNotAllowed))
+	g.Expect(get(http.MethodGet, "/other").Code).To(Equal(http.StatusNotFound))
+	g.Expect(respond(fleet.Map{}, nil, http.MethodGet, "/proxmox").Body.String()).To(ContainSubstring("idle"))
 }

@@ -6,7 +6,6 @@ package webpage_test
 import (
 	"context"
 	"crypto/tls"
-	"io"
 	"net/http"
 	"os"
 	"testing"
@@ -36,36 +35,29 @@ func TestServer(t *testing.T) {
 
 	suffix := "-" + uuid.NewString() // the API server keeps the objects of the last run
 	address := "https://" + server.Listener.Addr().String() + webpage.Path
-	for name, test := range map[string]struct {
+	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	for _, test := range []struct {
 		token string
 		code  int
 		body  string
 	}{
-		"without_token": {"", http.StatusUnauthorized, "Unauthorized: the request has no token, or the token is invalid or has expired\n"},
-		"invalid_token": {"none", http.StatusUnauthorized, "Unauthorized: the request has no token, or the token is invalid or has expired\n"},
-		"not_allowed": {
+		{"", http.StatusUnauthorized, "Unauthorized: the request has no token, or the token is invalid or has expired\n"},
+		{"none", http.StatusUnauthorized, "Unauthorized: the request has no token, or the token is invalid or has expired\n"},
+		{
 			testenv.TokenAllowedToGet(t, config, "web-page-other"+suffix, "/other"), http.StatusForbidden,
 			"Forbidden: user system:serviceaccount:default:web-page-other" + suffix + " may not get /proxmox\n",
 		},
-		"allowed": {testenv.TokenAllowedToGet(t, config, "web-page-viewer"+suffix, webpage.Path), http.StatusOK, "VM 20001"},
+		{testenv.TokenAllowedToGet(t, config, "web-page-viewer"+suffix, webpage.Path), http.StatusOK, "VM 20001"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
-			g.Expect(err).NotTo(HaveOccurred())
-			if test.token != "" {
-				request.Header.Set("Authorization", "Bearer "+test.token)
-			}
-			insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
-			response, err := insecure.Do(request)
-			g.Expect(err).NotTo(HaveOccurred())
-			defer func() { _ = response.Body.Close() }()
-			body, err := io.ReadAll(response.Body)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(response.StatusCode).To(Equal(test.code))
-			g.Expect(string(body)).To(ContainSubstring(test.body))
-		})
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+		g.Expect(err).NotTo(HaveOccurred())
+		if test.token != "" {
+			request.Header.Set("Authorization", "Bearer "+test.token)
+		}
+		response, err := insecure.Do(request)
+		g.Expect(err).NotTo(HaveOccurred())
+		defer func() { _ = response.Body.Close() }()
+		g.Expect(response).To(And(HaveHTTPStatus(test.code), HaveHTTPBody(ContainSubstring(test.body))))
 	}
 	_, err = webpage.NewServer(t.Context(), server.Listener.Addr().String(), config, client, page)
 	g.Expect(err).To(MatchError(ContainSubstring("listening for the web page")))
