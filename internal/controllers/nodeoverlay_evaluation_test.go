@@ -34,10 +34,10 @@ import (
 // that sets the price 7.
 type overlaid struct {
 	*testenv.Env
-	ctx         context.Context
-	class       *v1alpha1.ProxmoxNodeClass
-	pool        *karpv1.NodePool
-	store       *nodeoverlay.InstanceTypeStore
+	ctx   context.Context
+	class *v1alpha1.ProxmoxNodeClass
+	pool  *karpv1.NodePool
+
 	provider    *cloudprovider.CloudProvider
 	core        *nodeoverlay.Controller
 	evaluations int
@@ -51,11 +51,11 @@ func withSecondTemplate(s *pvesim.Scenario) {
 
 func newOverlaid(w *testenv.Env) *overlaid {
 	w.T.Helper()
-	o := &overlaid{Env: w, class: w.NewClass(), store: w.Instances.Overlays}
+	o := &overlaid{Env: w, class: w.NewClass(), provider: w.CloudProvider()}
 	o.ctx = coreoptions.ToContext(w.T.Context(), &coreoptions.Options{FeatureGates: coreoptions.FeatureGates{NodeOverlay: true}})
 	o.pool = w.Pool(o.class)
-	o.provider = w.CloudProvider()
-	o.core = nodeoverlay.NewController(w.Clock, w.Kube, o.provider, o.store, state.NewCluster(w.Clock, w.Kube, o.provider))
+
+	o.core = nodeoverlay.NewController(w.Clock, w.Kube, o.provider, o.Instances.Overlays, state.NewCluster(w.Clock, w.Kube, o.provider))
 	w.Create(&corev1alpha1.NodeOverlay{
 		ObjectMeta: metav1.ObjectMeta{Name: w.Named("price")},
 		Spec: corev1alpha1.NodeOverlaySpec{
@@ -85,7 +85,7 @@ func (o *overlaid) selectTemplate(zone string) {
 // prices returns the prices of the instance type in core, by the image of the template.
 func (o *overlaid) prices() map[string]float64 {
 	o.T.Helper()
-	types, err := overlay.Decorate(o.provider, o.Kube, o.store).GetInstanceTypes(o.ctx, o.pool)
+	types, err := overlay.Decorate(o.provider, o.Kube, o.Instances.Overlays).GetInstanceTypes(o.ctx, o.pool)
 	o.Expect(err).NotTo(HaveOccurred())
 	prices := map[string]float64{}
 	for _, it := range types {

@@ -12,6 +12,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/controllers/dynamicresources/deviceallocation"
+	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
+	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/pod/explain"
@@ -118,12 +123,17 @@ func TestReconcileUncheckedClass(t *testing.T) {
 
 // Core ignores a NodePool without a class, and counts its pods as tried.
 func TestReconcileMissingClass(t *testing.T) {
-	testenv.With(testenv.NoPolling()).Test(t, func(w *testenv.Env, _ *testenv.Process) {
-		w.Pool(w.Class(), func(p *karpv1.NodePool) { p.Spec.Template.Spec.NodeClassRef.Name = "absent" })
-		reconcilePod(w, w.PendingPod("app", "1"), unschedulable)
-		w.Expect(w.Events.Messages(noHostFits)).To(HaveExactElements("No node can be created for this pod: nodepool pool: " +
-			"ProxmoxNodeClass absent does not exist; create it, or change spec.template.spec.nodeClassRef of the NodePool"))
-	})
+	t.Parallel()
+	w := testenv.NewWithAPIServer(t, testenv.NoPolling())
+	w.Pool(w.Class(), func(p *karpv1.NodePool) { p.Spec.Template.Spec.NodeClassRef.Name = "absent" })
+	pod, cp := w.PendingPod("app", "1"), w.CloudProvider()
+	cluster := state.NewCluster(w.Clock, w.Kube, cp)
+	core := provisioning.NewProvisioner(w.Kube, w.Events, cp, cluster, w.Clock, deviceallocation.NewController(w.Kube), virtualpods.NewVirtualPodCache(w.Kube))
+	ctx := coreoptions.ToContext(t.Context(), &coreoptions.Options{CPURequests: 1000, IgnoreDRARequests: true})
+	w.Expect(core.Schedule(ctx)).Error().NotTo(HaveOccurred())
+	testenv.Reconcile(w, explain.NewController(w.Kube, w.Instances.Planner, w.Events, cluster), pod)
+	w.Expect(w.Events.Messages(noHostFits)).To(HaveExactElements("No node can be created for this pod: nodepool " + w.Named("pool") +
+		": ProxmoxNodeClass absent does not exist; create it, or change spec.template.spec.nodeClassRef of the NodePool"))
 }
 
 func TestReconcileMisspelledValue(t *testing.T) {

@@ -4,6 +4,7 @@
 package controllers_test
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"io"
@@ -85,8 +86,8 @@ func TestChecksumResolve(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		content, algorithm, value string
-		// failure is the end of the condition's message.
-		failure string
+		// url is that of the file by default, and failure the end of the condition's message.
+		url, failure string
 	}{
 		"GNU_text":          {content: sha256Sum + "  noble.img\n" + md5Sum + "  other.img\n", algorithm: "sha256", value: sha256Sum},
 		"GNU_binary":        {content: md5Sum + " *other.img\n" + sha512Sum + " *noble.img\n", algorithm: "sha512", value: sha512Sum},
@@ -101,6 +102,9 @@ func TestChecksumResolve(t *testing.T) {
 			content: strings.Repeat(sha256Sum+"  other.img\n", 7),
 			failure: `it lists no checksum for "noble.img", the last part of the image's URL; it lists other.img, other.img, other.img, other.img, other.img and 2 more`,
 		},
+		"unreachable_server": {url: "http://127.0.0.1:1/SUMS",
+			failure: "the controller cannot reach the server (dial tcp: connect: connection refused); check the URL, and networkPolicy.egressPorts of the chart"},
+		"not_found":    {url: "URL/MISSING", failure: `the server returned "404 Not Found"; fix the URL`},
 		"no_checksums": {content: "<html>", failure: "it contains no checksums of files; set the URL of a file such as SHA256SUMS"},
 		"two_checksums": {content: sha256Sum + "  a/noble.img\n" + strings.Repeat("00", 32) + "  b/noble.img\n",
 			failure: `it lists two different sha256 checksums for "noble.img": ` + sha256Sum + " and " + strings.Repeat("00", 32)},
@@ -108,34 +112,18 @@ func TestChecksumResolve(t *testing.T) {
 	} {
 		testenv.RunSimulated(t, name, func(t *testing.T) {
 			e := newChecksumEnv(t, test.content)
-			e.reconcile()
+			url := strings.Replace(cmp.Or(test.url, "URL"), "URL", e.url, 1)
+			testenv.Modify(e.Env, e.object, func(o *v1alpha1.ProxmoxTemplate) { o.Spec.SourceImage.ChecksumURL = url })
+			retry := e.reconcile()
 			if test.failure != "" {
-				e.Expect(e.resolved()).To(And(
-					HavePrefix("False ChecksumUnavailable: reading spec.sourceImage.checksumURL "+e.url+": "), HaveSuffix(test.failure)))
+				e.Expect(retry).To(Equal(time.Minute))
+				e.Expect(e.resolved()).To(And(HavePrefix("False ChecksumUnavailable: reading spec.sourceImage.checksumURL "+url+": "), HaveSuffix(test.failure)))
 				e.Expect(e.object.Status.Checksum).To(BeNil())
 				return
 			}
 			e.Expect(e.resolved()).To(HavePrefix("True"))
 			e.Expect(e.object.Status.Checksum).To(And(HaveField("Type", test.algorithm), HaveField("Value", test.value), HaveField("FileName", "noble.img")))
 			e.Expect(e.object.Source()).To(And(HaveField("Checksum", test.value), HaveField("ChecksumType", test.algorithm)))
-		})
-	}
-}
-
-func TestResolveUnreachable(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct{ url, want string }{
-		"server": {"http://127.0.0.1:1/SUMS",
-			"the controller cannot reach the server (dial tcp: connect: connection refused); check the URL, and networkPolicy.egressPorts of the chart"},
-		"not_found": {"URL/MISSING", `the server returned "404 Not Found"; fix the URL`},
-	} {
-		testenv.RunSimulated(t, name, func(t *testing.T) {
-			e := newChecksumEnv(t, "")
-			testenv.Modify(e.Env, e.object, func(o *v1alpha1.ProxmoxTemplate) {
-				o.Spec.SourceImage.ChecksumURL = strings.Replace(test.url, "URL", e.url, 1)
-			})
-			e.Expect(e.reconcile()).To(Equal(time.Minute))
-			e.Expect(e.resolved()).To(HaveSuffix(test.want))
 		})
 	}
 }
