@@ -15,7 +15,6 @@ func TestAlertRules(t *testing.T) {
 	if err != nil {
 		t.Skip("SKIPPED: promtool is not in PATH; it is in Debian's package prometheus, and make prometheus downloads it")
 	}
-	if output, err := exec.CommandContext(t.Context(), promtool, "test", "rules", "testdata/alerts.yaml").CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, output)
-	}
+	output, err := exec.CommandContext(t.Context(), promtool, "test", "rules", "testdata/alerts.yaml").CombinedOutput()
+	expect(t, err == nil, "%v\n%s", err, output)
 }

@@ -108,13 +108,9 @@ func TestCloudConfig(t *testing.T) {
 	render(t, "config: {clusters: ["+strings.Join(accepted, ", ")+"]}")
 	found := reject(t, "config: {clusters: ["+strings.Join(rejected, ", ")+"]}")
 	for n, want := range messages {
-		if !strings.Contains(found, want) {
-			t.Errorf("%s: the chart does not report %q", rejected[n], want)
-		}
+		expect(t, strings.Contains(found, want), "%s: the chart does not report %q", rejected[n], want)
 	}
-	if strings.Contains(found, "s3cr3t") {
-		t.Errorf("the chart reports a secret:\n%s", found)
-	}
+	expect(t, !strings.Contains(found, "s3cr3t"), "the chart reports a secret:\n%s", found)
 }
 
 // TestCloudConfigStricter lists what the chart checks differently from the controller.
@@ -122,9 +118,8 @@ func TestCloudConfigStricter(t *testing.T) {
 	t.Parallel()
 	// Helm would store 0123 as 83.
 	found := reject(t, "config: {clusters: [{region: a, url: 'https://a:8006', username: root@pam, password: 0123}]}")
-	if want := "/password': got number, want null or string"; !strings.Contains(found, want) {
-		t.Errorf("found %s, want %q", found, want)
-	}
+	want := "/password': got number, want null or string"
+	expect(t, strings.Contains(found, want), "found %s, want %q", found, want)
 	// The files are in the container, not where Helm runs.
 	render(t, "config: {clusters: [{region: a, url: 'https://a:8006', token_id_file: /id, token_secret_file: /secret, ca_file: /ca}]}")
 	// The Secret has the clusters.
@@ -161,9 +156,8 @@ func TestCloudConfigFields(t *testing.T) {
 		"cluster":  {cluster, known("clusters: [{x: y}]")},
 		"root":     {cluster["root"].Properties, known("clusters: [{root: {x: y}}]")},
 	} {
-		if found := slices.Sorted(maps.Keys(c.found)); !slices.Equal(found, c.want) {
-			t.Errorf("%s: the schema has the fields %q, the controller %q", where, found, c.want)
-		}
+		found := slices.Sorted(maps.Keys(c.found))
+		expect(t, slices.Equal(found, c.want), "%s: the schema has the fields %q, the controller %q", where, found, c.want)
 	}
 }
 
@@ -175,7 +169,5 @@ func TestCloudConfigSecret(t *testing.T) {
 	check(t, err)
 	want, err := proxmox.ParseConfig([]byte("features: {provider: capmox}\nclusters: [{" + oneCluster + "}]"))
 	check(t, err)
-	if !reflect.DeepEqual(config, want) {
-		t.Errorf("found %+v, want %+v", config, want)
-	}
+	expect(t, reflect.DeepEqual(config, want), "found %+v, want %+v", config, want)
 }

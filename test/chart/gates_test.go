@@ -25,37 +25,26 @@ func gatesOf(t *testing.T, values string) options.FeatureGates {
 // releases. Each must be what the chart's value sets, and no other may change.
 func TestFeatureGates(t *testing.T) {
 	t.Parallel()
-	var defaults map[string]bool
-	t.Run("defaults", func(t *testing.T) {
-		defaults = switches(gatesOf(t, ""))
-		if want := switches(options.DefaultFeatureGates()); !reflect.DeepEqual(defaults, want) {
-			t.Errorf("the chart's gates are %v, want Karpenter's defaults %v", defaults, want)
+	defaults := options.DefaultFeatureGates()
+	found := gatesOf(t, "")
+	expect(t, found == defaults, "the chart's gates are %v, want Karpenter's defaults %v", found, defaults)
+	changed := 0
+	for i := range reflect.TypeFor[options.FeatureGates]().NumField() {
+		field, want := reflect.TypeFor[options.FeatureGates]().Field(i), defaults
+		if !field.IsExported() || field.Type.Kind() != reflect.Bool {
+			continue
 		}
-	})
-	if len(defaults) < 9 {
-		t.Fatalf("found %d gates, want at least 9", len(defaults))
-	}
-	for gate, byDefault := range defaults {
-		t.Run(gate, func(t *testing.T) {
+		changed++
+		value := !reflect.ValueOf(defaults).Field(i).Bool()
+		reflect.ValueOf(&want).Elem().Field(i).SetBool(value)
+		t.Run(field.Name, func(t *testing.T) {
 			t.Parallel()
-			value := strings.ToLower(gate[:1]) + gate[1:]
-			for found, on := range switches(gatesOf(t, fmt.Sprintf("settings: {featureGates: {%s: %t}}", value, !byDefault))) {
-				if want := defaults[found] != (found == gate); on != want {
-					t.Errorf("with settings.featureGates.%s: %t, gate %s is %t, want %t", value, !byDefault, found, on, want)
-				}
-			}
+			values := fmt.Sprintf("settings: {featureGates: {%s%s: %t}}", strings.ToLower(field.Name[:1]), field.Name[1:], value)
+			found := gatesOf(t, values)
+			expect(t, found == want, "with %s, the gates are %v, want %v", values, found, want)
 		})
 	}
-}
-
-// switches returns the gates by name.
-func switches(gates options.FeatureGates) map[string]bool {
-	out := map[string]bool{}
-	value := reflect.ValueOf(gates)
-	for i := range value.NumField() {
-		if field := value.Type().Field(i); field.IsExported() && field.Type.Kind() == reflect.Bool {
-			out[field.Name] = value.Field(i).Bool()
-		}
+	if changed < 9 {
+		t.Fatalf("found %d gates, want at least 9", changed)
 	}
-	return out
 }

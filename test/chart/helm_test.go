@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -74,6 +73,14 @@ func check(t *testing.T, err error) {
 	}
 }
 
+// expect reports an error unless a condition is true.
+func expect(t *testing.T, condition bool, format string, args ...any) {
+	t.Helper()
+	if !condition {
+		t.Errorf(format, args...)
+	}
+}
+
 func decode(t *testing.T, manifests string) objects {
 	t.Helper()
 	var all objects
@@ -84,9 +91,7 @@ func decode(t *testing.T, manifests string) objects {
 		if errors.Is(err, io.EOF) {
 			return all
 		}
-		if err != nil {
-			t.Fatalf("the chart renders invalid YAML: %v", err)
-		}
+		check(t, err)
 		if len(object.Object) > 0 {
 			all = append(all, object)
 		}
@@ -98,32 +103,14 @@ func decode(t *testing.T, manifests string) objects {
 func (o objects) read(t *testing.T, kind, path string) string {
 	t.Helper()
 	parser := jsonpath.New(kind).AllowMissingKeys(true)
-	if err := parser.Parse(path); err != nil {
-		t.Fatalf("%s: %v", path, err)
-	}
+	check(t, parser.Parse(path))
 	var found []string
 	for _, object := range o {
-		if object.GetKind() != kind {
-			continue
-		}
 		var b bytes.Buffer
-		if err := parser.Execute(&b, object.Object); err != nil {
-			t.Fatalf("%s: %v", path, err)
+		if object.GetKind() == kind {
+			check(t, parser.Execute(&b, object.Object))
+			found = append(found, b.String())
 		}
-		found = append(found, b.String())
 	}
 	return strings.Join(found, "\n")
-}
-
-// shared returns a document that the chart must be compatible with. It skips the test if the
-// document is missing.
-func shared(t *testing.T, pattern string) string {
-	t.Helper()
-	found, err := filepath.Glob(filepath.Join("../../../shared", pattern))
-	if err != nil || len(found) != 1 {
-		t.Skipf("../shared/%s not found", pattern)
-	}
-	content, err := os.ReadFile(found[0])
-	check(t, err)
-	return string(content)
 }

@@ -17,29 +17,9 @@ import (
 type query struct{ where, expr, shown string }
 
 // queries returns all queries of the dashboard and the alerts.
-func queries(t *testing.T) []query {
+func queries(t *testing.T) (found []query) {
 	t.Helper()
 	rendered := render(t, "metrics: {dashboard: {enabled: true}, alerts: {enabled: true}}")
-	var found []query
-	for _, object := range rendered {
-		content, err := object.MarshalJSON()
-		check(t, err)
-		switch object.GetKind() {
-		case "ConfigMap":
-			if object.GetLabels()["grafana_dashboard"] == "" {
-				continue
-			}
-			found = append(found, panels(t, content)...)
-		case "PrometheusRule":
-			found = append(found, alerts(t, content)...)
-		}
-	}
-	return found
-}
-
-func panels(t *testing.T, configMap []byte) (found []query) {
-	t.Helper()
-	var object struct{ Data map[string]string }
 	var dashboard struct {
 		UID    string
 		Panels []struct {
@@ -47,43 +27,25 @@ func panels(t *testing.T, configMap []byte) (found []query) {
 			Targets []struct{ Expr, LegendFormat string }
 		}
 	}
-	check(t, json.Unmarshal(configMap, &object))
-	check(t, json.Unmarshal([]byte(object.Data["karpenter-provider-proxmox.json"]), &dashboard))
+	check(t, json.Unmarshal([]byte(rendered.read(t, "ConfigMap", `{.data.karpenter-provider-proxmox\.json}`)), &dashboard))
 	for _, panel := range dashboard.Panels {
 		for _, target := range panel.Targets {
 			found = append(found, query{"panel " + panel.Title, target.Expr, target.LegendFormat})
 		}
 	}
-	if dashboard.UID == "" || len(found) < 10 {
-		t.Errorf("found dashboard %q with %d queries, want at least 10", dashboard.UID, len(found))
+	expect(t, dashboard.UID != "" && len(found) >= 10, "found dashboard %q with %d queries, want at least 10", dashboard.UID, len(found))
+	var rules []struct {
+		Alert, Expr         string
+		Labels, Annotations map[string]string
 	}
-	return found
-}
-
-func alerts(t *testing.T, rule []byte) (found []query) {
-	t.Helper()
-	var object struct {
-		Spec struct {
-			Groups []struct {
-				Rules []struct {
-					Alert, Expr         string
-					Labels, Annotations map[string]string
-				}
-			}
+	check(t, json.Unmarshal([]byte(rendered.read(t, "PrometheusRule", "{.spec.groups[0].rules}")), &rules))
+	for _, r := range rules {
+		if r.Labels["severity"] == "" || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
+			t.Errorf("alert %s has no severity, summary or description: %v", r.Alert, r)
 		}
+		found = append(found, query{"alert " + r.Alert, r.Expr, r.Annotations["summary"] + r.Annotations["description"]})
 	}
-	check(t, json.Unmarshal(rule, &object))
-	for _, group := range object.Spec.Groups {
-		for _, r := range group.Rules {
-			if r.Labels["severity"] == "" || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
-				t.Errorf("alert %s has no severity, summary or description: %v", r.Alert, r)
-			}
-			found = append(found, query{"alert " + r.Alert, r.Expr, r.Annotations["summary"] + r.Annotations["description"]})
-		}
-	}
-	if len(found) < 5 {
-		t.Errorf("found %d alerts, want at least 5", len(found))
-	}
+	expect(t, len(rules) >= 5, "found %d alerts, want at least 5", len(rules))
 	return found
 }
 
@@ -129,9 +91,7 @@ func TestDashboardAndAlertMetrics(t *testing.T) {
 	for _, q := range queries(t) {
 		labels := []string{"le"}
 		found := metric.FindAllStringSubmatch(q.expr, -1)
-		if len(found) == 0 {
-			t.Errorf("%s: %q uses no metric of the controller", q.where, q.expr)
-		}
+		expect(t, len(found) != 0, "%s: %q uses no metric of the controller", q.where, q.expr)
 		for _, match := range found {
 			name := match[1]
 			for _, suffix := range []string{"_bucket", "_count", "_sum"} {
@@ -140,27 +100,19 @@ func TestDashboardAndAlertMetrics(t *testing.T) {
 				}
 			}
 			own, ok := known[name]
-			if !ok {
-				t.Errorf("%s: metric %s does not exist", q.where, name)
-			}
+			expect(t, ok, "%s: metric %s does not exist", q.where, name)
 			labels = append(labels, own...)
 			for _, selected := range label.FindAllStringSubmatch(match[2], -1) {
-				if !slices.Contains(own, selected[1]) {
-					t.Errorf("%s: %s has no label %s", q.where, name, selected[1])
-				}
+				expect(t, slices.Contains(own, selected[1]), "%s: %s has no label %s", q.where, name, selected[1])
 			}
 		}
 		for _, group := range by.FindAllStringSubmatch(q.expr, -1) {
 			for _, name := range strings.Split(group[1], ",") {
-				if !slices.Contains(labels, strings.TrimSpace(name)) {
-					t.Errorf("%s: %q groups by %s, which no metric in it has", q.where, q.expr, name)
-				}
+				expect(t, slices.Contains(labels, strings.TrimSpace(name)), "%s: %q groups by %s, which no metric in it has", q.where, q.expr, name)
 			}
 		}
 		for _, name := range shown.FindAllStringSubmatch(q.shown, -1) {
-			if !slices.Contains(labels, name[1]) {
-				t.Errorf("%s: %q shows %s, which no metric of %q has", q.where, q.shown, name[1], q.expr)
-			}
+			expect(t, slices.Contains(labels, name[1]), "%s: %q shows %s, which no metric of %q has", q.where, q.shown, name[1], q.expr)
 		}
 	}
 }

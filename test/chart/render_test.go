@@ -35,8 +35,7 @@ customResources:
 	check(t, err)
 	api = client.WithFieldValidation(client.NewDryRunClient(api), metav1.FieldValidationStrict)
 	for _, object := range rendered {
-		if err := api.Create(t.Context(), object); err != nil {
-			t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
-		}
+		err := api.Create(t.Context(), object)
+		expect(t, err == nil, "%s %s: %v", object.GetKind(), object.GetName(), err)
 	}
 }

@@ -6,8 +6,9 @@ package chart
 import (
 	"testing"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
+	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/types"
+	"sigs.k8s.io/yaml"
 )
 
 // TestServiceMonitor follows the ServiceMonitor as Prometheus does: by labels to the Service,
@@ -15,49 +16,32 @@ import (
 // test checks the field names itself.
 func TestServiceMonitor(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	rendered := render(t, "metrics: {enabled: true, type: serviceMonitor, port: 9090, serviceMonitorLabels: {release: prom}}")
-	monitor, service, deployment := rendered.only(t, "ServiceMonitor"), rendered.only(t, "Service"), rendered.only(t, "Deployment")
-	if monitor.GetAPIVersion() != "monitoring.coreos.com/v1" {
-		t.Errorf("the ServiceMonitor has API version %s", monitor.GetAPIVersion())
+	// read returns an object or a string.
+	read := func(kind, path string) (value any) {
+		t.Helper()
+		check(t, yaml.Unmarshal([]byte(rendered.read(t, kind, path)), &value))
+		return value
 	}
-	spec, _, err := unstructured.NestedMap(monitor.Object, "spec")
-	check(t, err)
-	known := map[string]bool{"selector": true, "endpoints": true, "namespaceSelector": true, "jobLabel": true}
-	for key := range spec {
-		if !known[key] {
-			t.Errorf("the ServiceMonitor has an unknown field spec.%s", key)
+	// contain matches labels that a selector matches.
+	contain := func(selector any) types.GomegaMatcher {
+		var all []types.GomegaMatcher
+		for key, value := range selector.(map[string]any) {
+			all = append(all, HaveKeyWithValue(key, value))
 		}
+		g.Expect(all).NotTo(BeEmpty())
+		return And(all...)
 	}
-	matchLabels, _, err := unstructured.NestedStringMap(spec, "selector", "matchLabels")
-	check(t, err)
-	if len(matchLabels) == 0 || !labels.SelectorFromSet(matchLabels).Matches(labels.Set(service.GetLabels())) || monitor.GetNamespace() != service.GetNamespace() {
-		t.Errorf("the ServiceMonitor selects %v in %s, the Service has %v in %s", matchLabels, monitor.GetNamespace(), service.GetLabels(), service.GetNamespace())
+	g.Expect(read("ServiceMonitor", "{.apiVersion}")).To(Equal("monitoring.coreos.com/v1"))
+	for key := range read("ServiceMonitor", "{.spec}").(map[string]any) {
+		g.Expect(key).To(BeElementOf("selector", "endpoints", "namespaceSelector", "jobLabel"))
 	}
-	selected, _, err := unstructured.NestedStringMap(service.Object, "spec", "selector")
-	check(t, err)
-	pods, _, err := unstructured.NestedStringMap(deployment.Object, "spec", "template", "metadata", "labels")
-	check(t, err)
-	if !labels.SelectorFromSet(selected).Matches(labels.Set(pods)) {
-		t.Errorf("the Service selects %v, the pods have %v", selected, pods)
-	}
+	g.Expect(read("Service", "{.metadata.labels}")).To(contain(read("ServiceMonitor", "{.spec.selector.matchLabels}")))
+	g.Expect(read("Service", "{.metadata.namespace}")).To(Equal(read("ServiceMonitor", "{.metadata.namespace}")))
+	g.Expect(read("Deployment", "{.spec.template.metadata.labels}")).To(contain(read("Service", "{.spec.selector}")))
 	port := rendered.read(t, "ServiceMonitor", "{.spec.endpoints[0].port}")
 	target := rendered.read(t, "Service", `{.spec.ports[?(@.name=="`+port+`")].targetPort}`)
-	number := rendered.read(t, "Deployment", container+`.ports[?(@.name=="`+target+`")].containerPort}`)
-	if number != "9090" || rendered.read(t, "ServiceMonitor", "{.spec.endpoints[0].path}") != "/metrics" {
-		t.Errorf("port %q of the ServiceMonitor is %q of the Service and %q of the pods, want 9090", port, target, number)
-	}
-}
-
-func (o objects) only(t *testing.T, kind string) *unstructured.Unstructured {
-	t.Helper()
-	var found []*unstructured.Unstructured
-	for _, object := range o {
-		if object.GetKind() == kind {
-			found = append(found, object)
-		}
-	}
-	if len(found) != 1 {
-		t.Fatalf("the chart renders %d objects of kind %s, want 1", len(found), kind)
-	}
-	return found[0]
+	g.Expect(rendered.read(t, "Deployment", container+`.ports[?(@.name=="`+target+`")].containerPort}`)).To(Equal("9090"))
+	g.Expect(rendered.read(t, "ServiceMonitor", "{.spec.endpoints[0].path}")).To(Equal("/metrics"))
 }

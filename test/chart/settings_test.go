@@ -44,13 +44,10 @@ settings: {proxmoxPolInterval: 5s, batchMaxDuration: 10, kubeClientQps: many, en
 		"at '/customResources/nodeTemplate/default/kind': value must be one of 'ProxmoxUnmanagedTemplate', 'ProxmoxTemplate'",
 		"at '/configFile': 'config.yaml' does not match pattern",
 	} {
-		if !strings.Contains(found, want) {
-			t.Errorf("helm does not report %q:\n%s", want, found)
-		}
+		expect(t, strings.Contains(found, want), "helm does not report %q:\n%s", want, found)
 	}
-	if found, want := reject(t, "serviceAccount: {create: false}"), "serviceAccount.create is false: set serviceAccount.name"; !strings.Contains(found, want) {
-		t.Errorf("found %s, want %q", found, want)
-	}
+	found, want := reject(t, "serviceAccount: {create: false}"), "serviceAccount.create is false: set serviceAccount.name"
+	expect(t, strings.Contains(found, want), "found %s, want %q", found, want)
 }
 
 // TestSettings checks that the chart can set every environment variable of the controller.
@@ -79,9 +76,8 @@ func checkEnvironment(t *testing.T, settings map[string]any, want map[string]str
 	check(t, err)
 	rendered := render(t, string(content))
 	for name, value := range want {
-		if found := rendered.read(t, "Deployment", environment(name)); found != value {
-			t.Errorf("%s is %q, want %q", name, found, value)
-		}
+		found := rendered.read(t, "Deployment", environment(name))
+		expect(t, found == value, "%s is %q, want %q", name, found, value)
 	}
 	return rendered
 }
@@ -119,9 +115,8 @@ func TestCoreSettings(t *testing.T) {
 		variable := strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 		// Core does not use karpenter-service, and two controllers must not run.
 		unset := f.Name == "karpenter-service" || f.Name == "disable-leader-election"
-		if found := strings.Contains(set, "--"+f.Name+"=") || slices.Contains(strings.Fields(set), variable); found == unset {
-			t.Errorf("the chart sets --%s or %s: %t, want %t", f.Name, variable, found, !unset)
-		}
+		found := strings.Contains(set, "--"+f.Name+"=") || slices.Contains(strings.Fields(set), variable)
+		expect(t, found != unset, "the chart sets --%s or %s: %t, want %t", f.Name, variable, found, !unset)
 	})
 }
 

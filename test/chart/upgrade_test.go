@@ -10,11 +10,11 @@ import (
 	"strings"
 	"testing"
 
+	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -32,13 +32,12 @@ func TestUpstreamValues(t *testing.T) {
 	t.Parallel()
 	content, err := os.ReadFile(upstreamDir + "/values.yaml")
 	check(t, err)
-	values := strings.NewReplacer("  repository: ghcr.io/sergelogvinov/karpenter-provider-proxmox\n", "", "  vmMemoryOverheadPercent: 0.075\n", "").Replace(string(content))
+	values := strings.NewReplacer("repository: ghcr.io/sergelogvinov/karpenter-provider-proxmox, ", "", "  vmMemoryOverheadPercent: 0.075\n", "").Replace(string(content))
 	rendered := render(t, values)
 	defaults := render(t, "")
 	for _, path := range []string{container + "}", podSpec + ".volumes}", podSpec + ".tolerations}"} {
-		if found, want := rendered.read(t, "Deployment", path), defaults.read(t, "Deployment", path); found != want {
-			t.Errorf("%s: found %s, want %s", path, found, want)
-		}
+		found, want := rendered.read(t, "Deployment", path), defaults.read(t, "Deployment", path)
+		expect(t, found == want, "%s: found %s, want %s", path, found, want)
 	}
 }
 
@@ -70,28 +69,18 @@ settings: {featureGates: {nodeRepair: true}}
 	for _, command := range documentedCommands(t, "../../docs/migration.md") {
 		check(t, run("", command...))
 	}
-	deployment := &appsv1.Deployment{}
-	check(t, kube.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: release}, deployment))
-	containers := deployment.Spec.Template.Spec.Containers
-	if len(containers) != 1 || containers[0].Image != "ghcr.io/karpenter-proxmox/karpenter-provider-proxmox:v0.0.0-dev" {
-		t.Errorf("found the containers %+v, want only ours", containers)
+	get := func(name string, object client.Object) error {
+		return kube.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, object)
 	}
-	if args := strings.Join(containers[0].Args, " "); !strings.Contains(args, "--log-level=debug") {
-		t.Errorf("found the arguments %q, want those of the values", args)
-	}
-	secret := &corev1.Secret{}
-	check(t, kube.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: release}, secret))
-	if content := string(secret.Data["config.yaml"]); !strings.Contains(content, "region: cluster-1") {
-		t.Errorf("found the cloud config %q, want that of the values", content)
-	}
-	role := &rbacv1.Role{}
-	if err := kube.Get(t.Context(), client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: release + ":bootstrap"}, role); !apierrors.IsNotFound(err) {
-		t.Errorf("the Role of the other chart still exists: %v", err)
-	}
-	check(t, kube.Get(t.Context(), client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: release + "-boot-data"}, role))
-	if found := strings.Join(role.Rules[0].ResourceNames, " "); found != "my-templates my-values" {
-		t.Errorf("the controller can read the Secrets %s, want those of the command", found)
-	}
+	g, deployment, secret, role := NewWithT(t), &appsv1.Deployment{}, &corev1.Secret{}, &rbacv1.Role{}
+	g.Expect(get(release, deployment)).To(Succeed())
+	g.Expect(deployment.Spec.Template.Spec.Containers).To(ConsistOf(And(
+		HaveField("Image", "ghcr.io/karpenter-proxmox/karpenter-provider-proxmox:v0.0.0-dev"), HaveField("Args", ContainElement("--log-level=debug")))))
+	g.Expect(get(release, secret)).To(Succeed())
+	g.Expect(secret.Data["config.yaml"]).To(ContainSubstring("region: cluster-1"))
+	g.Expect(get(release+":bootstrap", role)).To(MatchError(apierrors.IsNotFound, "the Role of the other chart is deleted"))
+	g.Expect(get(release+"-boot-data", role)).To(Succeed())
+	g.Expect(role.Rules[0].ResourceNames).To(Equal([]string{"my-templates", "my-values"}))
 	for _, command := range documentedCommands(t, "../../docs/upgrade.md") {
 		check(t, run("", command...))
 	}

@@ -5,7 +5,6 @@ package chart
 
 import (
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -136,9 +135,8 @@ func TestValues(t *testing.T) {
 			check(t, err)
 			rendered := render(t, string(content))
 			for _, e := range b.effects {
-				if found := strings.TrimSpace(rendered.read(t, e.kind, e.path)); found != e.want {
-					t.Errorf("%s: %s sets %s of %s to %q, want %q", e.value, e.values, e.path, e.kind, found, e.want)
-				}
+				found := strings.TrimSpace(rendered.read(t, e.kind, e.path))
+				expect(t, found == e.want, "%s: %s sets %s of %s to %q, want %q", e.value, e.values, e.path, e.kind, found, e.want)
 			}
 		})
 	}
@@ -188,40 +186,11 @@ func TestConfigChecksum(t *testing.T) {
 	}
 }
 
-// TestValuesComplete checks that the table above covers all values of the compatibility
-// document.
-func TestValuesComplete(t *testing.T) {
+// TestDefaults checks fields of the Deployment without values.
+func TestDefaults(t *testing.T) {
 	t.Parallel()
-	shown := map[string]bool{}
-	for _, e := range effects() {
-		shown[e.value] = true
-	}
-	rows := regexp.MustCompile(`(?m)^\| ([a-z][a-zA-Z.]+) \| \w+ \|`).FindAllStringSubmatch(shared(t, "seeds/001_*.txt"), -1)
-	if len(rows) < 40 {
-		t.Fatalf("found %d values in the document, want at least 40", len(rows))
-	}
-	for _, row := range rows {
-		value := row[1]
-		if strings.HasPrefix(value, "settings.featureGates.") {
-			value = "settings.featureGates"
-		}
-		if !shown[value] {
-			t.Errorf("no test covers %s", row[1])
-		}
-	}
-}
-
-// TestDocumentedValues renders the values file of the compatibility document.
-func TestDocumentedValues(t *testing.T) {
-	t.Parallel()
-	block := regexp.MustCompile("(?s)```yaml\n# karpenter-provider-proxmox.yaml\n(.*?)```").FindStringSubmatch(shared(t, "seeds/001_*.txt"))
-	if block == nil {
-		t.Fatal("the document has no values file")
-	}
-	rendered := render(t, block[1])
+	rendered := render(t, "")
 	for path, want := range map[string]string{
-		podSpec + `.nodeSelector}`:                    `{"node-role.kubernetes.io/control-plane":""}`,
-		podSpec + `.tolerations[*].key}`:              "node-role.kubernetes.io/control-plane",
 		podSpec + `.volumes[0].secret.secretName}`:    release,
 		container + `.args[0]}`:                       "--cloud-config=/etc/proxmox/config.yaml",
 		`{.spec.template.spec.containers[*].image}`:   "ghcr.io/karpenter-proxmox/karpenter-provider-proxmox:v0.0.0-dev",
@@ -234,8 +203,7 @@ func TestDocumentedValues(t *testing.T) {
 		container + `.resources.requests.memory}`:     "256Mi",
 		podSpec + `.volumes[0].secret.items[0].path}`: "config.yaml",
 	} {
-		if found := rendered.read(t, "Deployment", path); found != want {
-			t.Errorf("%s: found %q, want %q", path, found, want)
-		}
+		found := rendered.read(t, "Deployment", path)
+		expect(t, found == want, "%s: found %q, want %q", path, found, want)
 	}
 }
