@@ -231,7 +231,6 @@ func TestLaunchPollingCloneFails(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]pvesim.Fault{
 		"token_replaced": {Status: 401, Message: "authentication failure"},
-		"no_quorum":      {Status: 500, Message: "cluster not ready - no quorum?"},
 		"other_error":    {Status: 500, Message: "internal error"},
 	} {
 		testenv.With(testenv.NoPolling()).Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
