@@ -217,21 +217,13 @@ func TestResolveTemplateAddedLater(t *testing.T) {
 	w.Expect(template.Status.Zones).To(Equal([]string{"region-1/pve1/9000"}))
 }
 
-func TestLaunchFromSharedTemplate(t *testing.T) {
+func TestCheckSharedTemplate(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
 		w := testenv.New(t, testenv.Hosts(3), testenv.Scenario(withSharedTemplate))
 		template := reconciled(w, w.Template(func(t *v1alpha1.ProxmoxUnmanagedTemplate) { t.Spec.TemplateName = "shared" }))
 		class := w.NewClass(func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.InstanceTemplateRef.Name = template.Name })
 		checkClass(w, class)
 		w.Expect(class.Status.SelectedZones).To(Equal([]string{"region-1/pve1/9500", "region-1/pve2/9500"}))
-
-		class.Status.SelectedZones = []string{"region-1/pve2/9500"}
-		w.MarkReady(class)
-		claim := w.Launched("node", class)
-		in := w.Intent(claim)
-		w.Expect([]any{in.Host, in.TemplateHost, in.TemplateID, in.FullClone}).To(Equal([]any{"pve2", "pve1", 9500, false}))
-		w.Expect(w.Running(claim)).To(BeTrue())
-		w.Expect(w.VMs()).To(ConsistOf(HaveField("Host", "pve2")))
 
 		// A local disk cannot be cloned to another host, nor from an offline host.
 		testenv.Modify(w, class, func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.BootDevice.Storage = "local-lvm" })
