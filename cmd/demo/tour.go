@@ -85,11 +85,10 @@ func (t *Tour) attempt(ctx context.Context, p part) error {
 }
 
 const (
-	web        = "web"
-	webPods    = 6
-	db         = "db"
-	dbPods     = 6
-	fewWebPods = 2
+	web     = "web"
+	webPods = 6
+	db      = "db"
+	dbPods  = 6
 )
 
 // scaleUp creates pods that need new nodes.
@@ -185,34 +184,19 @@ func (t *Tour) busiest(app string) string {
 	return most
 }
 
-// scaleDown first reduces the pods, so VMs are consolidated, then removes all.
+// scaleDown removes all pods, so all VMs are deleted.
 func (t *Tour) scaleDown(ctx context.Context) error {
 	kube := t.stage.Plane.Client
-	had := len(t.watch.now().VMs)
-	t.report.Headline("fewer pods: Karpenter consolidates them and deletes VMs")
-	if err := consolidateAfter(ctx, kube, "5s"); err != nil {
-		return err
-	}
-	for app, replicas := range map[string]int32{web: fewWebPods, db: hosts} {
-		if err := harness.Scale(ctx, kube, app, replicas); err != nil {
-			return err
-		}
-	}
-	took, err := t.watch.until(ctx, "consolidation to fewer VMs", func(s State) bool {
-		return len(s.VMs) <= hosts+1 && s.all(fleet.Ready) && s.ready(web) == fewWebPods && s.ready(db) == hosts
-	})
-	if err != nil {
-		return err
-	}
-	t.summary.Add(fmt.Sprintf("consolidation: %d VMs became %d", had, len(t.watch.now().VMs)), took)
-
 	t.report.Headline("no pods: Karpenter deletes all VMs")
+	if err := consolidateAfter(ctx, kube, "0s"); err != nil {
+		return err
+	}
 	for _, app := range []string{web, db} {
 		if err := harness.Scale(ctx, kube, app, 0); err != nil {
 			return err
 		}
 	}
-	took, err = t.watch.until(ctx, "the last VM to be deleted", func(s State) bool { return len(s.VMs) == 0 && len(s.Pods) == 0 })
+	took, err := t.watch.until(ctx, "the last VM to be deleted", func(s State) bool { return len(s.VMs) == 0 && len(s.Pods) == 0 })
 	if err != nil {
 		return err
 	}
