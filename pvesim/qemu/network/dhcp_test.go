@@ -190,13 +190,16 @@ func TestDHCPExhausted(t *testing.T) {
 	g := NewWithT(t)
 	// Addresses 4 to 6 of 8, without that of the gateway.
 	n := newNetwork(t, map[string]network.Bridge{"vmbr0": {Gateway4: netip.MustParsePrefix("10.0.0.5/29"), DHCP: true}})
-	first, _ := lease(t, n, macA)
-	second, c := lease(t, n, macB)
+	first, a := lease(t, n, macA)
+	second, b := lease(t, n, macB)
 	g.Expect([]netip.Addr{first, second}).To(ConsistOf(netip.MustParseAddr("10.0.0.4"), netip.MustParseAddr("10.0.0.6")))
-	// The address of a guest that is no longer connected is assigned again.
-	_ = c.conn.Close()
+	// The address of a guest that is no longer connected is assigned to another, and not to the guest again.
+	_ = b.conn.Close()
 	third, _ := lease(t, n, "bc:24:11:00:00:0c")
 	g.Expect(third).To(Equal(second))
+	_ = a.conn.Close()
+	again, _ := lease(t, n, macB)
+	g.Expect(again).To(Equal(first))
 }
 
 func TestDHCPv6(t *testing.T) {
