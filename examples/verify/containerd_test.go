@@ -73,9 +73,7 @@ func (c criConfig) problems() (out []string) {
 func recode(t *testing.T, from, to any, strict bool) {
 	t.Helper()
 	content, err := toml.Marshal(from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	decoder := toml.NewDecoder(bytes.NewReader(content))
 	if strict {
 		decoder.DisallowUnknownFields()
@@ -93,12 +91,8 @@ func containerd1(t *testing.T, content []byte) (out criConfig) {
 		Imports []string
 		Plugins map[string]any
 	}
-	if err := toml.NewDecoder(bytes.NewReader(content)).DisallowUnknownFields().Decode(&file); err != nil {
-		t.Fatal(err)
-	}
-	if file.Version != 2 {
-		t.Errorf("found version %d; containerd 1 reads 2", file.Version)
-	}
+	check(t, toml.NewDecoder(bytes.NewReader(content)).DisallowUnknownFields().Decode(&file))
+	expect(t, file.Version == 2, "found version %d; containerd 1 reads 2", file.Version)
 	configured, ok := file.Plugins[oldPlugin]
 	if !ok {
 		t.Fatalf("found no configuration of the plugin %s", oldPlugin)
@@ -114,15 +108,11 @@ func containerd2(t *testing.T, content []byte) (out criConfig) {
 	directory := t.TempDir()
 	path := filepath.Join(directory, "config.toml")
 	content = bytes.ReplaceAll(content, []byte("/etc/containerd/"), []byte(directory+"/")) // imports
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(path, content, 0o600))
 	registered := registry.Graph(func(*plugin.Registration) bool { return false })
 	file := config.Config{Version: version.ConfigVersion}
 	plugins := func() iter.Seq[plugin.Registration] { return slices.Values(registered) }
-	if err := config.LoadConfigWithPlugins(t.Context(), path, plugins, &file); err != nil {
-		t.Fatal(err)
-	}
+	check(t, config.LoadConfigWithPlugins(t.Context(), path, plugins, &file))
 	i := slices.IndexFunc(registered, func(r plugin.Registration) bool { return r.URI() == newPlugin })
 	if i < 0 {
 		t.Fatalf("containerd has no plugin %s", newPlugin)
@@ -136,26 +126,17 @@ func containerd2(t *testing.T, content []byte) (out criConfig) {
 	return out
 }
 
-// containerdConfigs returns the files of the recipes that write one. Flatcar's own file has
+// TestContainerdConfiguration checks the files of the recipes that write one. Flatcar's own file has
 // the same settings; k3s, RKE2 and Talos contain containerd and configure it.
-func containerdConfigs(t *testing.T) map[string][]byte {
-	t.Helper()
-	snippet, err := os.ReadFile(filepath.Join("..", "proxmox-cloud-init", "worker.cfg"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return map[string][]byte{
-		"kubeadm":       cloudInitFile(t, readGolden(t, "kubeadm.user-data"), containerdFile),
-		"worker.cfg":    cloudInitFile(t, snippet, containerdFile),
-		"fedora-coreos": ignitionFile(t, readGolden(t, "fedora-coreos.user-data"), containerdFile),
-	}
-}
-
 func TestContainerdConfiguration(t *testing.T) {
 	t.Parallel()
-	for recipe, content := range containerdConfigs(t) {
-		for version, read := range map[string]func(*testing.T, []byte) criConfig{"containerd 1": containerd1, "containerd 2": containerd2} {
-			for _, problem := range read(t, content).problems() {
+	for recipe, content := range map[string][]byte{
+		"kubeadm":       cloudInitFile(t, readGolden(t, "kubeadm.user-data"), containerdFile),
+		"worker.cfg":    cloudInitFile(t, read(t, snippet), containerdFile),
+		"fedora-coreos": ignitionFile(t, readGolden(t, "fedora-coreos.user-data"), containerdFile),
+	} {
+		for version, parse := range map[string]func(*testing.T, []byte) criConfig{"containerd 1": containerd1, "containerd 2": containerd2} {
+			for _, problem := range parse(t, content).problems() {
 				t.Errorf("%s, %s: %s", recipe, version, problem)
 			}
 		}
@@ -171,9 +152,7 @@ func cloudInitFile(t *testing.T, userData []byte, path string) []byte {
 	var content struct {
 		WriteFiles []struct{ Path, Content string } `yaml:"write_files"`
 	}
-	if err := yaml.Unmarshal(userData, &content); err != nil {
-		t.Fatal(err)
-	}
+	check(t, yaml.Unmarshal(userData, &content))
 	for _, file := range content.WriteFiles {
 		if file.Path == path {
 			return []byte(file.Content)
@@ -186,36 +165,21 @@ func cloudInitFile(t *testing.T, userData []byte, path string) []byte {
 // ignitionFile returns a file that Ignition writes.
 func ignitionFile(t *testing.T, userData []byte, path string) []byte {
 	t.Helper()
-	var content struct {
-		Storage struct {
-			Files []struct {
-				Path     string
-				Contents struct{ Source, Compression string }
-			}
-		}
-	}
-	if err := json.Unmarshal(userData, &content); err != nil {
-		t.Fatal(err)
-	}
+	var content ignitionConfig
+	check(t, json.Unmarshal(userData, &content))
 	for _, file := range content.Storage.Files {
 		if file.Path != path {
 			continue
 		}
 		decoded, err := dataurl.DecodeString(file.Contents.Source)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		if file.Contents.Compression != "gzip" {
 			return decoded.Data
 		}
 		reader, err := gzip.NewReader(bytes.NewReader(decoded.Data))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		inflated, err := io.ReadAll(reader)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		return inflated
 	}
 	t.Fatalf("no file %s in the recipe", path)

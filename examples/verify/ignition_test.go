@@ -40,24 +40,12 @@ func buildIgnition(t *testing.T) string {
 		t.Fatalf("downloading Ignition: %v\n%s", err, output)
 	}
 	var module struct{ Dir, Version string }
-	if err := json.Unmarshal(output, &module); err != nil {
-		t.Fatal(err)
-	}
+	check(t, json.Unmarshal(output, &module))
 	source, program := t.TempDir(), filepath.Join(t.TempDir(), "ignition")
-	if err := os.CopyFS(source, os.DirFS(module.Dir)); err != nil {
-		t.Fatal(err)
-	}
-	blkid, err := os.ReadFile(filepath.Join("testdata", "blkid.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.CopyFS(source, os.DirFS(module.Dir)))
 	replaced := filepath.Join(source, "internal", "exec", "util", "blkid")
-	if err := os.WriteFile(replaced+".go", blkid, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(replaced + ".c"); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(replaced+".go", read(t, "testdata", "blkid.go"), 0o600))
+	check(t, os.Remove(replaced+".c"))
 	flags := "-s -w"
 	for name, value := range map[string]string{
 		"version.Raw": module.Version, "distro.selinuxRelabel": "false", "distro.diskByLabelDir": "by-label", "distro.mountCmd": "./mount",
@@ -97,12 +85,8 @@ func newFirstBoot(t *testing.T, program, userData string) *firstBoot {
 func (b *firstBoot) write(t *testing.T, path, content string) {
 	t.Helper()
 	path = filepath.Join(b.dir, path)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(content), 0o700); err != nil { //nolint:gosec // one of them is a program
-		t.Fatal(err)
-	}
+	check(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	check(t, os.WriteFile(path, []byte(content), 0o700)) //nolint:gosec // one of them is a program
 }
 
 // run runs all stages as in the images for Proxmox VE.
@@ -124,40 +108,23 @@ func (b *firstBoot) run(t *testing.T) error {
 func (b *firstBoot) read(t *testing.T, path string) (string, fs.FileMode) {
 	t.Helper()
 	info, err := os.Lstat(filepath.Join(b.root, path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	content, err := os.ReadFile(filepath.Join(b.root, path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(content), info.Mode()
-}
-
-// parse reads a YAML file of the disk.
-func (b *firstBoot) parse(t *testing.T, path string) map[string]any {
-	t.Helper()
-	content, _ := b.read(t, path)
-	value, ok := parseYAML(t, []byte(content)).(map[string]any)
-	if !ok {
-		t.Fatalf("%s is not an object:\n%s", path, content)
-	}
-	return value
+	check(t, err)
+	return string(read(t, b.root, path)), info.Mode()
 }
 
 // ignitionConfig is the part of a configuration that the tests compare with the disk.
 type ignitionConfig struct {
 	Storage struct {
 		Files []struct {
-			Path string
-			Mode fs.FileMode
+			Path     string
+			Mode     fs.FileMode
+			Contents struct{ Source, Compression string }
 		}
 	}
 	Systemd struct {
 		Units []struct {
-			Name          string
-			Contents      string
-			Enabled, Mask bool
+			Name, Contents string
+			Enabled, Mask  bool
 		}
 	}
 }
@@ -177,60 +144,47 @@ func TestIgnition(t *testing.T) {
 			t.Parallel()
 			b := newFirstBoot(t, program, strings.ReplaceAll(golden, kubeletURL, server.URL))
 			b.write(t, "root/etc/containerd/config.toml", "version = 1\n") // Fedora CoreOS has one
-			if err := b.run(t); err != nil {
-				t.Fatal(err)
-			}
-			b.checkFiles(t, golden)
-			b.checkUnits(t, golden)
+			check(t, b.run(t))
+			var config ignitionConfig
+			check(t, json.Unmarshal([]byte(golden), &config))
+			b.checkFiles(t, golden, config)
+			b.checkUnits(t, config)
 			b.checkKubelet(t)
 		})
 		t.Run(recipe+"_with_wrong_kubelet", func(t *testing.T) {
 			t.Parallel()
 			verified := fmt.Sprintf(`"%s","verification":{"hash":"sha512-%0128d"}`, server.URL, 0)
 			b := newFirstBoot(t, program, strings.ReplaceAll(golden, `"`+kubeletURL+`"`, verified))
-			if err := b.run(t); err == nil || !strings.Contains(err.Error(), "hash verification failed") {
-				t.Errorf("found %v, want a failed verification", err)
-			}
+			err := b.run(t)
+			expect(t, err != nil && strings.Contains(err.Error(), "hash verification failed"), "found %v, want a failed verification", err)
 		})
 	}
 }
 
 // checkFiles checks that all files have their mode and content.
-func (b *firstBoot) checkFiles(t *testing.T, golden string) {
+func (b *firstBoot) checkFiles(t *testing.T, golden string, config ignitionConfig) {
 	t.Helper()
-	var config ignitionConfig
-	if err := json.Unmarshal([]byte(golden), &config); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(filepath.Join(b.dir, "neednet")); err != nil {
-		t.Errorf("Ignition does not request the network, which it needs for the kubelet: %v", err)
-	}
+	_, err := os.Stat(filepath.Join(b.dir, "neednet"))
+	check(t, err) // Ignition requests the network, which it needs for the kubelet
 	for _, file := range config.Storage.Files {
 		content, mode := b.read(t, file.Path)
 		want := kubeletProgram
 		if filepath.Base(file.Path) != "kubelet" {
 			want = string(ignitionFile(t, []byte(golden), file.Path))
 		}
-		if mode != file.Mode || content != want {
-			t.Errorf("%s has mode %v and content %q, want %v and %q", file.Path, mode, content, file.Mode, want)
-		}
+		expect(t, mode == file.Mode && content == want, "%s has mode %v and content %q, want %v and %q", file.Path, mode, content, file.Mode, want)
 	}
 }
 
 // checkUnits checks that units are written, and will be enabled or masked.
-func (b *firstBoot) checkUnits(t *testing.T, golden string) {
+func (b *firstBoot) checkUnits(t *testing.T, config ignitionConfig) {
 	t.Helper()
-	var config ignitionConfig
-	if err := json.Unmarshal([]byte(golden), &config); err != nil {
-		t.Fatal(err)
-	}
 	var enabled []string
 	for _, unit := range config.Systemd.Units {
 		path := filepath.Join("etc/systemd/system", unit.Name)
 		if unit.Contents != "" {
-			if content, _ := b.read(t, path); content != unit.Contents {
-				t.Errorf("unit %s is:\n%s", unit.Name, content)
-			}
+			content, _ := b.read(t, path)
+			expect(t, content == unit.Contents, "unit %s is:\n%s", unit.Name, content)
 		}
 		if target, err := os.Readlink(filepath.Join(b.root, path)); unit.Mask && target != "/dev/null" {
 			t.Errorf("unit %s is not masked: %q, %v", unit.Name, target, err)
@@ -241,9 +195,8 @@ func (b *firstBoot) checkUnits(t *testing.T, golden string) {
 	}
 	slices.Sort(enabled)
 	// systemd applies presets at first boot.
-	if preset, _ := b.read(t, "etc/systemd/system-preset/20-ignition.preset"); preset != strings.Join(enabled, "\n")+"\n" || len(enabled) != 2 {
-		t.Errorf("found presets:\n%s", preset)
-	}
+	preset, _ := b.read(t, "etc/systemd/system-preset/20-ignition.preset")
+	expect(t, preset == strings.Join(enabled, "\n")+"\n" && len(enabled) == 2, "found presets:\n%s", preset)
 }
 
 // checkKubelet checks that the service of the kubelet, its configuration and the kubeconfig with the
@@ -252,29 +205,23 @@ func (b *firstBoot) checkKubelet(t *testing.T) {
 	t.Helper()
 	unit, _ := b.read(t, "etc/systemd/system/kubelet.service")
 	for _, match := range regexp.MustCompile(`(?m)^Exec\w+=-?(\S+)`).FindAllStringSubmatch(unit, -1) {
-		if _, mode := b.read(t, match[1]); mode != 0o755 {
-			t.Errorf("%s has mode %v", match[1], mode)
-		}
+		_, mode := b.read(t, match[1])
+		expect(t, mode == 0o755, "%s has mode %v", match[1], mode)
 	}
 	flags := map[string]string{}
 	for _, match := range regexp.MustCompile(`--([a-z-]+)=(\S+)`).FindAllStringSubmatch(unit, -1) {
 		flags[match[1]] = match[2]
 	}
-	if _, err := os.Stat(filepath.Join(b.root, flags["kubeconfig"])); flags["kubeconfig"] == "" || err == nil {
-		t.Errorf("%q exists, so the kubelet does not use the join token", flags["kubeconfig"])
-	}
-	config, bootstrap := b.parse(t, flags["config"]), b.parse(t, flags["bootstrap-kubeconfig"])
-	if config["providerID"] != "proxmox://region-1/20001" || config["cgroupDriver"] != "systemd" {
-		t.Errorf("found kubelet configuration %v", config)
-	}
-	clusters, users := fmt.Sprint(bootstrap["clusters"]), fmt.Sprint(bootstrap["users"])
-	if !strings.Contains(clusters, "server:https://kubernetes.example.com:6443") || !strings.Contains(users, "token:abcdef.0123456789abcdef") {
-		t.Errorf("found kubeconfig %v", bootstrap)
-	}
-	for _, file := range []string{flags["config"], flags["bootstrap-kubeconfig"]} {
-		content, mode := b.read(t, file)
-		if mode != 0o600 {
-			t.Errorf("%s has mode %v", file, mode)
+	_, err := os.Stat(filepath.Join(b.root, flags["kubeconfig"]))
+	expect(t, flags["kubeconfig"] != "" && err != nil, "%q exists, so the kubelet does not use the join token", flags["kubeconfig"])
+	for file, settings := range map[string][]string{
+		"config":               {"providerID:proxmox://region-1/20001", "cgroupDriver:systemd"},
+		"bootstrap-kubeconfig": {"server:https://kubernetes.example.com:6443", "token:abcdef.0123456789abcdef"},
+	} {
+		content, mode := b.read(t, flags[file])
+		parsed := fmt.Sprint(parseYAML(t, []byte(content)))
+		for _, setting := range settings {
+			expect(t, mode == 0o600 && strings.Contains(parsed, setting), "%s has mode %v and content %s, want %s", file, mode, parsed, setting)
 		}
 		for _, match := range regexp.MustCompile(`(?m)(?:clientCAFile|certificate-authority): (\S+)`).FindAllStringSubmatch(content, -1) {
 			b.read(t, match[1])
