@@ -10,7 +10,6 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -189,17 +188,12 @@ func (p *process) requeueAfter() {
 func TestExcludedHostFailedBuilder(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		early, deleted bool
-		change         func(*v1alpha1.Preparation)
-		faults         []pvesim.Fault
+		early  bool
+		change func(*v1alpha1.Preparation)
+		faults []pvesim.Fault
 	}{
 		"excluded_before_failure": {early: true},
 		"excluded_after_failure":  {},
-		"not_kept": {
-			deleted: true,
-			change:  func(p *v1alpha1.Preparation) { p.KeepFailed = &metav1.Duration{} },
-			faults:  []pvesim.Fault{failingDestroy},
-		},
 		"one_at_a_time": {
 			change: oneAtATime,
 			faults: []pvesim.Fault{{Task: "qmstop", Fail: "got timeout", Count: 1}},
@@ -214,11 +208,9 @@ func TestExcludedHostFailedBuilder(t *testing.T) {
 			p := failBuilder(e, test.early, test.faults...)
 			e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
 			p.reconcileUntilComplete()
-			if !test.deleted {
-				e.Expect(e.bootDrives()).To(HaveLen(1))
-				p.requeueAfter()
-				e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
-			}
+			e.Expect(e.bootDrives()).To(HaveLen(1))
+			p.requeueAfter()
+			e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
 			e.Expect(e.guests()).To(ConsistOf(HavePrefix("pve2/")))
 			e.Expect(e.bootDrives()).To(BeEmpty())
 			e.Clock.Advance(time.Hour)
