@@ -47,7 +47,7 @@ func TestErrors(t *testing.T) {
 
 func TestErrorsOfCalls(t *testing.T) {
 	t.Parallel()
-	notFound, noStorage := MatchError(proxmox.ErrNotFound), failed(500, "storage 'nfs' does not exist")
+	noStorage := failed(500, "storage 'nfs' does not exist")
 	for name, test := range map[string]struct {
 		answer reply
 		call   call
@@ -58,11 +58,11 @@ func TestErrorsOfCalls(t *testing.T) {
 				`"message":"Parameter verification failed.\n"}`}, bind1(client.CreateVM, proxmox.CreateRequest{Host: "pve1", VMID: 200}),
 			MatchError(HaveSuffix("refused: cores: value must have a minimum value of 1; tags: invalid format - invalid characters in tag"))},
 		"config_of_no_VM": {failed(500, "Configuration file 'nodes/pve1/qemu-server/200.conf' does not exist"),
-			bind2(client.VMConfig, "pve1", 200), notFound},
+			bind2(client.VMConfig, "pve1", 200), MatchError(proxmox.ErrNotFound)},
 		// A VM call that fails for a missing storage does not mean that the VM is missing.
 		"destroying_with_a_storage_gone": {noStorage, bind2(client.DestroyVM, "pve1", 200), MatchError(proxmox.ErrFailed)},
-		"listing_a_storage_that_is_gone": {noStorage, bind3(client.Volumes, "pve1", "nfs", "iso"), notFound},
-		"log_of_no_task":                 {data(`{"n":1,"t":"unable to open file - No such file or directory"}`), bind1(client.TaskLog, testUPID), notFound},
+		"listing_a_storage_that_is_gone": {noStorage, bind3(client.Volumes, "pve1", "nfs", "iso"), MatchError(proxmox.ErrNotFound)},
+		"log_of_no_task":                 {data(`{"n":1,"t":"unable to open file - No such file or directory"}`), bind1(client.TaskLog, testUPID), MatchError(proxmox.ErrNotFound)},
 		// Proxmox has no status for a missing pool.
 		"no_pool": {failed(500, "pool 'nothing' does not exist"), bind1(client.PoolExists, "nothing"), BeNil()},
 		// An error of the agent is not a guest without addresses.
