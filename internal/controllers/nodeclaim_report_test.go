@@ -248,7 +248,7 @@ func TestReconcileUnreported(t *testing.T) {
 		w.Expect(lastReport(w, claim, "offline")).To(BeEmpty())
 		w.Expect(w.Sim.HostDown("pve2", "noroute")).To(Succeed())
 		w.Restart(true)
-		waitOnline(w, "pve2", false)
+		waitOnline(w, false)
 		w.Expect(reportReconcile(w, claim)).To(BeZero())
 		w.Expect(w.Events.Reasons(claim)).To(Equal([]string{"HostOffline"}))
 		w.Disconnect()

@@ -152,7 +152,7 @@ func TestHostOffline(t *testing.T) {
 		w := newHealth(t, testenv.Hosts(2))
 		claim := w.register(w.Launched("a", w.class, testenv.OnHost("pve2"))) // pve1 serves the API
 		w.Expect(w.Sim.HostDown("pve2", "noroute")).To(Succeed())
-		waitOnline(w.Env, "pve2", false)
+		waitOnline(w.Env, false)
 		w.reconcile()
 		w.Expect(w.IsDeleted(claim)).To(BeFalse())
 		w.Expect(w.Events.Reasons(claim)).To(BeEmpty())

@@ -253,13 +253,13 @@ func TestLaunchBackoffEndsWithGrant(t *testing.T) {
 	}
 }
 
-// waitOnline waits until the Snapshot shows that a Host is online or offline.
-func waitOnline(w *testenv.Env, host string, online bool) inventory.HostState {
+// waitOnline waits until the Snapshot shows that pve2 is online or offline.
+func waitOnline(w *testenv.Env, online bool) inventory.HostState {
 	w.T.Helper()
 	var state inventory.HostState
 	w.Eventually(func() bool {
 		w.Refresh()
-		state, _ = w.Inventory.View().Host(testenv.Region, host)
+		state, _ = w.Inventory.View().Host(testenv.Region, "pve2")
 		return state.OfflineSince.IsZero()
 	}).Should(Equal(online))
 	return state
@@ -274,7 +274,7 @@ func TestReconcileHostOffline(t *testing.T) {
 		}
 		expectUsable(3)
 		w.Expect(w.Sim.HostDown("pve2", "noroute")).To(Succeed())
-		since := waitOnline(w, "pve2", false).OfflineSince.Truncate(time.Second)
+		since := waitOnline(w, false).OfflineSince.Truncate(time.Second)
 		expectUsable(2, And(
 			HaveField("Zone", "region-1/pve2"), HaveField("Reason", "the host is offline"), HaveField("Since.Time", BeTemporally("==", since))))
 		w.Expect(class.Status.SelectedZones).To(Equal(testenv.Zones(3)), "its template is still there")
@@ -284,7 +284,7 @@ func TestReconcileHostOffline(t *testing.T) {
 		w.Restart(true)
 		w.Expect(checkClass(w, class).ResourceVersion).To(Equal(written), "a restart changes nothing")
 		w.Expect(w.Sim.HostUp("pve2")).To(Succeed())
-		waitOnline(w, "pve2", true)
+		waitOnline(w, true)
 		expectUsable(3)
 
 		w.Inventory.SetMaintenance(inventory.Maintenance{{Region: testenv.Region, Host: "pve1"}: "new disk"})

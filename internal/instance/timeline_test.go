@@ -53,10 +53,10 @@ func (o *launchObjects) node(created int, ready corev1.ConditionStatus, since in
 	o.Node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, LastTransitionTime: after(since)}}
 }
 
-func (o *launchObjects) initialized(at int) {
+func (o *launchObjects) initialized() {
 	o.claim.StatusConditions().SetTrue(karpv1.ConditionTypeInitialized)
 	for i := range o.claim.Status.Conditions {
-		o.claim.Status.Conditions[i].LastTransitionTime = after(at)
+		o.claim.Status.Conditions[i].LastTransitionTime = after(61)
 	}
 }
 
@@ -73,15 +73,15 @@ func TestTimeline(t *testing.T) {
 		"certificate_not_approved": {func(o *launchObjects) { o.request(45) }, proxmox + ", CertificateRequested 45 41"},
 		"not_ready": {func(o *launchObjects) { o.request(45, 46); o.node(50, corev1.ConditionFalse, 50) },
 			proxmox + ", CertificateRequested 45 41, CertificateApproved 46 1, NodeRegistered 50 4"},
-		"initialized": {func(o *launchObjects) { o.request(45, 46); o.node(50, corev1.ConditionTrue, 60); o.initialized(61) },
+		"initialized": {func(o *launchObjects) { o.request(45, 46); o.node(50, corev1.ConditionTrue, 60); o.initialized() },
 			proxmox + ", CertificateRequested 45 41, CertificateApproved 46 1, NodeRegistered 50 4, NodeReady 60 10, Initialized 61 1"},
 		"two_requests": {func(o *launchObjects) { o.request(48, 49); o.request(45); o.node(50, corev1.ConditionFalse, 50) },
 			proxmox + ", CertificateRequested 45 41, CertificateApproved 49 4, NodeRegistered 50 1"},
 		"request_of_an_earlier_node": {func(o *launchObjects) { o.request(-900, -899) }, proxmox},
-		"Node_deleted":               {func(o *launchObjects) { o.initialized(61) }, proxmox + ", Initialized 61 57"},
-		"after_a_reboot": {func(o *launchObjects) { o.node(50, corev1.ConditionTrue, 500); o.initialized(61) },
+		"Node_deleted":               {func(o *launchObjects) { o.initialized() }, proxmox + ", Initialized 61 57"},
+		"after_a_reboot": {func(o *launchObjects) { o.node(50, corev1.ConditionTrue, 500); o.initialized() },
 			proxmox + ", NodeRegistered 50 46, NodeReady 61 11, Initialized 61 0"},
-		"guest_clock_behind": {func(o *launchObjects) { o.node(50, corev1.ConditionTrue, -7200); o.initialized(61) },
+		"guest_clock_behind": {func(o *launchObjects) { o.node(50, corev1.ConditionTrue, -7200); o.initialized() },
 			proxmox + ", NodeRegistered 50 46, NodeReady 50 0, Initialized 61 11"},
 		"guest_clock_ahead": {func(o *launchObjects) { o.node(50, corev1.ConditionTrue, 7200) },
 			proxmox + ", NodeRegistered 50 46, NodeReady 600 550"},
@@ -90,12 +90,12 @@ func TestTimeline(t *testing.T) {
 			o.claim.CreationTimestamp = after(-60)
 			o.request(-15, -14)
 			o.node(-10, corev1.ConditionTrue, 60)
-			o.initialized(61)
+			o.initialized()
 		}, "Started 64 64, CertificateRequested 64 0, CertificateApproved 64 0, NodeRegistered 64 0, NodeReady 120 56, Initialized 121 1"},
 		// Another controller launched the VM.
 		"adopted": {func(o *launchObjects) {
 			o.claim.Annotations[v1alpha1.AnnotationLaunchedBy] = v1alpha1.LaunchedByAdopted
-			o.initialized(61)
+			o.initialized()
 		}, proxmox},
 	} {
 		t.Run(name, func(t *testing.T) {

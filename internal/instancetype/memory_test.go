@@ -396,10 +396,3 @@ func TestOverheadFromFile(t *testing.T) {
 	gpus := find(t, list, "gpu").Capacity["nvidia.com/gpu"]
 	g.Expect(gpus.Value()).To(BeEquivalentTo(1), "the GPU is missing: %s", gpus.String())
 }
-
-func TestNewInvalidDeps(t *testing.T) {
-	t.Parallel()
-	for _, deps := range []instancetype.Deps{{}, {Inventory: newViewer(), VMMemoryOverheadPercent: new(7.5)}, {Inventory: newViewer(), VMMemoryOverheadPercent: new(-1.0)}} {
-		NewWithT(t).Expect(instancetype.New(deps)).Error().To(HaveOccurred(), "%+v was accepted", deps)
-	}
-}

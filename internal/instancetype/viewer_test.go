@@ -187,3 +187,10 @@ func zone(region, host string) placement.Zone { return placement.Zone{Region: re
 func pricing() instancetype.Pricing {
 	return instancetype.Pricing{PerVCPU: 0.025, PerGB: 0.001, PerNode: 0.005, PerDevice: 1}
 }
+
+func TestNewInvalidDeps(t *testing.T) {
+	t.Parallel()
+	for _, deps := range []instancetype.Deps{{}, {Inventory: newViewer(), VMMemoryOverheadPercent: new(7.5)}, {Inventory: newViewer(), VMMemoryOverheadPercent: new(-1.0)}} {
+		NewWithT(t).Expect(instancetype.New(deps)).Error().To(HaveOccurred(), "%+v was accepted", deps)
+	}
+}

@@ -108,7 +108,7 @@ func (n *systemNode) renewLease(ctx context.Context) error {
 	if client.IgnoreNotFound(err) != nil {
 		return err
 	}
-	lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: ptr.To(systemNodeName), LeaseDurationSeconds: ptr.To[int32](40), RenewTime: ptr.To(metav1.NowMicro())}
+	lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: new(systemNodeName), LeaseDurationSeconds: new(int32(40)), RenewTime: new(metav1.NowMicro())}
 	if err != nil {
 		return n.plane.Client.Create(ctx, lease)
 	}

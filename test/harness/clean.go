@@ -189,12 +189,12 @@ func (before Holdings) Leaks(ctx context.Context, api *API, kube client.Client) 
 }
 
 // states returns the state of each guest and volume.
-func (h Holdings) states() map[string]string {
+func (before Holdings) states() map[string]string {
 	states := map[string]string{}
-	for _, g := range h.Guests {
+	for _, g := range before.Guests {
 		states[fmt.Sprintf("guest %d on host %s", g.VMID, g.Host)] = fmt.Sprint(g.Name, " ", g.Status, " ", g.Template, " ", g.Config)
 	}
-	for _, v := range h.Volumes {
+	for _, v := range before.Volumes {
 		states[fmt.Sprintf("volume %s on host %s", v.ID, v.Host)] = "a volume"
 	}
 	return states
