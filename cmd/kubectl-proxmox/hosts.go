@@ -47,7 +47,7 @@ func newHosts(cluster *kubeCluster) *cobra.Command {
 			for _, host := range hosts {
 				rows = append(rows, hostCapacity{
 					Region: host.Region, Host: host.Name, CPUs: host.Allocatable.CPUs, FreeCPUs: host.Free.CPUs,
-					MemoryBytes: host.Allocatable.MemoryBytes, FreeMemoryBytes: host.Free.MemoryBytes, Unusable: host.Unusable,
+					MemoryBytes: host.Allocatable.MemoryBytes, FreeMemoryBytes: host.Free.MemoryBytes, Unusable: host.Obstacle(inventory.Launch).Message,
 				})
 			}
 			const header = "REGION\tHOST\tCPUS\tFREE CPUS\tMEMORY\tFREE MEMORY\tUNUSABLE BECAUSE"

@@ -13,6 +13,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -39,7 +40,7 @@ func TestMaintenance(t *testing.T) {
 			w.Expect(controller.Read(t.Context(), w.Kube)).To(Succeed())
 			var usable []string
 			for _, host := range []string{"pve1", "pve2"} {
-				if ok, _ := w.Inventory.View().Usable(testenv.Region, host); ok {
+				if state, _ := w.Inventory.View().Host(testenv.Region, host); state.IsAvailable(inventory.Launch) {
 					usable = append(usable, host)
 				}
 			}

@@ -108,16 +108,16 @@ func (p *preflight) clusters(ctx context.Context, objects *manifests) bool {
 		p.ok("region %s: Proxmox VE %s is reachable; hosts: %d, guests: %d", client.Region(), snapshot.Version.Full, len(snapshot.Hosts), len(snapshot.Guests))
 	}
 	for _, host := range p.view.inventory.View().Hosts() {
-		switch {
-		case host.OutOfService == inventory.Excluded:
-			p.printf("skip", "host %s/%s is %s", host.Region, host.Name, host.Unusable)
-		case host.OutOfService == "" && host.Size.CPUs == 0:
-			p.printf("skip", "host %s/%s: its capacity is not visible without Sys.Audit", host.Region, host.Name)
-		case host.Unusable != "":
-			p.fail("host %s/%s is not usable: %s", host.Region, host.Name, host.Unusable)
-		default:
+		switch why := host.Obstacle(inventory.Launch); why.Reason {
+		case "":
 			p.ok("host %s/%s: %d of %d CPUs and %s of %s memory are free", host.Region, host.Name,
 				host.Free.CPUs, host.Allocatable.CPUs, gib(host.Free.MemoryBytes), gib(host.Allocatable.MemoryBytes))
+		case inventory.Excluded:
+			p.printf("skip", "host %s/%s is %s", host.Region, host.Name, why.Message)
+		case inventory.SizeUnknown:
+			p.printf("skip", "host %s/%s: its capacity is not visible without Sys.Audit", host.Region, host.Name)
+		default:
+			p.fail("host %s/%s is not usable: %s", host.Region, host.Name, why.Message)
 		}
 	}
 	p.power()
@@ -152,7 +152,7 @@ func (p *preflight) power() {
 // isExcluded reports whether the host settings exclude a host.
 func (p *preflight) isExcluded(region, host string) bool {
 	state, _ := p.view.inventory.View().Host(region, host)
-	return state.OutOfService == inventory.Excluded
+	return state.Has(inventory.Excluded)
 }
 
 // privileges prints for each region which of the required privileges are missing, with one

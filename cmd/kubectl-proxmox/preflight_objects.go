@@ -219,7 +219,7 @@ func (p *preflight) unmanaged(t *v1alpha1.ProxmoxUnmanagedTemplate, classes []v1
 }
 
 func (p *preflight) isOnline(location template.Location) bool {
-	return p.view.inventory.View().Snapshots[location.Region].Hosts[location.Host].Online
+	return p.view.inventory.View().Snapshots[location.Region].IsOnline(location.Host)
 }
 
 // class checks a class twice, with a poll in between: the first check determines which
@@ -301,7 +301,7 @@ func (p *preflight) requiredIn(snapshot *inventory.Snapshot, pool string) []priv
 	}}
 	var required []privileges.Required
 	for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
-		if p.isExcluded(snapshot.Region, host) || !snapshot.Hosts[host].Online {
+		if p.isExcluded(snapshot.Region, host) || !snapshot.IsOnline(host) {
 			continue
 		}
 		vm := privileges.VM{Class: class, Snapshot: snapshot, Host: host}

@@ -86,17 +86,17 @@ func (c *CloudProvider) hostDrift(claim *karpv1.NodeClaim) cloudprovider.DriftRe
 	}
 	// After a restart the maintenance may not be readable yet. Its last known state is
 	// recorded on the Claim.
-	recorded := host.MaintenanceUnknown && claim.Annotations[v1alpha1.AnnotationHostMaintenanceSince] != ""
-	if (host.Maintenance != "" || recorded) && c.deps.DrainMaintenance {
+	recorded := host.Has(inventory.MaintenanceUnknown) && claim.Annotations[v1alpha1.AnnotationHostMaintenanceSince] != ""
+	if (host.Has(inventory.InMaintenance) || recorded) && c.deps.DrainMaintenance {
 		return v1alpha1.DriftHostInMaintenance
 	}
 	if c.deps.HostDriftAfter == 0 {
 		return ""
 	}
-	if host.OutOfService == inventory.Excluded {
+	if host.Has(inventory.Excluded) {
 		return v1alpha1.DriftHostExcluded
 	}
-	if host.OutOfService == inventory.Offline && c.deps.Clock.Since(host.OfflineSince) >= c.deps.HostDriftAfter {
+	if offline, is := host.Condition(inventory.Offline); is && c.deps.Clock.Since(offline.Since) >= c.deps.HostDriftAfter {
 		return v1alpha1.DriftHostOffline
 	}
 	return ""

@@ -99,7 +99,7 @@ func TestShutDown(t *testing.T) {
 		for _, host := range e.inventory.View().Hosts() {
 			off, saved = off+got["asleep "+host.Name], saved+got["sleep_saved_watts "+host.Name]
 			if host.Sleep != "" {
-				e.Expect(host).To(And(HaveField("Unusable", ""), HaveField("OutOfService", BeEmpty()), HaveField("Free.CPUs", BeNumerically(">", 0))), "it can be woken")
+				e.Expect(host.IsAvailable(inventory.Launch) && host.IsAvailable(inventory.Keep) && host.Free.CPUs > 0).To(BeTrue(), "it can be woken")
 			}
 		}
 		e.Expect([]float64{off, saved}).To(Equal([]float64{2, 120}))
@@ -139,7 +139,7 @@ func TestWakeFailed(t *testing.T) {
 		got := e.evaluate(5 * time.Minute)
 		e.Expect(e.states()).To(HaveKeyWithValue("pve4", inventory.WakeFailed))
 		e.Expect(got).To(HaveKeyWithValue("power_actions_total Wake pve4 Failure", 1.0))
-		e.Expect(e.pve4().Unusable).To(ContainSubstring("did not wake up in time"))
+		e.Expect(e.pve4().Obstacle(inventory.Launch).Message).To(ContainSubstring("did not wake up in time"))
 		e.Expect(e.Events.Messages("HostWakeFailed")).To(ConsistOf(ContainSubstring("region-1/pve4 did not come online within 5m0s")))
 		e.inventory.Ledger().Release("claim")
 		e.expectStates(31*time.Minute, asleep) // it is tried again

@@ -30,7 +30,7 @@ func TestRestart(t *testing.T) {
 		e.start(kubeCluster)
 		e.controller.Evaluate(e.ctx)
 		e.evaluate(0)
-		e.Expect(e.pve4()).To(And(HaveField("Sleep", inventory.Asleep), HaveField("Unusable", ""), HaveField("Free", before.Free), HaveField("Size", before.Size)))
+		e.Expect(e.pve4()).To(And(HaveField("Sleep", inventory.Asleep), HaveField("Free", before.Free), HaveField("Size", before.Size)))
 		template, _ := e.inventory.View().Guest(testenv.Region, 9003)
 		e.Expect(template).To(And(HaveField("Template", true), HaveField("Config", Not(BeNil()))))
 		storage, _ := e.inventory.View().Storage(testenv.Region, "pve4", "local-lvm")
@@ -209,7 +209,7 @@ func TestTwoControllers(t *testing.T) {
 		}
 		offline := 0
 		for _, host := range a.inventory.View().Hosts() {
-			if !host.OfflineSince.IsZero() {
+			if host.Has(inventory.Off) {
 				offline++
 			}
 		}

@@ -209,8 +209,8 @@ func TestMaintenanceDrift(t *testing.T) {
 	w.Eventually(drift).Should(HavePrefix("True HostInMaintenance"))
 	w.Eventually(w.Events.Messages).WithArguments(v1alpha1.EventHostInMaintenance).Should(And(HaveLen(2),
 		HaveEach(And(ContainSubstring("pve1"), ContainSubstring(testenv.Region), ContainSubstring("new disk")))), "on the claim and its Node")
-	_, reason := w.Inventory.View().Usable(testenv.Region, "pve1")
-	w.Expect(reason).To(Equal("in maintenance"))
+	host, _ := w.Inventory.View().Host(testenv.Region, "pve1")
+	w.Expect(host.Obstacle(inventory.Launch).Reason).To(Equal(inventory.InMaintenance))
 
 	w.Expect(w.Kube.Delete(t.Context(), list)).To(Succeed())
 	w.Eventually(drift).Should(BeEmpty(), "it is in service again")
@@ -368,6 +368,6 @@ func TestConfigMapInvalid(t *testing.T) {
 			And(ContainSubstring(`"`+testenv.Region+`.pve9"`), ContainSubstring("pve1"), ContainSubstring("pve2")),
 		))
 		w.Expect(w.Inventory.View().Hosts()).To(ConsistOf(
-			And(HaveField("Name", "pve1"), HaveField("Maintenance", BeEmpty())), And(HaveField("Name", "pve2"), HaveField("Maintenance", Not(BeEmpty())))))
+			And(HaveField("Name", "pve1"), HaveField("Conditions", BeEmpty())), And(HaveField("Name", "pve2"), HaveField("Conditions", ConsistOf(HaveField("Reason", inventory.InMaintenance))))))
 	})
 }

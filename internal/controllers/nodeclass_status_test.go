@@ -260,7 +260,7 @@ func waitOnline(w *testenv.Env, online bool) inventory.HostState {
 	w.Eventually(func() bool {
 		w.Refresh()
 		state, _ = w.Inventory.View().Host(testenv.Region, "pve2")
-		return state.OfflineSince.IsZero()
+		return !state.Has(inventory.Off)
 	}).Should(Equal(online))
 	return state
 }
@@ -274,7 +274,7 @@ func TestReconcileHostOffline(t *testing.T) {
 		}
 		expectUsable(3)
 		w.Expect(w.Sim.HostDown("pve2", "noroute")).To(Succeed())
-		since := waitOnline(w, false).OfflineSince.Truncate(time.Second)
+		since := waitOnline(w, false).Obstacle(inventory.Keep).Since.Truncate(time.Second)
 		expectUsable(2, And(
 			HaveField("Zone", "region-1/pve2"), HaveField("Reason", "the host is offline"), HaveField("Since.Time", BeTemporally("==", since))))
 		w.Expect(class.Status.SelectedZones).To(Equal(testenv.Zones(3)), "its template is still there")

@@ -31,7 +31,7 @@ func newHosts(in Input, vms []VM) []Host {
 	hosts := []Host{}
 	for _, state := range in.View.Hosts() {
 		host := Host{
-			Region: state.Region, Name: state.Name, OutOfService: string(state.OutOfService), Sleep: string(state.Sleep), Unusable: state.Unusable,
+			Region: state.Region, Name: state.Name, OutOfService: string(state.Obstacle(inventory.Keep).Reason), Sleep: string(state.Sleep), Unusable: state.Obstacle(inventory.Launch).Message,
 			CPUs:   Usage{Total: int64(state.Allocatable.CPUs), Reserved: int64(state.Reserved.CPUs)},
 			Memory: Usage{Total: state.Allocatable.MemoryBytes, Reserved: state.Reserved.MemoryBytes},
 			Energy: in.View.HostEnergy(state), Saved: state.SavedEnergy(),

@@ -221,7 +221,7 @@ func phase(in phaseInput) (Phase, string) {
 	switch {
 	case !in.claim.DeletionTimestamp.IsZero():
 		return Deleting, deletionReason(in.claim)
-	case in.host.OutOfService == inventory.Offline && in.listed:
+	case in.host.Has(inventory.Offline) && in.listed:
 		return Stopped, "the host is offline"
 	case !in.isLaunched():
 		return launchPhase(in)

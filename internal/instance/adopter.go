@@ -139,7 +139,7 @@ func (a *Adopter) Adopt(ctx context.Context, claim *karpv1.NodeClaim) (bool, err
 	switch {
 	case !listed && a.isNotVisible(ctx, claim, at, pve, snapshot):
 		return false, notVisible
-	case !listed, guest.Kind != proxmox.KindQEMU, !snapshot.Hosts[guest.Host].Online:
+	case !listed, guest.Kind != proxmox.KindQEMU, !snapshot.IsOnline(guest.Host):
 		return false, nil
 	}
 	ctx, release, ok := a.deps.Guard.AcquireLaunch(ctx, string(claim.UID))

@@ -39,7 +39,7 @@ func (d Deps) IsFenced(claim *karpv1.NodeClaim) (fenced bool, why string) {
 	case snapshot == nil:
 		// The VM may be on another Host, and write to disks that its successor would get.
 		return false, fmt.Sprintf("region %s was not polled since the start of the controller, so the host of the VM is unknown; if the region does not exist any more, remove it from the cloud config", id.Region)
-	case view.Unavailable(id.Region) == nil && snapshot.Hosts[host].Online:
+	case view.Unavailable(id.Region) == nil && snapshot.IsOnline(host):
 		return false, "the host is online"
 	}
 	return true, ""

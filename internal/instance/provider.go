@@ -104,7 +104,7 @@ func (p *Provider) read(ctx context.Context, id v1alpha1.ProviderID) (VM, error)
 	if guest.Kind != proxmox.KindQEMU {
 		return VM{}, fmt.Errorf("VM %d in region %s: a container has its VMID: %w", id.VMID, id.Region, proxmox.ErrNotFound)
 	}
-	if host, member := snapshot.Hosts[guest.Host]; member && !host.Online {
+	if _, member := snapshot.Hosts[guest.Host]; member && !snapshot.IsOnline(guest.Host) {
 		// A request would fail as well, after up to 30 s.
 		return VM{}, fmt.Errorf("reading VM %d: %w: host %s is offline", id.VMID, proxmox.ErrHostUnreachable, guest.Host)
 	}
@@ -149,8 +149,8 @@ func (p *Provider) checkLostMark(ctx context.Context, id v1alpha1.ProviderID, ho
 // proxmox.ErrNotFound if it does not exist. Proxmox omits VMs that the token may not
 // read from lists without an error; a direct request returns one.
 func ConfirmAbsent(ctx context.Context, client proxmox.Client, snapshot *inventory.Snapshot, vmid int) error {
-	for name, host := range snapshot.Hosts {
-		if !host.Online {
+	for name := range snapshot.Hosts {
+		if !snapshot.IsOnline(name) {
 			continue
 		}
 		_, err := client.VMConfig(ctx, name, vmid)
@@ -252,15 +252,10 @@ func (p *Provider) MachineDrift(claim *karpv1.NodeClaim, class *v1alpha1.Proxmox
 // Intent returns what is known about a Claim's VM.
 func (p *Provider) Intent(claim *karpv1.NodeClaim) (Intent, bool) { return p.deps.IntentOf(claim) }
 
-// OutOfService returns why a VM's Host is out of service; empty if it is in service. A
-// Host that no Snapshot lists, or whose Cluster is unavailable, is offline.
-func (p *Provider) OutOfService(vm VM) inventory.OutOfServiceReason {
-	view := p.deps.Inventory.View()
-	host, ok := view.Host(vm.Region, vm.Host)
-	if !ok || view.Unavailable(vm.Region) != nil {
-		return inventory.Offline
-	}
-	return host.OutOfService
+// HostObstacle returns why the Host of a VM is not available for a purpose; see inventory.HostState.Obstacle.
+func (p *Provider) HostObstacle(vm VM, purpose inventory.Purpose) inventory.HostReason {
+	host, _ := p.deps.Inventory.View().Host(vm.Region, vm.Host)
+	return host.Obstacle(purpose).Reason
 }
 
 // IsUnavailable reports whether the Cluster of a Claim's VM is unavailable. Then the last

@@ -98,11 +98,11 @@ type Slot struct {
 // unknown, Problem is set.
 func (v View) Cells(region, host string) *CellAccounts {
 	if v.index == nil {
-		return &CellAccounts{Problem: v.unknownHostReason(region)}
+		return &CellAccounts{Problem: v.unlistedMessage(region)}
 	}
 	account, ok := v.index.hosts[region][host]
 	if !ok {
-		return &CellAccounts{Problem: v.unknownHostReason(region)}
+		return &CellAccounts{Problem: v.unlistedMessage(region)}
 	}
 	return account.cells()
 }

@@ -82,7 +82,7 @@ func TestConfigUnreadable(t *testing.T) {
 	c.unreadable[20001] = errors.Join(proxmox.ErrHostUnreachable)
 	i, clock := newPolled(t, c)
 	g.Expect(i.View().Failures["r"]).To(Succeed())
-	g.Expect(hostState(i.View(), "pve1")).To(And(HaveField("Unusable", BeEmpty()), HaveField("Free.CPUs", 12)), "both VMs count")
+	g.Expect(hostState(i.View(), "pve1")).To(And(haveReasons(), HaveField("Free.CPUs", 12)), "both VMs count")
 	g.Expect(guestOf(i, 20002).Config).NotTo(BeNil())
 
 	// It is retried with backoff.

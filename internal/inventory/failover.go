@@ -126,8 +126,8 @@ func newFailover(v View, key failoverKey) *Failover {
 	for name, account := range v.index.hosts[key.region] {
 		state := account.state
 		switch {
-		case state.Arch != key.arch, state.OutOfService == Excluded:
-		case state.OutOfService != "":
+		case state.Arch != key.arch, state.Has(Excluded):
+		case !state.IsAvailable(Keep):
 			f.Unavailable = append(f.Unavailable, name)
 		default:
 			f.total = f.total.Plus(state.Allocatable)

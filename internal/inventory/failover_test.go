@@ -71,7 +71,7 @@ func randomFailover(seed uint64) failoverEnv {
 func (e failoverEnv) tolerates(v inventory.View, arch string) bool {
 	var hosts []inventory.HostState
 	for _, h := range v.Hosts() {
-		if h.OutOfService == "" && h.Arch == arch {
+		if h.IsAvailable(inventory.Keep) && h.Arch == arch {
 			hosts = append(hosts, h)
 		}
 	}
@@ -131,7 +131,7 @@ func TestFailoverProperties(t *testing.T) {
 			t.Fatalf("seed %d: got %q, but the guests of any Host fit on others: %v", seed, shortfall, want)
 		}
 		size := amount(1+rng.IntN(4), int64(1+rng.IntN(8)))
-		if state.OutOfService != "" || state.Free.CPUs < size.CPUs || state.Free.MemoryBytes < size.MemoryBytes {
+		if !state.IsAvailable(inventory.Keep) || state.Free.CPUs < size.CPUs || state.Free.MemoryBytes < size.MemoryBytes {
 			continue
 		}
 		with := e.with(target, size)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/types"
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
@@ -319,4 +320,20 @@ func snapshotOf(previous *inventory.Snapshot, hosts []proxmox.HostRow, guests ..
 	return inventory.NewSnapshot(inventory.PollResult{
 		Region: "r", Taken: start, Resources: proxmox.Resources{Hosts: hosts, Guests: guests},
 	}, previous, ownRange)
+}
+
+// unusable returns why a Host of region r accepts no new VMs; empty if it accepts them.
+func unusable(v inventory.View, host string) string {
+	return hostState(v, host).Obstacle(inventory.Launch).Message
+}
+
+// haveReasons succeeds if a Host has exactly the reasons.
+func haveReasons(reasons ...inventory.HostReason) types.GomegaMatcher {
+	return WithTransform(func(h inventory.HostState) []inventory.HostReason {
+		out := []inventory.HostReason{}
+		for _, c := range h.Conditions {
+			out = append(out, c.Reason)
+		}
+		return out
+	}, ConsistOf(reasons))
 }

@@ -57,8 +57,9 @@ func TestFixed(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(inv.RefreshAll(t.Context())).To(Succeed())
 	g.Expect(hostState(inv.View(), "pve1").Free.CPUs).To(Equal(6))
-	g.Expect(hostState(inv.View(), "pve2")).To(And(HaveField("Unusable", Not(BeEmpty())), HaveField("OfflineSince", BeTemporally("==", snapshot.Taken))))
-	g.Expect(hostState(viewOf(t, snapshot, ""), "pve2").Unusable).To(BeEmpty(), "the original snapshot was changed")
+	g.Expect(hostState(inv.View(), "pve2")).To(haveReasons(inventory.Offline, inventory.Off))
+	g.Expect(hostState(inv.View(), "pve2").Obstacle(inventory.Keep).Since).To(BeTemporally("==", snapshot.Taken))
+	g.Expect(hostState(viewOf(t, snapshot, ""), "pve2")).To(haveReasons(), "the original snapshot was changed")
 	inv.Ledger().ObserveDeleted("r", 100)
 	g.Expect(hostState(inv.View(), "pve1").Free.CPUs).To(Equal(8), "after the deletion")
 }

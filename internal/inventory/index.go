@@ -4,10 +4,7 @@
 package inventory
 
 import (
-	"errors"
-	"fmt"
 	"net/netip"
-	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -65,15 +62,9 @@ func newIndex(v View, settings Settings) *index {
 		x.hosts[region] = make(map[string]*hostAccount, len(snapshot.Hosts))
 		for name, host := range snapshot.Hosts {
 			limits := settings.For(region, name)
-			record := settings.sleeping[HostName{Region: region, Host: name}]
-			sleep := record.sleepState(host.Online)
-			state := newHostState(region, host, limits, sleep, v.Failures[region])
-			state.MaintenanceUnknown = state.Maintenance == "" && (snapshot.MaintenanceUnknown || settings.maintenanceUnknown)
-			state.SleepSince = record.Since
-			state.SleepOutdated = settings.sleepingOutdated && (sleep != "" || limits.Power.Mode == PowerEnabled || !host.IsUp())
-			if state.SleepOutdated {
-				state.SleepFailure = settings.sleepingFailure
-			}
+			state := newHostState(region, host, limits)
+			state.Sleep = settings.sleeping[HostName{Region: region, Host: name}].sleepState(host.Online)
+			state.Conditions = conditionsOf(host, limits, snapshot, settings, v.Failures[region])
 			x.hosts[region][name] = &hostAccount{state: state, limits: limits}
 		}
 	}
@@ -86,23 +77,17 @@ func newIndex(v View, settings Settings) *index {
 	return x
 }
 
-func newHostState(region string, host Host, limits HostSettings, sleep SleepState, failure error) HostState {
+func newHostState(region string, host Host, limits HostSettings) HostState {
 	state := HostState{
-		Region:            region,
-		Name:              host.Name,
-		Size:              Amount{CPUs: host.CPUs, MemoryBytes: host.MemoryBytes},
-		Allocatable:       limits.allocatable(host.HostRow),
-		Allocated:         host.Allocated,
-		Arch:              kubernetesArch(host.Arch),
-		PriceFactor:       limits.PriceFactor,
-		OutOfService:      outOfServiceReason(host.HostRow, limits, sleep),
-		OutOfServiceSince: host.OutOfServiceSince,
-		OfflineSince:      host.OfflineSince,
-		Maintenance:       maintenanceReason(host.HostRow, limits),
-		Unusable:          unusableReason(host.HostRow, limits, sleep, failure),
-		KeepsReserve:      limits.KeepsReserve,
-		Power:             limits.Power,
-		Sleep:             sleep,
+		Region:       region,
+		Name:         host.Name,
+		Size:         Amount{CPUs: host.CPUs, MemoryBytes: host.MemoryBytes},
+		Allocatable:  limits.allocatable(host.HostRow),
+		Allocated:    host.Allocated,
+		Arch:         kubernetesArch(host.Arch),
+		PriceFactor:  limits.PriceFactor,
+		KeepsReserve: limits.KeepsReserve,
+		Power:        limits.Power,
 	}
 	state.Free = state.Allocatable.Minus(state.Allocated)
 	return state
@@ -114,61 +99,6 @@ func kubernetesArch(arch string) string {
 		return "arm64"
 	}
 	return "amd64"
-}
-
-func outOfServiceReason(row proxmox.HostRow, limits HostSettings, sleep SleepState) OutOfServiceReason {
-	switch {
-	case limits.Excluded:
-		return Excluded
-	case !row.Online && !sleep.isAvailable():
-		return Offline
-	case maintenanceReason(row, limits) != "":
-		return InMaintenance
-	}
-	return ""
-}
-
-// maintenanceReason describes who put a Host into maintenance; empty if nobody did.
-func maintenanceReason(row proxmox.HostRow, limits HostSettings) string {
-	if row.Maintenance {
-		return "Proxmox HA maintenance"
-	}
-	return limits.Maintenance
-}
-
-// unusableReason describes why a Host accepts no new VMs; empty if it accepts them.
-func unusableReason(row proxmox.HostRow, limits HostSettings, sleep SleepState, failure error) string {
-	switch {
-	case limits.Excluded:
-		return "excluded by settings"
-	case isConclusive(failure):
-		// Without the count: conditions quote the text and would change with each poll.
-		state := "been unreachable"
-		if errors.Is(failure, proxmox.ErrNoQuorum) {
-			state = "had no quorum"
-		}
-		if poll, ok := errors.AsType[*PollError](failure); ok {
-			return fmt.Sprintf("the Proxmox cluster has %s since %s: %v", state, poll.Since.UTC().Format(time.RFC3339), poll.Err)
-		}
-		return fmt.Sprintf("the Proxmox cluster is unreachable: %v", failure)
-	case !row.Online && sleep == WakeFailed:
-		return "it was shut down to save energy and did not wake up in time"
-	case !row.Online && !sleep.isAvailable():
-		return "offline"
-	case maintenanceReason(row, limits) != "":
-		return "in maintenance"
-	case row.CPUs == 0 || row.MemoryBytes == 0:
-		return "Proxmox does not report its size: the token needs Sys.Audit on /nodes/" + row.Name
-	}
-	return ""
-}
-
-// isConclusive reports whether failed polls mean that a launch would fail too. A single
-// failure may be transient, and removing offerings for it costs more than one failed
-// launch.
-func isConclusive(failure error) bool {
-	poll, ok := errors.AsType[*PollError](failure)
-	return ok && (poll.Count > 1 || errors.Is(failure, proxmox.ErrUnauthorized) || errors.Is(failure, proxmox.ErrNoQuorum))
 }
 
 // addReservation counts a Reservation.

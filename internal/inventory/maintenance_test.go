@@ -60,43 +60,42 @@ func TestSetMaintenance(t *testing.T) {
 	i, _ := newPolled(t, newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64)))
 	generation := i.View().Generation
 	i.SetMaintenance(inventory.Maintenance{{Region: "r", Host: "pve1"}: "new disk"})
-	g.Expect(hostState(i.View(), "pve1")).To(And(HaveField("OutOfService", inventory.InMaintenance), HaveField("Unusable", "in maintenance"),
-		HaveField("Maintenance", "requested in Kubernetes: new disk")))
-	g.Expect(hostState(i.View(), "pve2")).To(And(HaveField("OutOfService", BeEmpty()), HaveField("Maintenance", BeEmpty())))
+	g.Expect(hostState(i.View(), "pve1")).To(haveReasons(inventory.InMaintenance))
+	g.Expect(unusable(i.View(), "pve1")).To(Equal("in maintenance (requested in Kubernetes: new disk)"))
+	g.Expect(hostState(i.View(), "pve2")).To(haveReasons())
 	g.Expect(i.View().Generation).NotTo(Equal(generation), "subscribers were not notified")
 	refresh(t, i)
 	i.SetSettings(inventory.Settings{})
-	g.Expect(hostState(i.View(), "pve1").OutOfService).To(Equal(inventory.InMaintenance), "after a poll and new settings")
+	g.Expect(hostState(i.View(), "pve1")).To(haveReasons(inventory.InMaintenance), "after a poll and new settings")
 	i.SetMaintenance(nil)
-	g.Expect(hostState(i.View(), "pve1")).To(And(HaveField("OutOfService", BeEmpty()), HaveField("Unusable", BeEmpty())))
+	g.Expect(hostState(i.View(), "pve1")).To(haveReasons())
 }
 
 func TestMaintenanceUnreadable(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		failure error
-		unknown bool
+		want    []inventory.HostReason
 	}{
-		"failed":    {errors.New("got timeout"), true},
-		"forbidden": {&proxmox.ForbiddenError{}, false},
+		"failed":    {errors.New("got timeout"), []inventory.HostReason{inventory.MaintenanceUnknown}},
+		"forbidden": {&proxmox.ForbiddenError{}, nil},
 	} {
 		c := newCluster("r", host("pve1", 16, 64))
 		c.release, c.drained, c.failures["maintenance"] = "8.4", []string{"pve1"}, test.failure
 		i, clock := newInventory(t, c)
-		expect := func(maintenance string, unknown bool) {
+		expect := func(reasons ...inventory.HostReason) {
 			t.Helper()
 			refresh(t, i)
 			clock.Step(time.Minute)
-			NewWithT(t).Expect(hostState(i.View(), "pve1")).
-				To(And(HaveField("Maintenance", maintenance), HaveField("MaintenanceUnknown", unknown)), name)
+			NewWithT(t).Expect(hostState(i.View(), "pve1")).To(haveReasons(reasons...), name)
 		}
-		expect("", test.unknown)
+		expect(test.want...)
 		c.change(func() { c.failures["maintenance"] = nil })
-		expect("Proxmox HA maintenance", false)
+		expect(inventory.InMaintenance)
 		c.change(func() { c.drained, c.failures["maintenance"] = nil, test.failure })
-		expect("Proxmox HA maintenance", false) // the last known
+		expect(inventory.InMaintenance) // the last known
 		c.change(func() { c.failures["maintenance"] = nil })
-		expect("", false)
+		expect()
 	}
 }
 
@@ -115,12 +114,12 @@ func TestMaintenance(t *testing.T) {
 			refresh(t, i)
 		}
 		pollAfter("pve2")
-		g.Expect(hostState(i.View(), "pve2").Unusable).To(Equal("in maintenance"), release)
+		g.Expect(unusable(i.View(), "pve2")).To(Equal("in maintenance (Proxmox HA maintenance)"), release)
 		since := clock.Now()
 		pollAfter("pve2")
-		g.Expect(hostState(i.View(), "pve2").OutOfServiceSince).To(BeTemporally("==", since), release)
+		g.Expect(hostState(i.View(), "pve2").Obstacle(inventory.Keep).Since).To(BeTemporally("==", since), release)
 		g.Expect(slices.Contains(c.takeCalls(), "maintenance")).To(Equal(release == "8.4"))
 		pollAfter()
-		g.Expect(hostState(i.View(), "pve2")).To(And(HaveField("Unusable", BeEmpty()), HaveField("OutOfServiceSince", BeZero())), release)
+		g.Expect(hostState(i.View(), "pve2")).To(haveReasons(), release)
 	}
 }

@@ -104,8 +104,8 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		gauge(m.quorum, asGauge(!errors.Is(view.Failures[region], proxmox.ErrNoQuorum)), region)
 	}
 	for _, host := range view.Hosts() {
-		gauge(m.usable, asGauge(host.Unusable == ""), host.Region, host.Name)
-		gauge(m.online, asGauge(host.OfflineSince.IsZero()), host.Region, host.Name)
+		gauge(m.usable, asGauge(host.IsAvailable(Launch)), host.Region, host.Name)
+		gauge(m.online, asGauge(!host.Has(Off)), host.Region, host.Name)
 		for _, state := range []struct {
 			name   string
 			amount Amount

@@ -38,8 +38,7 @@ func TestPollFailure(t *testing.T) {
 		failure, _ := errors.AsType[*inventory.PollError](v.Failures["r"])
 		g.Expect(failure).To(And(HaveField("Count", n+1), HaveField("Since", BeTemporally("==", start.Add(10*time.Second)))))
 		// The first failure changes nothing; the second makes the Hosts unusable.
-		ok, _ := v.Usable("r", "pve1")
-		g.Expect(ok).To(Equal(n == 0), "after %d failures usable", n+1)
+		g.Expect(unusable(v, "pve1") == "").To(Equal(n == 0), "after %d failures usable", n+1)
 	}
 	g.Expect(i.View().Generation).To(Equal(generation+1), "want one change when the Hosts became unusable")
 	c.change(func() { c.failures["resources"] = nil })
@@ -55,16 +54,14 @@ func TestPollNoQuorum(t *testing.T) {
 	i, _ := newPolled(t, c)
 	c.change(func() { c.failures["resources"] = proxmox.ErrNoQuorum })
 	g.Expect(i.Refresh(t.Context(), "r")).To(MatchError(proxmox.ErrNoQuorum))
-	ok, reason := i.View().Usable("r", "pve1")
-	g.Expect(ok).To(BeFalse(), "after the first poll")
-	g.Expect(reason).To(HavePrefix("the Proxmox cluster has had no quorum since 2026-11-15T08:00:00Z"))
+	g.Expect(unusable(i.View(), "pve1")).To(HavePrefix("the Proxmox cluster has had no quorum since 2026-11-15T08:00:00Z"))
 	g.Expect(i.View().Unavailable("r")).To(MatchError(proxmox.ErrNoQuorum))
 	c.change(func() { c.failures["resources"] = nil })
 	refresh(t, i)
 	g.Expect(i.View().Unavailable("r")).To(Succeed())
 	c.change(func() { c.failures["resources"] = errors.Join(errors.New("401"), proxmox.ErrUnauthorized) })
 	g.Expect(i.Refresh(t.Context(), "r")).To(MatchError(proxmox.ErrUnauthorized))
-	g.Expect(hostState(i.View(), "pve1").Unusable).NotTo(BeEmpty(), "with invalid credentials")
+	g.Expect(unusable(i.View(), "pve1")).NotTo(BeEmpty(), "with invalid credentials")
 }
 
 func TestPollHangingCluster(t *testing.T) {

@@ -175,7 +175,7 @@ func TestWatchSettings(t *testing.T) {
 		check()
 		write(`{"r": {"pve?": {"excluded": true}}}`)
 		check()
-		g.Expect(hostState(i.View(), "pve1")).To(And(HaveField("OutOfService", inventory.Excluded), HaveField("Unusable", "excluded by settings")))
+		g.Expect(hostState(i.View(), "pve1")).To(haveReasons(inventory.Excluded))
 	})
 }
 

@@ -67,7 +67,7 @@ func TestKnownHost(t *testing.T) {
 		settings := inventory.Settings{}.WithSleeping(map[inventory.HostName]inventory.Sleep{{Region: "r", Host: "pve2"}: record})
 		view := inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, settings)
 		g.Expect(hostState(view, "pve2")).To(And(HaveField("Size.CPUs", 8), HaveField("Free.CPUs", 8), HaveField("Arch", "arm64"),
-			HaveField("Sleep", inventory.Asleep), HaveField("Unusable", ""), HaveField("OutOfService", BeEmpty()), HaveField("OfflineSince", Not(BeZero()))), name)
+			HaveField("Sleep", inventory.Asleep), haveReasons(inventory.Sleeping, inventory.Off)), name)
 		cells := view.Cells("r", "pve2").Cells
 		g.Expect(cells).To(HaveLen(2), name)
 		g.Expect(slices.EqualFunc(cells[1].FreeCores, topology.Cells[1].Cores, cpuset.CPUSet.Equals)).To(BeTrue(), name)
@@ -105,7 +105,7 @@ func TestSleepState(t *testing.T) {
 			settings = settings.WithSleeping(map[inventory.HostName]inventory.Sleep{{Region: "r", Host: "pve1"}: {State: test.state}})
 		}
 		state := hostState(inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, settings), "pve1")
-		if state.Sleep != test.want || (state.Unusable == "") != test.usable || (state.OutOfService == "") != test.usable {
+		if state.Sleep != test.want || state.IsAvailable(inventory.Launch) != test.usable || state.IsAvailable(inventory.Keep) != test.usable {
 			t.Errorf("%s, online %v: %+v", test.state, test.online, state)
 		}
 	}

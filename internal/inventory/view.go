@@ -33,16 +33,6 @@ type View struct {
 	fences   map[HostName]Fence
 }
 
-// OutOfServiceReason is why a Host is out of service; empty if it is in service.
-type OutOfServiceReason string
-
-// Reasons for a Host to be out of service.
-const (
-	Offline       OutOfServiceReason = "Offline"
-	InMaintenance OutOfServiceReason = "InMaintenance"
-	Excluded      OutOfServiceReason = "Excluded"
-)
-
 // HostState is the capacity and availability of a Host.
 type HostState struct {
 	Region string
@@ -63,35 +53,15 @@ type HostState struct {
 	Arch string
 	// PriceFactor multiplies the price of VMs on this Host.
 	PriceFactor float64
-	// OutOfService is why the Host is out of service. OutOfServiceSince is when Proxmox
-	// was first seen to report it; it is zero for an excluded Host.
-	OutOfService      OutOfServiceReason
-	OutOfServiceSince time.Time
-	// OfflineSince is when the Host was first seen offline; zero if it is online.
-	OfflineSince time.Time
-	// Maintenance describes who put the Host into maintenance; empty if nobody did. A Host
-	// in maintenance may be offline too, for example while it reboots.
-	Maintenance string
-	// MaintenanceUnknown is true if Maintenance is empty, but not every source of it could be
-	// read since the start: the Host may have been in maintenance before.
-	MaintenanceUnknown bool
-	// Unusable describes why the Host accepts no new VMs; empty if it accepts them.
-	Unusable string
+	// Conditions are why the Host is not available for some purposes, the most important first; see Obstacle.
+	Conditions []HostCondition
 	// KeepsReserve is true if a VM on the Host must leave free what the largest Host holds; see
 	// Failover.
 	KeepsReserve bool
 	// Power are the settings for power management.
 	Power PowerSettings
-	// Sleep is the state of a Host that was shut down to save energy; empty if it was not. Such
-	// a Host is in service unless it does not wake.
+	// Sleep is the state of a Host that was shut down to save energy; empty if it was not.
 	Sleep SleepState
-	// SleepSince is when the shutdown of the Host was requested; zero if Sleep is empty.
-	SleepSince time.Time
-	// SleepOutdated is true if the Host may be in another state than Sleep; see
-	// SetSleepingOutdated.
-	SleepOutdated bool
-	// SleepFailure is why Sleep remains outdated; empty if it does not.
-	SleepFailure string
 }
 
 // StorageState is a storage of a Host with its free capacity.
@@ -130,16 +100,15 @@ func NewView(snapshots map[string]*Snapshot, failures map[string]error, reservat
 	return v
 }
 
-// Host returns the state of a Host. It returns false if no Snapshot lists the Host.
+// Host returns the state of a Host. It returns false, and a state that is available for nothing, if no
+// Snapshot lists the Host.
 func (v View) Host(region, host string) (HostState, bool) {
-	if v.index == nil {
-		return HostState{}, false
+	if v.index != nil {
+		if account, ok := v.index.hosts[region][host]; ok {
+			return account.state, true
+		}
 	}
-	account, ok := v.index.hosts[region][host]
-	if !ok {
-		return HostState{}, false
-	}
-	return account.state, true
+	return HostState{Region: region, Name: host, Conditions: []HostCondition{{Reason: Unlisted, Message: v.unlistedMessage(region)}}}, false
 }
 
 // Hosts returns all known Hosts sorted by region and name, including those out of
@@ -160,17 +129,8 @@ func (v View) Hosts() []HostState {
 	return hosts
 }
 
-// Usable reports whether the Host accepts new VMs, and the reason if it does not.
-func (v View) Usable(region, host string) (ok bool, reason string) {
-	state, known := v.Host(region, host)
-	if !known {
-		return false, v.unknownHostReason(region)
-	}
-	return state.Unusable == "", state.Unusable
-}
-
-// unknownHostReason describes why no Snapshot lists a Host of the region.
-func (v View) unknownHostReason(region string) string {
+// unlistedMessage describes why no Snapshot lists a Host of the region.
+func (v View) unlistedMessage(region string) string {
 	switch err, failed := v.Failures[region]; {
 	case v.Snapshots[region] != nil:
 		return fmt.Sprintf("region %s has no such host", region)

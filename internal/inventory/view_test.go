@@ -43,13 +43,13 @@ func TestUsable(t *testing.T) {
 		"pve1": "", "pve2": "excluded by settings", "pve3": "in maintenance", "pve4": "offline",
 		"pve5": "Sys.Audit on /nodes/pve5", "pve6": "region r has no such host",
 	} {
-		ok, reason := v.Usable("r", name)
-		g.Expect(ok).To(Equal(want == ""), "%s: usable", name)
-		g.Expect(reason).To(ContainSubstring(want), "%s: usable", name)
+		if want == "" {
+			g.Expect(unusable(v, name)).To(BeEmpty(), name)
+		}
+		g.Expect(unusable(v, name)).To(ContainSubstring(want), name)
 	}
-	ok, reason := v.Usable("elsewhere", "pve1")
-	g.Expect(ok).To(BeFalse())
-	g.Expect(reason).To(ContainSubstring("elsewhere was not read yet"))
+	elsewhere, _ := v.Host("elsewhere", "pve1")
+	g.Expect(elsewhere.Obstacle(inventory.Launch).Message).To(ContainSubstring("elsewhere was not read yet"))
 }
 
 func TestFreeWithSettings(t *testing.T) {
@@ -131,7 +131,7 @@ func TestStorageFree(t *testing.T) {
 func TestZeroView(t *testing.T) {
 	t.Parallel()
 	var v inventory.View
-	ok, _ := v.Usable("r", "pve1")
+	_, ok := v.Host("r", "pve1")
 	_, storage := v.Storage("r", "pve1", "local")
 	if ok || storage || v.IsVMIDTaken("r", 1) || v.Hosts() != nil || v.NodePoolVMs("r", "pve1", "p") != 0 || hostState(v, "pve1").Free.CPUs != 0 {
 		t.Error("the zero View is not empty")

@@ -77,9 +77,10 @@ type zoneState struct {
 	zone    Zone
 	view    inventory.View
 	host    inventory.HostState
-	known   bool
 	disk    inventory.StorageState
 	hasDisk bool
+	// available: the Host accepts new VMs.
+	available bool
 }
 
 // zoneOptions are what a VM can use in a zone.
@@ -94,7 +95,8 @@ type zoneOptions struct {
 
 func newZoneState(view inventory.View, zone Zone, options zoneOptions) zoneState {
 	s := zoneState{zoneOptions: options, zone: zone, view: view}
-	s.host, s.known = view.Host(zone.Region, zone.Host)
+	s.host, _ = view.Host(zone.Region, zone.Host)
+	s.available = s.host.IsAvailable(inventory.Launch)
 	return s.withStorage(options.storage)
 }
 
@@ -122,10 +124,9 @@ type reasonFunc func(format string, args ...any)
 
 // check is the fit check behind Fit, Fits and Choose.
 func (s *zoneState) check(need *Need, addReason reasonFunc) bool {
-	if !s.known || s.host.Unusable != "" {
+	if !s.available {
 		if addReason != nil {
-			_, reason := s.view.Usable(s.zone.Region, s.zone.Host)
-			addReason("%s", reason)
+			addReason("%s", s.host.Obstacle(inventory.Launch).Message)
 		}
 		return false
 	}

@@ -36,7 +36,7 @@ type Source struct {
 func EnrolledHosts(view inventory.View, region string) []string {
 	var out []string
 	for _, host := range view.Hosts() {
-		if host.Region == region && host.Power.Mode != inventory.PowerNone && view.Snapshots[region].Hosts[host.Name].Online {
+		if host.Region == region && host.Power.Mode != inventory.PowerNone && view.Snapshots[region].IsOnline(host.Name) {
 			out = append(out, host.Name)
 		}
 	}
@@ -54,18 +54,19 @@ func NewRegion(s Source) Region {
 			continue
 		}
 		row := snapshot.Hosts[state.Name]
+		maintenance, _ := state.Condition(inventory.InMaintenance)
 		host := Host{
 			Name: state.Name, State: s.stateOf(state, row.Online), Settings: state.Power, CPULoad: row.CPULoad,
 			Votes: s.Facts.Votes.Hosts[state.Name],
 			HA:    slices.Clone(s.Facts.HA[state.Name]), Ceph: s.Facts.Ceph[state.Name], Tasks: s.Facts.tasksOn(state.Name), Exports: s.Facts.Exports[state.Name],
 			PendingTemplates: s.PendingTemplates[inventory.HostName{Region: s.Region, Host: state.Name}],
-			Maintenance:      state.Maintenance, WakeAddress: s.Facts.WakeAddresses[state.Name],
+			Maintenance:      maintenance.Message, WakeAddress: s.Facts.WakeAddresses[state.Name],
 			Unknown: slices.Concat(s.Facts.Unknown, s.Facts.UnknownOf[state.Name]), Backups: map[string]time.Time{},
 		}
 		if state.Power.Mode == inventory.PowerEnabled && snapshot.Facts != nil {
 			host.PrivilegeMissing = missingToShutDown(snapshot.Facts, state.Name)
 		}
-		if state.MaintenanceUnknown {
+		if state.Has(inventory.MaintenanceUnknown) {
 			host.Unknown = append(host.Unknown, "whether the host is in maintenance")
 		}
 		host.Unknown = append(host.Unknown, unreadable(snapshot)...)

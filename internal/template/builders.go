@@ -36,7 +36,7 @@ func (r *hostReconciler) tryAcquireBuilder(vmid int) bool {
 	})
 	for key, other := range r.tracker.builders {
 		switch {
-		case key.UID != r.UID, !view.Snapshots[key.Region].Hosts[key.Host].Online:
+		case key.UID != r.UID, !view.Snapshots[key.Region].IsOnline(key.Host):
 		case other != 0 && r.inventory.HasCurrentConfig(key.Region, other):
 			delete(r.tracker.builders, key) // the inventory shows whether it was started
 		case other != 0 || vmid == 0:
@@ -64,7 +64,7 @@ func (r *hostReconciler) hostsWithBuilders(started bool) map[HostKey]bool {
 	busy := map[HostKey]bool{}
 	for region, snapshot := range r.inventory.View().Snapshots {
 		for _, guest := range snapshot.Guests {
-			if guest.Config == nil || guest.Template || !snapshot.Hosts[guest.Host].Online {
+			if guest.Config == nil || guest.Template || !snapshot.IsOnline(guest.Host) {
 				continue
 			}
 			mark, owned := readOwnedMark(r.kubeCluster, r.UID, guest.VMID, *guest.Config)

@@ -30,7 +30,7 @@ func (p *Provider) Cleanup(ctx context.Context, desired Desired, usage ListUsage
 		return remains, nil
 	}
 	view := p.inventory.View()
-	hosts := slices.DeleteFunc(view.Hosts(), func(host inventory.HostState) bool { return !view.Snapshots[host.Region].Hosts[host.Name].Online })
+	hosts := slices.DeleteFunc(view.Hosts(), func(host inventory.HostState) bool { return !view.Snapshots[host.Region].IsOnline(host.Name) })
 	remains, errs := make([]string, len(hosts)), make([]error, len(hosts))
 	var group errgroup.Group
 	group.SetLimit(cleanupParallelism)

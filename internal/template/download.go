@@ -60,7 +60,7 @@ func (r *hostReconciler) hostsSharing(storage string) []string {
 	}
 	var hosts []string
 	for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
-		if _, has := snapshot.Storages[inventory.StorageKey{Host: host, Storage: storage}]; has && (snapshot.Hosts[host].Online || host == r.Host) {
+		if _, has := snapshot.Storages[inventory.StorageKey{Host: host, Storage: storage}]; has && (snapshot.IsOnline(host) || host == r.Host) {
 			hosts = append(hosts, host)
 		}
 	}

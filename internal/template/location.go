@@ -72,14 +72,14 @@ func locationsInRegion(view inventory.View, region string, desired Desired, exis
 	for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
 		location := locationOnHost(snapshot, host, desired)
 		state, _ := view.Host(region, host)
-		if state.OutOfService == inventory.Excluded {
+		if state.Has(inventory.Excluded) {
 			if _, _, building := findUnfinished(snapshot, desired, host); !building && !location.hasTemplate(desired, existing) {
 				continue
 			}
 			location.Excluded, location.NetworkProblem = true, "" // no VM starts there
 		}
-		if state.Maintenance != "" && desired.Spec.Prepare != nil && !isBuilderStarted(snapshot, desired, host) {
-			location.Maintenance = fmt.Sprintf("the host is in maintenance (%s); its template is prepared afterwards", state.Maintenance)
+		if maintenance, is := state.Condition(inventory.InMaintenance); is && desired.Spec.Prepare != nil && !isBuilderStarted(snapshot, desired, host) {
+			location.Maintenance = fmt.Sprintf("the host is %s; its template is prepared afterwards", maintenance.Message)
 		}
 		if !location.Shared {
 			locations = append(locations, location)
@@ -109,9 +109,9 @@ func isPreferred(snapshot *inventory.Snapshot, desired Desired, existing []Exist
 		})
 		_, _, building := findUnfinished(snapshot, desired, l.Host)
 		switch blocker := l.Blocker(); {
-		case exists && snapshot.Hosts[l.Host].Online && !l.Excluded:
+		case exists && snapshot.IsOnline(l.Host) && !l.Excluded:
 			return 4
-		case exists && snapshot.Hosts[l.Host].Online:
+		case exists && snapshot.IsOnline(l.Host):
 			return 3
 		case building && (blocker == "" || blocker == l.Maintenance):
 			return 2 // during maintenance too: the start of a builder VM is known late
@@ -155,7 +155,7 @@ func storageOf(e Existing) string {
 // locationOnHost returns the Location of a Template on a Host.
 func locationOnHost(snapshot *inventory.Snapshot, host string, desired Desired) Location {
 	location, storages := selectStorages(snapshot, host, desired.Spec)
-	if !snapshot.Hosts[host].Online {
+	if !snapshot.IsOnline(host) {
 		location.Problem = "the host is offline; its template is built when the host is online again"
 		return location
 	}

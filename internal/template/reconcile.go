@@ -42,13 +42,13 @@ func (p *Provider) ReconcileHost(ctx context.Context, desired Desired, region, h
 		return 0, err
 	}
 	view := p.inventory.View()
-	snapshot := view.Snapshots[region]
 	state, _ := view.Host(region, host)
-	if snapshot == nil || view.Failures[region] != nil || !snapshot.Hosts[host].Online || state.Sleep != "" {
-		return 0, nil // reconciled when the view changes
-	}
-	if state.SleepOutdated {
+	switch state.Obstacle(inventory.Build).Reason {
+	case "":
+	case inventory.PowerUnknown:
 		return recheckInterval, nil
+	default:
+		return 0, nil // reconciled when the view changes
 	}
 	r := &hostReconciler{Provider: p, HostKey: HostKey{UID: desired.UID, Region: region, Host: host}, desired: desired, client: client, usage: usage}
 	ctx, done := p.tracker.begin(ctx, r.HostKey, desired)
@@ -123,7 +123,7 @@ type observation struct {
 func (r *hostReconciler) observe(ctx context.Context) (observation, error) {
 	obs := observation{view: r.inventory.View(), location: Location{Region: r.Region, Host: r.Host}}
 	state, _ := obs.view.Host(r.Region, r.Host)
-	obs.location.Excluded = state.OutOfService == inventory.Excluded && r.desired.appliesTo(r.Region)
+	obs.location.Excluded = state.Has(inventory.Excluded) && r.desired.appliesTo(r.Region)
 	all := ListOwned(obs.view, r.kubeCluster, r.desired.UID)
 	obs.ready = onHost(all, r.Region, r.Host)
 	for _, location := range Locations(obs.view, r.desired, all) {

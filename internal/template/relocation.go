@@ -26,7 +26,7 @@ func Relocations(view inventory.View, desired Desired, existing []Existing) []Re
 			continue
 		}
 		n := slices.IndexFunc(existing, func(e Existing) bool {
-			return e.Region == location.Region && desired.matches(e.Mark) && storageOf(e) == location.Storage && !view.Snapshots[e.Region].Hosts[e.Host].Online
+			return e.Region == location.Region && desired.matches(e.Mark) && storageOf(e) == location.Storage && !view.Snapshots[e.Region].IsOnline(e.Host)
 		})
 		if n >= 0 {
 			out = append(out, Relocation{Offline: existing[n], To: location})

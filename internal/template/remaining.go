@@ -30,11 +30,10 @@ func (p *Provider) Remaining(desired Desired) (remains []string) {
 		}
 		s := p.tracker.get(HostKey{UID: desired.UID, Region: e.Region, Host: e.Host})
 		text := fmt.Sprintf("%s: template %d", p.displayName(e.Region, e.Host), e.VMID)
-		host, member := view.Snapshots[e.Region].Hosts[e.Host]
-		switch {
+		switch host, member := view.Host(e.Region, e.Host); {
 		case !member:
 			text += " is on a host that is not in the Proxmox cluster"
-		case !host.Online:
+		case host.Has(inventory.Off):
 			text += " is on an offline host"
 		case s.warning != "":
 			text = p.displayName(e.Region, e.Host) + ": " + s.warning
@@ -53,7 +52,7 @@ func (p *Provider) remainingOffline(view inventory.View, desired Desired) (remai
 		snapshot := view.Snapshots[region]
 		for _, vmid := range slices.Sorted(maps.Keys(snapshot.Guests)) {
 			guest := snapshot.Guests[vmid]
-			if host, member := snapshot.Hosts[guest.Host]; !member || host.Online || !p.mayBeUnfinished(guest, desired.Name) {
+			if host, member := view.Host(region, guest.Host); !member || !host.Has(inventory.Off) || !p.mayBeUnfinished(guest, desired.Name) {
 				continue
 			}
 			text := "may belong to it and"

@@ -86,7 +86,7 @@ func SelectPerHost(view inventory.View, desired Desired, existing []Existing, lo
 			slices.SortStableFunc(candidates, func(a, b Existing) int {
 				return cmp.Or(
 					compareTrueFirst(desired.matches(a.Mark), desired.matches(b.Mark)),
-					compareTrueFirst(snapshot.Hosts[a.Host].Online, snapshot.Hosts[b.Host].Online),
+					compareTrueFirst(snapshot.IsOnline(a.Host), snapshot.IsOnline(b.Host)),
 					compareTrueFirst(isAtLocation(a), isAtLocation(b)),
 					compareTrueFirst(a.VMID == listed[zone.Zone()], b.VMID == listed[zone.Zone()]),
 					compareTrueFirst(a.Host == host, b.Host == host),

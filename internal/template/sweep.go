@@ -226,7 +226,7 @@ func (r *hostReconciler) isInUse(usage Usage) bool {
 func (r *hostReconciler) isBootDriveNeeded(ctx context.Context, v ownVolume) (bool, error) {
 	view := r.inventory.View()
 	guest, exists := view.Guest(r.Region, v.vmid)
-	if !exists || !view.Snapshots[r.Region].Hosts[guest.Host].Online {
+	if !exists || !view.Snapshots[r.Region].IsOnline(guest.Host) {
 		return view.IsVMIDTaken(r.Region, v.vmid), nil // it is being created, or its configuration cannot be read
 	}
 	config, err := r.client.VMConfig(ctx, guest.Host, v.vmid)

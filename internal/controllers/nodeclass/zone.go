@@ -54,7 +54,7 @@ func (z zone) facts(read ...inventory.Fact) *inventory.Facts {
 	return z.snapshot.Facts
 }
 
-func (z zone) isOnline() bool { return z.snapshot.Hosts[z.host].Online }
+func (z zone) isOnline() bool { return z.snapshot.IsOnline(z.host) }
 
 // problem is why a NodeClass cannot use a zone.
 type problem struct {
@@ -106,7 +106,7 @@ func (c *Checker) newZones(class *v1alpha1.ProxmoxNodeClass, view inventory.View
 				guest := snapshot.Guests[template.VMID]
 				z.config = guest.Config
 				owner, _ := view.Host(region, guest.Host)
-				z.templateHostOffline = owner.OutOfService != "" && !snapshot.Hosts[guest.Host].Online
+				z.templateHostOffline = !owner.IsAvailable(inventory.Keep) && !owner.IsAvailable(inventory.Request)
 				z.cloneTooSlow, z.cloneTimeWarning = c.evaluateCloneTime(z)
 				z.unsupportedLayout = c.deps.Types.UnsupportedReason(view, class, template)
 			}
@@ -120,15 +120,11 @@ func (c *Checker) newZones(class *v1alpha1.ProxmoxNodeClass, view inventory.View
 // it; empty if the Host is in service.
 func outOfService(view inventory.View, region, host string) (string, time.Time) {
 	state, _ := view.Host(region, host)
-	switch state.OutOfService {
-	case inventory.Offline:
-		return "the host is offline", state.OfflineSince
-	case inventory.InMaintenance:
-		return "the host is in maintenance (" + state.Maintenance + ")", state.OutOfServiceSince
-	case inventory.Excluded:
-		return "the host is excluded by settings", time.Time{}
+	why := state.Obstacle(inventory.Keep)
+	if why.Reason == "" {
+		return "", time.Time{}
 	}
-	return "", time.Time{}
+	return "the host is " + why.Message, why.Since
 }
 
 // evaluateCloneTime returns why clones are too slow in a zone, or a warning that they

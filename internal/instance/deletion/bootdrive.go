@@ -109,7 +109,7 @@ func (d *Deleter) detachAndDeleteBootDrive(ctx context.Context, claim *karpv1.No
 // responded, even if the last poll shows it as offline.
 func (d *Deleter) bootDriveHost(in instance.Intent, vmHost string) (host string, reachable bool) {
 	snapshot := d.deps.Inventory.View().Snapshots[in.Region]
-	if snapshot == nil || in.Host == vmHost || snapshot.Hosts[in.Host].Online {
+	if snapshot == nil || in.Host == vmHost || snapshot.IsOnline(in.Host) {
 		return in.Host, true
 	}
 	for _, key := range isoStorages(snapshot) {

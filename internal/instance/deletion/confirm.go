@@ -163,7 +163,7 @@ func (a *attempt) isCloneHostDown(host string) bool {
 	view := a.deps.Inventory.View()
 	_, listed := view.Guest(a.id.Region, a.id.VMID)
 	snapshot := view.Snapshots[a.id.Region]
-	return !listed && snapshot != nil && !snapshot.Hosts[host].Online && host != a.intent.Host
+	return !listed && snapshot != nil && !snapshot.IsOnline(host) && host != a.intent.Host
 }
 
 // cloneHosts returns the Hosts on which the clone could run: that of the Template, or all

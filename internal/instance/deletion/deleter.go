@@ -22,6 +22,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/bootdata"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/due"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -115,8 +116,10 @@ func (a *attempt) isNotLaunched() (notLaunched, unknown bool) {
 	for _, name := range []string{a.intent.Host, a.intent.TemplateHost} {
 		host, _ := view.Host(a.intent.Region, name)
 		// With a record that is older than the plan, the launch could not begin.
-		notLaunched = notLaunched || host.Sleep != "" && !host.SleepOutdated && host.SleepSince.Before(a.intent.Time)
-		unknown = unknown || host.SleepOutdated && host.SleepFailure == ""
+		sleeping, isSleeping := host.Condition(inventory.Sleeping)
+		record, isUnknown := host.Condition(inventory.PowerUnknown)
+		notLaunched = notLaunched || isSleeping && !isUnknown && sleeping.Since.Before(a.intent.Time)
+		unknown = unknown || isUnknown && record.Message == ""
 	}
 	return notLaunched, unknown
 }

@@ -145,8 +145,8 @@ func (d *Deleter) FindClones(ctx context.Context, region string, vmids []int) (m
 	ctx, cancel := context.WithTimeout(ctx, d.deps.Settings.OperationTimeout)
 	defer cancel()
 	found := cloneTimes{vmids: vmids, cloned: map[int]time.Time{}, destroyed: map[int]time.Time{}}
-	for name, host := range snapshot.Hosts {
-		if !host.Online {
+	for name := range snapshot.Hosts {
+		if !snapshot.IsOnline(name) {
 			continue
 		}
 		tasks, err := recentTasks(ctx, client, name, time.Unix(0, 0))

@@ -109,8 +109,9 @@ func (a *attempt) vmHosts(last string) []string {
 		return []string{last}
 	}
 	var online []string
-	for name, host := range a.deps.Inventory.View().Snapshots[a.id.Region].Hosts {
-		if host.Online {
+	snapshot := a.deps.Inventory.View().Snapshots[a.id.Region]
+	for name := range snapshot.Hosts {
+		if snapshot.IsOnline(name) {
 			online = append(online, name)
 		}
 	}

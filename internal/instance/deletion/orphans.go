@@ -293,7 +293,7 @@ func isoStorages(snapshot *inventory.Snapshot) []inventory.StorageKey {
 	var out []inventory.StorageKey
 	seen := map[string]bool{}
 	for key, row := range snapshot.Storages {
-		if !slices.Contains(row.Content, "iso") || !row.Available || !snapshot.Hosts[key.Host].Online || (row.Shared && seen[key.Storage]) {
+		if !slices.Contains(row.Content, "iso") || !row.Available || !snapshot.IsOnline(key.Host) || (row.Shared && seen[key.Storage]) {
 			continue
 		}
 		seen[key.Storage] = seen[key.Storage] || row.Shared

@@ -19,7 +19,7 @@ import (
 // Requests would fail as well, some of them after OperationTimeout and without a cause.
 func (a *attempt) checkOnline(host string) error {
 	snapshot := a.deps.Inventory.View().Snapshots[a.id.Region]
-	if state, member := snapshot.Hosts[host]; !member || state.Online {
+	if _, member := snapshot.Hosts[host]; !member || snapshot.IsOnline(host) {
 		return nil
 	}
 	return hostUnreachable("host %s is offline; VM %d will be deleted when it is back", host, a.id.VMID)

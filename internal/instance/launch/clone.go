@@ -163,7 +163,7 @@ func (a *attempt) clone(ctx context.Context) error {
 		return err
 	}
 	defer release()
-	if host, _ := a.deps.Inventory.View().Host(a.intent.Region, a.intent.Host); host.OutOfService == inventory.Offline {
+	if host, _ := a.deps.Inventory.View().Host(a.intent.Region, a.intent.Host); host.Has(inventory.Offline) {
 		// Proxmox would clone to it, and the VM could not be deleted.
 		return failf(v1alpha1.EventInsufficientCapacity, "cloning template %d: host %s went offline", a.intent.TemplateID, a.intent.Host)
 	}

@@ -95,7 +95,7 @@ func (a *attempt) retainedOn(snapshot *inventory.Snapshot, host string) []string
 // an offline Host is the last known one.
 func (a *attempt) checkAttached(ctx context.Context, snapshot *inventory.Snapshot, guest inventory.Guest, volumes []string) error {
 	config := guest.Config
-	if snapshot.Hosts[guest.Host].Online {
+	if snapshot.IsOnline(guest.Host) {
 		read, err := a.client.VMConfig(ctx, guest.Host, guest.VMID)
 		if errors.Is(err, proxmox.ErrNotFound) {
 			return nil

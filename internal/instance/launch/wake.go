@@ -24,15 +24,16 @@ func (a *attempt) ensureAwake() error {
 		return nil
 	}
 	host, _ := view.Host(a.intent.Region, a.intent.Host)
-	if host.Sleep == "" && !host.SleepOutdated {
+	if host.IsAvailable(inventory.Start) {
 		host, _ = view.Host(a.intent.Region, a.intent.TemplateHost)
 	}
 	progress := a.deps.Launches.Progress(uid)
+	unknown, isUnknown := host.Condition(inventory.PowerUnknown)
 	switch {
-	case host.SleepFailure != "":
+	case unknown.Message != "":
 		return fmt.Errorf("VM %d waits for host %s: %w: %s; allow the controller to get and update this ConfigMap, as the Role of the chart does",
-			a.intent.VMID, host.Name, instance.ErrHostPowerUnknown, host.SleepFailure)
-	case host.SleepOutdated:
+			a.intent.VMID, host.Name, instance.ErrHostPowerUnknown, unknown.Message)
+	case isUnknown:
 		return a.waitingFor(host)
 	case host.Sleep == inventory.WakeFailed:
 		return failf(v1alpha1.EventHostWakeFailed, "host %s was shut down to save energy and did not wake up within %s", host.Name, host.Power.WakeTimeout)

@@ -89,8 +89,8 @@ func (p *Planner) unusableReason(class *v1alpha1.ProxmoxNodeClass, instanceType 
 	if reason := p.types.UnavailableReason(class, instanceType, zone); reason != "" {
 		return reason
 	}
-	if host, _ := p.deps.Inventory.View().Host(zone.Region, zone.Host); host.Unusable != "" {
-		return zone.Host + ": " + host.Unusable
+	if host, _ := p.deps.Inventory.View().Host(zone.Region, zone.Host); !host.IsAvailable(inventory.Launch) {
+		return zone.Host + ": " + host.Obstacle(inventory.Launch).Message
 	}
 	return ""
 }

@@ -64,7 +64,7 @@ type hostCapacity struct {
 func freeCapacity(view inventory.View) map[[2]string]hostCapacity {
 	capacities := map[[2]string]hostCapacity{}
 	for _, host := range view.Hosts() {
-		if host.Unusable != "" {
+		if !host.IsAvailable(inventory.Launch) {
 			continue
 		}
 		capacity := hostCapacity{free: host.Free}

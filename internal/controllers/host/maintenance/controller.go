@@ -75,7 +75,9 @@ func isOurs(o client.Object) bool {
 
 // Register registers the Controller.
 func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
-	inMaintenance := func(host inventory.HostState) string { return fmt.Sprint(host.Maintenance, host.MaintenanceUnknown) }
+	inMaintenance := func(host inventory.HostState) string {
+		return fmt.Sprint(maintenanceOf(host), host.Has(inventory.MaintenanceUnknown))
+	}
 	return ctrl.NewControllerManagedBy(m).
 		Named("host.maintenance.proxmox").
 		For(&karpv1.NodeClaim{}, builder.WithPredicates(predicate.NewPredicateFuncs(isOurs))).
@@ -90,12 +92,12 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{}, nil
 	}
 	host, known := c.deps.VMs.HostOf(claim)
-	if !known || host.MaintenanceUnknown || c.deps.VMs.IsUnavailable(claim) {
+	if !known || host.Has(inventory.MaintenanceUnknown) || c.deps.VMs.IsUnavailable(claim) {
 		// Its Cluster or its maintenance was not read yet, so the recorded maintenance
 		// remains; or its state is outdated, so no replacement could be launched.
 		return reconcile.Result{}, nil
 	}
-	if host.Maintenance == "" || c.deps.Policy != PolicyDrain {
+	if !host.Has(inventory.InMaintenance) || c.deps.Policy != PolicyDrain {
 		return reconcile.Result{}, c.annotate(ctx, claim, "")
 	}
 	since, err := time.Parse(time.RFC3339, claim.Annotations[v1alpha1.AnnotationHostMaintenanceSince])
@@ -104,7 +106,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		if err := c.annotate(ctx, claim, since.UTC().Format(time.RFC3339)); err != nil {
 			return reconcile.Result{}, err
 		}
-		log.FromContext(ctx).Info("draining node of a host in maintenance", "NodeClaim", klog.KObj(claim), "region", host.Region, "host", host.Name, "reason", host.Maintenance)
+		log.FromContext(ctx).Info("draining node of a host in maintenance", "NodeClaim", klog.KObj(claim), "region", host.Region, "host", host.Name, "reason", maintenanceOf(host))
 		c.report().Publish(ctx, claim, corev1.EventTypeNormal, v1alpha1.EventHostInMaintenance, c.drainMessage(host, since))
 	}
 	if c.deps.Timeout == 0 {
@@ -115,8 +117,8 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	}
 	if !isAnyUsable(c.deps.Inventory.View()) {
 		c.report().Publish(ctx, claim, corev1.EventTypeWarning, v1alpha1.EventHostMaintenanceBlocked, fmt.Sprintf(
-			"Host %s in region %s has been in maintenance (%s) for more than %s, but no other host is in service, so the Node is kept; end the maintenance of a host, or delete the NodeClaim to drain the Node now",
-			host.Name, host.Region, host.Maintenance, c.deps.Timeout))
+			"Host %s in region %s has been %s for more than %s, but no other host is in service, so the Node is kept; end the maintenance of a host, or delete the NodeClaim to drain the Node now",
+			host.Name, host.Region, maintenanceOf(host), c.deps.Timeout))
 		return reconcile.Result{RequeueAfter: retryUnavailable}, nil
 	}
 	return reconcile.Result{}, c.deleteClaim(ctx, claim, host, since)
@@ -136,12 +138,18 @@ func (c *Controller) report() report.Reporter {
 
 // isAnyUsable reports whether any Host accepts new VMs.
 func isAnyUsable(view inventory.View) bool {
-	return slices.ContainsFunc(view.Hosts(), func(host inventory.HostState) bool { return host.Unusable == "" })
+	return slices.ContainsFunc(view.Hosts(), func(host inventory.HostState) bool { return host.IsAvailable(inventory.Launch) })
+}
+
+// maintenanceOf describes who put a Host into maintenance.
+func maintenanceOf(host inventory.HostState) string {
+	why, _ := host.Condition(inventory.InMaintenance)
+	return why.Message
 }
 
 func (c *Controller) drainMessage(host inventory.HostState, since time.Time) string {
-	message := fmt.Sprintf("Host %s in region %s is in maintenance (%s); the Node is replaced on another host within the disruption budgets of its NodePool",
-		host.Name, host.Region, host.Maintenance)
+	message := fmt.Sprintf("Host %s in region %s is %s; the Node is replaced on another host within the disruption budgets of its NodePool",
+		host.Name, host.Region, maintenanceOf(host))
 	if c.deps.Timeout == 0 {
 		return message
 	}
@@ -160,7 +168,7 @@ func (c *Controller) deleteClaim(ctx context.Context, claim *karpv1.NodeClaim, h
 	}
 	log.FromContext(ctx).Info("deleted NodeClaim on a host in maintenance", "NodeClaim", klog.KObj(claim), "region", host.Region, "host", host.Name, "since", since)
 	c.report().Publish(ctx, claim, corev1.EventTypeWarning, v1alpha1.EventHostMaintenanceTimeout, fmt.Sprintf(
-		"Host %s in region %s has been in maintenance (%s) for more than %s and the Node was not replaced; its NodeClaim is deleted and its pods are evicted",
-		host.Name, host.Region, host.Maintenance, c.deps.Timeout))
+		"Host %s in region %s has been %s for more than %s and the Node was not replaced; its NodeClaim is deleted and its pods are evicted",
+		host.Name, host.Region, maintenanceOf(host), c.deps.Timeout))
 	return nil
 }

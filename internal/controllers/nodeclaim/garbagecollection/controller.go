@@ -265,7 +265,7 @@ func (c *Controller) countUnexpected(orphans []deletion.Orphan) (n int) {
 func (c *Controller) unlistedOrphans(vms []instance.VM, claims map[string]*karpv1.NodeClaim) []deletion.Orphan {
 	listed := claimUIDs(vms)
 	return slices.DeleteFunc(c.deps.Deleter.UnfinishedOrphans(), func(vm deletion.Orphan) bool {
-		return listed[vm.ClaimUID] || claims[vm.ClaimUID] != nil || c.deps.VMs.OutOfService(vm.VM) == inventory.Offline
+		return listed[vm.ClaimUID] || claims[vm.ClaimUID] != nil || c.deps.VMs.HostObstacle(vm.VM, inventory.Request) != ""
 	})
 }
 
@@ -347,7 +347,7 @@ func (c *Controller) dueOrphans(orphans []deletion.Orphan) (due []deletion.Orpha
 		if c.deps.Deleter.HasAbandoned(vm.ClaimUID) {
 			grace = c.deps.Rules.shortGracePeriod()
 		}
-		if since := c.orphanSince.Observe(keyOf(vm)); c.deps.VMs.OutOfService(vm.VM) != inventory.Offline && c.deps.Clock.Since(since) >= grace {
+		if since := c.orphanSince.Observe(keyOf(vm)); c.deps.VMs.HostObstacle(vm.VM, inventory.Request) == "" && c.deps.Clock.Since(since) >= grace {
 			due = append(due, vm)
 		}
 	}

@@ -126,10 +126,11 @@ const separator = " since "
 
 // offlineSince returns which Host is offline and since when; empty if it is online.
 func offlineSince(host inventory.HostState) string {
-	if host.OfflineSince.IsZero() || host.Sleep != "" {
+	offline, is := host.Condition(inventory.Offline)
+	if !is || host.Sleep != "" {
 		return ""
 	}
-	return host.Name + separator + host.OfflineSince.UTC().Format(time.RFC3339)
+	return host.Name + separator + offline.Since.UTC().Format(time.RFC3339)
 }
 
 // reportHost reports whether the Host of a Claim went offline or returned. While the Cluster is
@@ -143,11 +144,12 @@ func (c *Controller) reportHost(ctx context.Context, claim *karpv1.NodeClaim) {
 	before, _ := c.deps.Launches.Report(string(claim.UID), subjectOffline, state)
 	changed := before != state // a new leader reports what it finds: the last one may have died with the Host
 	name, since, _ := strings.Cut(before, separator)
+	_, now, _ := strings.Cut(state, separator)
 	switch {
 	case changed && state != "":
 		c.reporter.Publish(ctx, claim, corev1.EventTypeWarning, v1alpha1.EventHostOffline, fmt.Sprintf(
 			"Host %s in region %s is offline since %s, and the VM on it is unreachable; it is started again when the host returns; to replace the Node on another host, delete its NodeClaim",
-			host.Name, host.Region, host.OfflineSince.UTC().Format(time.RFC3339)))
+			host.Name, host.Region, now))
 	case changed && name == host.Name: // otherwise the VM was migrated
 		c.reporter.Publish(ctx, claim, corev1.EventTypeNormal, v1alpha1.EventHostOnline, fmt.Sprintf("Host %s in region %s is online again; it was offline since %s", host.Name, host.Region, since))
 	}

@@ -140,17 +140,17 @@ func (c *Controller) reconcileVM(ctx context.Context, claim *karpv1.NodeClaim, v
 		c.restarts.observeRunning(vm.ClaimUID)
 		c.reportRunning(ctx, claim, vm)
 	}
-	outOfService := c.deps.VMs.OutOfService(vm)
+	obstacle := c.deps.VMs.HostObstacle(vm, inventory.Keep|inventory.Request)
 	switch {
 	case vm.Status == "stopped" && vm.UnderHA():
 		c.reportStoppedByHA(ctx, claim, vm)
-	case vm.Status == "stopped" && outOfService == "":
+	case vm.Status == "stopped" && obstacle == "":
 		c.restart(ctx, claim, vm, all)
-	case vm.Status == "stopped" && outOfService == inventory.InMaintenance:
+	case vm.Status == "stopped" && obstacle == inventory.InMaintenance:
 		c.reportSuspended(ctx, claim, vm, "is in maintenance")
-	case vm.Status == "stopped" && outOfService == inventory.Excluded:
+	case vm.Status == "stopped" && obstacle == inventory.Excluded:
 		c.reportSuspended(ctx, claim, vm, "is excluded by settings")
-	case slices.Contains(pausedStatuses, vm.Status) && outOfService == "":
+	case slices.Contains(pausedStatuses, vm.Status) && obstacle == "":
 		if c.restarts.recordBlocked(vm) { // not in the middle of a migration or a snapshot
 			c.reportProblem(ctx, claim, v1alpha1.EventVMPaused, pausedMessage(vm))
 		}

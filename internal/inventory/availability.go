@@ -1,0 +1,169 @@
+// Copyright The karpenter-provider-proxmox Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+)
+
+// Purpose is what a Host is needed for.
+type Purpose uint8
+
+// Purposes.
+const (
+	// Launch selects the Host for a new VM. A Host that sleeps is woken for it.
+	Launch Purpose = 1 << iota
+	// Start begins the requests of a launch, for which the Host must be awake.
+	Start
+	// Build creates, changes and deletes Templates.
+	Build
+	// Prepare starts a builder VM.
+	Prepare
+	// Keep leaves the VMs on the Host, and restarts them.
+	Keep
+	// Request sends requests to the Host: reads, changes and deletions of single guests.
+	Request
+)
+
+// HostReason is why a Host is not available for some purposes.
+type HostReason string
+
+// Reasons, the most important first: a purpose is refused for the first one that blocks it.
+const (
+	// Unlisted: no Snapshot lists the Host.
+	Unlisted HostReason = "Unlisted"
+	// Excluded: the settings exclude the Host.
+	Excluded HostReason = "Excluded"
+	// Unreachable: the last polls of the Cluster failed. Nothing is known about its Hosts.
+	Unreachable HostReason = "Unreachable"
+	// PollFailed: the last poll of the Cluster failed, which may be transient.
+	PollFailed HostReason = "PollFailed"
+	// NotAwake: the Host was shut down to save energy, and did not wake up in time.
+	NotAwake HostReason = "NotAwake"
+	// Offline: the Host is off, and was not shut down to save energy.
+	Offline HostReason = "Offline"
+	// Sleeping: the Host was shut down to save energy; see HostState.Sleep.
+	Sleeping HostReason = "Sleeping"
+	// Off: the Host is off, for whatever reason.
+	Off HostReason = "Off"
+	// PowerUnknown: the Host may be in another state than HostState.Sleep; see SetSleepingOutdated.
+	PowerUnknown HostReason = "PowerUnknown"
+	// InMaintenance: Proxmox or an administrator put the Host into maintenance. It may be offline
+	// too, for example while it reboots.
+	InMaintenance HostReason = "InMaintenance"
+	// MaintenanceUnknown: not every source of maintenance could be read since the start, so the Host
+	// may have been in maintenance before.
+	MaintenanceUnknown HostReason = "MaintenanceUnknown"
+	// SizeUnknown: Proxmox does not report the size of the Host.
+	SizeUnknown HostReason = "SizeUnknown"
+)
+
+// blocked are the purposes for which a Host is not available for a reason.
+var blocked = map[HostReason]Purpose{
+	Unlisted:      Launch | Build | Prepare | Keep | Request,
+	Excluded:      Launch | Keep,
+	Unreachable:   Launch | Build | Prepare | Request,
+	PollFailed:    Build | Prepare,
+	NotAwake:      Launch | Build | Prepare,
+	Offline:       Launch | Build | Prepare | Keep | Request,
+	Sleeping:      Start | Build | Prepare,
+	Off:           Build | Prepare | Request,
+	PowerUnknown:  Start | Build | Prepare,
+	InMaintenance: Launch | Prepare | Keep,
+	SizeUnknown:   Launch,
+}
+
+// HostCondition is a reason that applies to a Host.
+type HostCondition struct {
+	Reason HostReason
+	// Message completes "the host is not available: ".
+	Message string
+	// Since is when Proxmox was first seen to report it; zero if it does not report it.
+	Since time.Time
+}
+
+// Condition returns the condition of a Host with a reason.
+func (h HostState) Condition(reason HostReason) (HostCondition, bool) {
+	for _, c := range h.Conditions {
+		if c.Reason == reason {
+			return c, true
+		}
+	}
+	return HostCondition{}, false
+}
+
+// Has reports whether a reason applies to the Host.
+func (h HostState) Has(reason HostReason) bool {
+	_, has := h.Condition(reason)
+	return has
+}
+
+// Obstacle returns why the Host is not available for a purpose, with an empty reason if it is.
+func (h HostState) Obstacle(purpose Purpose) HostCondition {
+	for _, c := range h.Conditions {
+		if blocked[c.Reason]&purpose != 0 {
+			return c
+		}
+	}
+	return HostCondition{}
+}
+
+// IsAvailable reports whether the Host is available for a purpose.
+func (h HostState) IsAvailable(purpose Purpose) bool { return h.Obstacle(purpose).Reason == "" }
+
+// IsOnline reports whether a Host answers requests.
+func (s *Snapshot) IsOnline(host string) bool { return s.host(host).Online }
+
+// conditionsOf returns what is the case for a listed Host, the most important first.
+func conditionsOf(host Host, limits HostSettings, snapshot *Snapshot, settings Settings, failure error) []HostCondition {
+	record := settings.sleeping[HostName{Region: snapshot.Region, Host: host.Name}]
+	sleep := record.sleepState(host.Online)
+	maintenance := limits.Maintenance
+	if host.Maintenance {
+		maintenance = "Proxmox HA maintenance"
+	}
+	var out []HostCondition
+	add := func(applies bool, reason HostReason, message string, since time.Time) {
+		if applies {
+			out = append(out, HostCondition{reason, message, since})
+		}
+	}
+	add(limits.Excluded, Excluded, "excluded by settings", time.Time{})
+	add(isConclusive(failure), Unreachable, unreachableMessage(failure), time.Time{})
+	add(failure != nil, PollFailed, "the last poll of the Proxmox cluster failed", time.Time{})
+	add(!host.Online && sleep == WakeFailed, NotAwake, "it was shut down to save energy and did not wake up in time", host.OfflineSince)
+	add(!host.Online && !sleep.isAvailable(), Offline, "offline", host.OfflineSince)
+	add(sleep != "", Sleeping, "it was shut down to save energy", record.Since)
+	add(!host.Online, Off, "off", host.OfflineSince)
+	add(settings.sleepingOutdated && (sleep != "" || limits.Power.Mode == PowerEnabled || !host.IsUp()), PowerUnknown, settings.sleepingFailure, time.Time{})
+	add(maintenance != "", InMaintenance, "in maintenance ("+maintenance+")", host.OutOfServiceSince)
+	add(maintenance == "" && (snapshot.MaintenanceUnknown || settings.maintenanceUnknown), MaintenanceUnknown, "", time.Time{})
+	add(host.CPUs == 0 || host.MemoryBytes == 0, SizeUnknown,
+		"Proxmox does not report its size: the token needs Sys.Audit on /nodes/"+host.Name, time.Time{})
+	return out
+}
+
+// unreachableMessage omits the count of failures: conditions quote the text and would change with each poll.
+func unreachableMessage(failure error) string {
+	state := "been unreachable"
+	if errors.Is(failure, proxmox.ErrNoQuorum) {
+		state = "had no quorum"
+	}
+	if poll, ok := errors.AsType[*PollError](failure); ok {
+		return fmt.Sprintf("the Proxmox cluster has %s since %s: %v", state, poll.Since.UTC().Format(time.RFC3339), poll.Err)
+	}
+	return ""
+}
+
+// isConclusive reports whether failed polls mean that a launch would fail too. A single
+// failure may be transient, and removing offerings for it costs more than one failed
+// launch.
+func isConclusive(failure error) bool {
+	poll, ok := errors.AsType[*PollError](failure)
+	return ok && (poll.Count > 1 || errors.Is(failure, proxmox.ErrUnauthorized) || errors.Is(failure, proxmox.ErrNoQuorum))
+}
