@@ -130,7 +130,7 @@ func (w *world) build(t *testing.T) fleet.Map {
 			proxmox.StorageRow{Name: "local", Host: host.Name, Type: "dir", Content: []string{"iso"}, Available: true, TotalBytes: 50 * gib})
 	}
 	snapshots := map[string]*inventory.Snapshot{"home": inventory.NewSnapshot(result, nil, inventory.VMIDRange{From: 20000, To: 99999})}
-	w.in.View = inventory.NewView(snapshots, w.in.View.Failures, nil, settings)
+	w.in.View = inventory.NewView(snapshots, w.in.View.Failures, nil, settings, inventory.Records{})
 	return fleet.Build(w.in)
 }
 

@@ -132,7 +132,7 @@ func TestCheckBridgeAddress(t *testing.T) {
 			},
 			Configs: map[int]*proxmox.VMConfig{900: &template}, Facts: &inventory.Facts{Bridges: map[string]map[string]proxmox.Bridge{"pve1": {"vmbr0": bridge}}},
 		}, nil, inventory.VMIDRange{})
-		return source.Check(t.Context(), inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, inventory.Settings{}), class)
+		return source.Check(t.Context(), inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, inventory.Settings{}, inventory.Records{}), class)
 	}
 	g.Expect(check(proxmox.Bridge{CIDR4: netip.MustParsePrefix("10.0.0.2/24"), CIDR6: netip.MustParsePrefix("fd00::2/64")})).To(Succeed())
 	g.Expect(check(proxmox.Bridge{CIDR4: netip.MustParsePrefix("10.0.0.2/24")})).NotTo(Succeed(), "the bridge has no IPv6 address")

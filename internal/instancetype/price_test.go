@@ -80,7 +80,7 @@ func TestListSleeping(t *testing.T) {
 	const pve9 = "pve9"
 	settings := parseSettings(t, `{"west": {"pve9": {"powermanagement": "Enabled", "pricefactor": 0.1}}, "east": {"pve1": {"pricefactor": 5}}}`)
 	sleep := func(state inventory.SleepState) {
-		v.settings = settings.WithSleeping(map[inventory.HostName]inventory.Sleep{{Region: "west", Host: pve9}: {State: state}})
+		v.settings, v.sleeping = settings, map[inventory.HostName]inventory.Sleep{{Region: "west", Host: pve9}: {State: state}}
 		v.change(func(r map[string]*proxmox.Resources) { r["west"].Hosts[0].Online = state == inventory.ShuttingDown })
 	}
 	p, _ := newProvider(t, v)
@@ -113,7 +113,8 @@ func TestPriceOfSleepingHostWithSameName(t *testing.T) {
 	t.Parallel()
 	v, class := newViewer(), newNodeClass("east/pve1/901", "east/pve2/902", "west/pve1/908", "west/pve9/909")
 	v.addHost("west", "pve1", 908, "host")
-	v.settings = parseSettings(t, `{"east": {"pve1": {"powermanagement": "Enabled"}}}`).WithSleeping(map[inventory.HostName]inventory.Sleep{{Region: "east", Host: "pve1"}: {State: inventory.Asleep}})
+	v.settings = parseSettings(t, `{"east": {"pve1": {"powermanagement": "Enabled"}}}`)
+	v.sleeping = map[inventory.HostName]inventory.Sleep{{Region: "east", Host: "pve1"}: {State: inventory.Asleep}}
 	v.publish()
 	p, _ := newProvider(t, v)
 	found, ok := find(t, p.List(class, ""), oneType).OfferingPrice("pve1", karpv1.CapacityTypeOnDemand)

@@ -35,6 +35,7 @@ type viewer struct {
 	configs    map[int]*proxmox.VMConfig
 	mappings   []proxmox.PCIMapping
 	settings   inventory.Settings
+	sleeping   map[inventory.HostName]inventory.Sleep
 	reserved   map[string]inventory.Reservation
 	generation uint64
 	current    inventory.View
@@ -85,7 +86,7 @@ func (v *viewer) publish() {
 		snapshots[region] = inventory.NewSnapshot(inventory.PollResult{Region: region, Resources: *r, Configs: v.configs, Mappings: v.mappings}, nil, inventory.VMIDRange{})
 	}
 	v.generation++
-	v.current = inventory.NewView(snapshots, nil, v.reserved, v.settings)
+	v.current = inventory.NewView(snapshots, nil, v.reserved, v.settings, inventory.Records{Sleeping: v.sleeping})
 	v.current.Generation = v.generation
 }
 

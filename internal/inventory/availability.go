@@ -120,10 +120,10 @@ func (h HostState) IsAvailable(purpose Purpose) bool { return h.Obstacle(purpose
 func (s *Snapshot) IsOnline(host string) bool { return s.host(host).Online }
 
 // conditionsOf returns what is the case for a listed Host, the most important first.
-func conditionsOf(host Host, limits HostSettings, snapshot *Snapshot, settings Settings, failure error) []HostCondition {
-	record := settings.sleeping[HostName{Region: snapshot.Region, Host: host.Name}]
-	sleep := record.sleepState(host.Online)
-	maintenance := limits.Maintenance
+func conditionsOf(host Host, limits HostSettings, snapshot *Snapshot, records Records, failure error) []HostCondition {
+	name := HostName{Region: snapshot.Region, Host: host.Name}
+	record := records.Sleeping[name]
+	sleep, maintenance := record.sleepState(host.Online), records.Maintenance.describe(name)
 	if host.Maintenance {
 		maintenance = "Proxmox HA maintenance"
 	}
@@ -140,9 +140,9 @@ func conditionsOf(host Host, limits HostSettings, snapshot *Snapshot, settings S
 	add(!host.Online && !sleep.isAvailable(), Offline, "offline", host.OfflineSince)
 	add(sleep != "", Sleeping, "it was shut down to save energy", record.Since)
 	add(!host.Online, Off, "off", host.OfflineSince)
-	add(settings.sleepingOutdated && (sleep != "" || limits.Power.Mode == PowerEnabled || !host.IsUp()), PowerUnknown, settings.sleepingFailure, time.Time{})
+	add(records.SleepingOutdated && (sleep != "" || limits.Power.Mode == PowerEnabled || !host.IsUp()), PowerUnknown, records.SleepingFailure, time.Time{})
 	add(maintenance != "", InMaintenance, "in maintenance ("+maintenance+")", host.OutOfServiceSince)
-	add(maintenance == "" && (snapshot.MaintenanceUnknown || settings.maintenanceUnknown), MaintenanceUnknown, "", time.Time{})
+	add(maintenance == "" && (snapshot.MaintenanceUnknown || records.MaintenanceUnknown), MaintenanceUnknown, "", time.Time{})
 	add(host.CPUs == 0 || host.MemoryBytes == 0, SizeUnknown,
 		"Proxmox does not report its size: the token needs Sys.Audit on /nodes/"+host.Name, time.Time{})
 	return out

@@ -31,17 +31,17 @@ func (r rawHost) state() inventory.HostState {
 		row.CPUs, row.MemoryBytes = 8, 64<<30
 	}
 	snapshot := inventory.NewSnapshot(inventory.PollResult{Region: "r", Resources: proxmox.Resources{Hosts: []proxmox.HostRow{row}}}, nil, inventory.VMIDRange{})
-	settings, failures := inventory.Settings{}, map[string]error{}
+	settings, records, failures := inventory.Settings{}, inventory.Records{}, map[string]error{}
 	if r.excluded {
 		settings, _ = inventory.ParseSettings([]byte(`{"r": {"pve1": {"excluded": true}}}`))
 	}
 	if r.sleep != "" {
-		settings = settings.WithSleeping(map[inventory.HostName]inventory.Sleep{{Region: "r", Host: "pve1"}: {State: r.sleep}})
+		records.Sleeping = map[inventory.HostName]inventory.Sleep{{Region: "r", Host: "pve1"}: {State: r.sleep}}
 	}
 	if r.polls > 0 {
 		failures["r"] = &inventory.PollError{Region: "r", Count: r.polls, Err: proxmox.ErrUnreachable}
 	}
-	state, _ := inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, failures, nil, settings).Host("r", "pve1")
+	state, _ := inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, failures, nil, settings, records).Host("r", "pve1")
 	return state
 }
 

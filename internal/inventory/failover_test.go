@@ -218,7 +218,7 @@ func BenchmarkFailover(b *testing.B) {
 	snapshot := snapshotOf(nil, hosts, guests...)
 	b.ReportAllocs()
 	for b.Loop() {
-		f := inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, inventory.Settings{}).Failover("r", "pve0")
+		f := inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, inventory.Settings{}, inventory.Records{}).Failover("r", "pve0")
 		for _, h := range hosts {
 			for n := range 20 {
 				f.Tolerates(h.Name, amount(1<<(n%5), int64(2+n)<<(n%5)))

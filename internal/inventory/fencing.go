@@ -53,27 +53,16 @@ func ParseFences(data map[string]string, now time.Time) (map[HostName]Fence, []e
 	return fences, errs
 }
 
-// SetFences replaces the Hosts that are declared as powered off.
-func (i *Inventory) SetFences(fences map[HostName]Fence) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if maps.Equal(i.fences, fences) {
-		return
-	}
-	i.fences = maps.Clone(fences)
-	i.publish(true)
-}
-
 // IsFenced reports whether an administrator declared a Host as powered off, and it was not
 // seen online since.
 func (v View) IsFenced(name HostName) bool {
-	_, declared := v.fences[name]
+	_, declared := v.records.Fences[name]
 	return declared && !v.HasFenceEnded(name)
 }
 
 // HasFenceEnded reports whether a Host was seen online after an administrator declared it as
 // powered off.
 func (v View) HasFenceEnded(name HostName) bool {
-	fence, declared := v.fences[name]
+	fence, declared := v.records.Fences[name]
 	return declared && v.Snapshots[name.Region].host(name.Host).LastOnline.After(fence.Time.Add(fenceDelay))
 }

@@ -48,7 +48,7 @@ func diskKeyOf(region string, row proxmox.StorageRow) diskKey {
 	return diskKey{region: region, host: row.Host, storage: row.Name}
 }
 
-func newIndex(v View, settings Settings) *index {
+func newIndex(v View) *index {
 	x := &index{
 		hosts:             make(map[string]map[string]*hostAccount, len(v.Snapshots)),
 		vmids:             make(map[vmidKey]struct{}, len(v.Reservations)),
@@ -61,10 +61,10 @@ func newIndex(v View, settings Settings) *index {
 	for region, snapshot := range v.Snapshots {
 		x.hosts[region] = make(map[string]*hostAccount, len(snapshot.Hosts))
 		for name, host := range snapshot.Hosts {
-			limits := settings.For(region, name)
+			limits := v.settings.For(region, name)
 			state := newHostState(region, host, limits)
-			state.Sleep = settings.sleeping[HostName{Region: region, Host: name}].sleepState(host.Online)
-			state.Conditions = conditionsOf(host, limits, snapshot, settings, v.Failures[region])
+			state.Sleep = v.records.Sleeping[HostName{Region: region, Host: name}].sleepState(host.Online)
+			state.Conditions = conditionsOf(host, limits, snapshot, v.records, v.Failures[region])
 			x.hosts[region][name] = &hostAccount{state: state, limits: limits}
 		}
 	}

@@ -57,25 +57,17 @@ type Inventory struct {
 	watchAddresses atomic.Bool
 
 	// mu guards the rest, including the ledger. No I/O is done while it is held.
-	mu          sync.Mutex
-	ledger      *Ledger
-	snapshots   map[string]*Snapshot
-	failures    map[string]error
-	maintenance Maintenance
-	// maintenanceUnknown is true if maintenance could not be read yet.
-	maintenanceUnknown bool
-	fences             map[HostName]Fence
-	sleeping           map[HostName]Sleep
-	// sleepingCurrent is true after SetSleeping, sleepingOutdated between SetSleepingOutdated and
-	// SetSleeping. Both are false before.
-	sleepingCurrent  bool
-	sleepingOutdated bool
-	// sleepingFailure is why the leader cannot read sleeping; empty if it could or has not tried.
-	sleepingFailure string
-	generation      uint64
-	subscribers     map[int]chan Event
-	nextSubscriber  int
-	loggedHosts     map[string]bool // see logDuplicateHosts
+	mu        sync.Mutex
+	ledger    *Ledger
+	snapshots map[string]*Snapshot
+	failures  map[string]error
+	records   Records
+	// leads is true after SetSleeping: this process writes the records about sleeping Hosts.
+	leads          bool
+	generation     uint64
+	subscribers    map[int]chan Event
+	nextSubscriber int
+	loggedHosts    map[string]bool // see logDuplicateHosts
 }
 
 // New returns an Inventory of the clients' Clusters. It reads nothing before Start or
@@ -273,10 +265,8 @@ func (i *Inventory) publish(changed bool) {
 	if changed {
 		i.generation++
 	}
-	settings := i.options.Settings.withMaintenance(i.maintenance, i.maintenanceUnknown).WithSleeping(i.sleeping)
-	settings.sleepingOutdated, settings.sleepingFailure = i.sleepingOutdated, i.sleepingFailure
-	view := NewView(maps.Clone(i.snapshots), maps.Clone(i.failures), maps.Clone(i.ledger.reservations), settings)
-	view.Generation, view.released, view.fences = i.generation, i.ledger.released, i.fences
+	view := NewView(maps.Clone(i.snapshots), maps.Clone(i.failures), maps.Clone(i.ledger.reservations), i.options.Settings, i.records)
+	view.Generation, view.released = i.generation, i.ledger.released
 	i.view.Store(&view)
 	if !changed {
 		return

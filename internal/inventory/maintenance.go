@@ -48,36 +48,9 @@ func ParseMaintenance(data map[string]string) (Maintenance, []error) {
 	return hosts, errs
 }
 
-// SetMaintenance replaces the Hosts that are in maintenance in addition to those in HA
-// maintenance. A Host that does not exist has no effect.
-func (i *Inventory) SetMaintenance(hosts Maintenance) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if maps.Equal(i.maintenance, hosts) && !i.maintenanceUnknown {
-		return
-	}
-	i.maintenance, i.maintenanceUnknown = maps.Clone(hosts), false
-	i.publish(true)
-}
-
-// SetMaintenanceUnknown records that the Hosts in maintenance could not be read at the
-// start. SetMaintenance ends it.
-func (i *Inventory) SetMaintenanceUnknown() {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.maintenanceUnknown = true
-	i.publish(true)
-}
-
-// withMaintenance returns the settings with the Hosts in maintenance.
-func (s Settings) withMaintenance(hosts Maintenance, unknown bool) Settings {
-	s.maintenance, s.maintenanceUnknown = hosts, unknown
-	return s
-}
-
-// maintenanceOf describes who put a Host into maintenance and why; empty if nobody did.
-func (s Settings) maintenanceOf(name HostName) string {
-	reason, ok := s.maintenance[name]
+// describe returns who put a Host into maintenance and why; empty if nobody did.
+func (m Maintenance) describe(name HostName) string {
+	reason, ok := m[name]
 	switch {
 	case !ok:
 		return ""

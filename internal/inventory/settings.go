@@ -30,9 +30,6 @@ const (
 
 // HostSettings limit how much of a Host may be used.
 type HostSettings struct {
-	// Maintenance describes who put the Host into maintenance in Kubernetes; empty if
-	// nobody did. Such a Host accepts no new VMs.
-	Maintenance string
 	// Excluded Hosts accept no new VMs.
 	Excluded bool
 	// ReservedCPUs are not available to VMs.
@@ -95,15 +92,7 @@ func (s HostSettings) reservedBytes(row proxmox.StorageRow, bytes int64) int64 {
 // Settings contain HostSettings by region and Host pattern. The zero value contains the
 // defaults.
 type Settings struct {
-	rules       []rule // least specific first
-	maintenance Maintenance
-	// maintenanceUnknown: maintenance could not be read.
-	maintenanceUnknown bool
-	sleeping           map[HostName]Sleep
-	// sleepingOutdated: another process may have changed sleeping since.
-	sleepingOutdated bool
-	// sleepingFailure is why sleeping remains outdated.
-	sleepingFailure string
+	rules []rule // least specific first
 }
 
 // rule is one entry of the file: the fields to set for matching Hosts.
@@ -116,7 +105,6 @@ type rule struct {
 // least to the most specific. An entry changes only the fields that it contains.
 func (s Settings) For(region, host string) HostSettings {
 	settings := HostSettings{
-		Maintenance:         s.maintenanceOf(HostName{Region: region, Host: host}),
 		ReservedMemoryBytes: DefaultReservedMemoryBytes,
 		CPURatio:            DefaultCPURatio,
 		MemoryRatio:         DefaultMemoryRatio,

@@ -4,8 +4,6 @@
 package inventory
 
 import (
-	"maps"
-	"reflect"
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/hosttopology"
@@ -88,55 +86,16 @@ func (s *Snapshot) KnownHost(name string) KnownHost {
 // IsUp reports whether a Host is online and reports its size, which it does some seconds later.
 func (h Host) IsUp() bool { return h.Online && h.SizeReported }
 
-// SetSleeping replaces the records about Hosts that were shut down to save energy.
-func (i *Inventory) SetSleeping(hosts map[HostName]Sleep) { i.setSleeping(hosts, false) }
-
-// SetSleepingOutdated is SetSleeping for records that were read before this process became the
-// leader. The leader may change them until then, so no request is sent to a Host that may be
-// asleep. SetSleeping ends it; afterwards SetSleepingOutdated has no effect.
-func (i *Inventory) SetSleepingOutdated(hosts map[HostName]Sleep) { i.setSleeping(hosts, true) }
-
-func (i *Inventory) setSleeping(hosts map[HostName]Sleep, outdated bool) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if outdated && i.sleepingCurrent {
-		return
-	}
-	i.sleepingCurrent = !outdated
-	if i.sleepingOutdated == outdated && maps.EqualFunc(i.sleeping, hosts, func(a, b Sleep) bool { return reflect.DeepEqual(a, b) }) {
-		return
-	}
-	i.sleeping, i.sleepingOutdated, i.sleepingFailure = maps.Clone(hosts), outdated, ""
-	i.publish(true)
-}
-
-// SetSleepingFailure records why the leader cannot read the records, which remain outdated until
-// SetSleeping. It notifies no subscribers: they would make the leader read again at once.
-func (i *Inventory) SetSleepingFailure(err error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.sleepingOutdated && i.sleepingFailure != err.Error() {
-		i.sleepingFailure = err.Error()
-		i.publish(false)
-	}
-}
-
 // knownHosts returns what is known about the sleeping Hosts of a region, by name. The caller
 // holds the lock.
 func (i *Inventory) knownHosts(region string) map[string]KnownHost {
 	known := map[string]KnownHost{}
-	for name, sleep := range i.sleeping {
+	for name, sleep := range i.records.Sleeping {
 		if name.Region == region {
 			known[name.Host] = sleep.Known
 		}
 	}
 	return known
-}
-
-// WithSleeping returns the settings with the records about sleeping Hosts.
-func (s Settings) WithSleeping(hosts map[HostName]Sleep) Settings {
-	s.sleeping = hosts
-	return s
 }
 
 // sleepState returns the state of a Host. One that is off although its record does not show it

@@ -64,8 +64,8 @@ func TestKnownHost(t *testing.T) {
 			result.Configs = online.Configs
 		}
 		snapshot := inventory.NewSnapshot(result, previous, inventory.VMIDRange{})
-		settings := inventory.Settings{}.WithSleeping(map[inventory.HostName]inventory.Sleep{{Region: "r", Host: "pve2"}: record})
-		view := inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, settings)
+		records := inventory.Records{Sleeping: map[inventory.HostName]inventory.Sleep{{Region: "r", Host: "pve2"}: record}}
+		view := inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, inventory.Settings{}, records)
 		g.Expect(hostState(view, "pve2")).To(And(HaveField("Size.CPUs", 8), HaveField("Free.CPUs", 8), HaveField("Arch", "arm64"),
 			HaveField("Sleep", inventory.Asleep), haveReasons(inventory.Sleeping, inventory.Off)), name)
 		cells := view.Cells("r", "pve2").Cells
@@ -100,11 +100,11 @@ func TestSleepState(t *testing.T) {
 		row := host("pve1", 8, 64)
 		row.Online = test.online
 		snapshot := snapshotOf(nil, []proxmox.HostRow{row})
-		settings := inventory.Settings{}
+		records := inventory.Records{}
 		if test.state != "" {
-			settings = settings.WithSleeping(map[inventory.HostName]inventory.Sleep{{Region: "r", Host: "pve1"}: {State: test.state}})
+			records.Sleeping = map[inventory.HostName]inventory.Sleep{{Region: "r", Host: "pve1"}: {State: test.state}}
 		}
-		state := hostState(inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, settings), "pve1")
+		state := hostState(inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, inventory.Settings{}, records), "pve1")
 		if state.Sleep != test.want || state.IsAvailable(inventory.Launch) != test.usable || state.IsAvailable(inventory.Keep) != test.usable {
 			t.Errorf("%s, online %v: %+v", test.state, test.online, state)
 		}

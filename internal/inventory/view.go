@@ -28,9 +28,9 @@ type View struct {
 	Generation uint64
 
 	settings Settings
+	records  Records
 	index    *index
 	released *backoff.Holds[netip.Addr]
-	fences   map[HostName]Fence
 }
 
 // HostState is the capacity and availability of a Host.
@@ -94,9 +94,9 @@ func (e *PollError) Unwrap() error { return e.Err }
 
 // NewView returns a View of its arguments. The caller must not change the maps
 // afterwards.
-func NewView(snapshots map[string]*Snapshot, failures map[string]error, reservations map[string]Reservation, settings Settings) View {
-	v := View{Snapshots: snapshots, Failures: failures, Reservations: reservations, settings: settings}
-	v.index = newIndex(v, settings)
+func NewView(snapshots map[string]*Snapshot, failures map[string]error, reservations map[string]Reservation, settings Settings, records Records) View {
+	v := View{Snapshots: snapshots, Failures: failures, Reservations: reservations, settings: settings, records: records}
+	v.index = newIndex(v)
 	return v
 }
 

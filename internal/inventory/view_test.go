@@ -27,7 +27,7 @@ func viewOf(t *testing.T, s *inventory.Snapshot, settings string, reservations .
 	for _, r := range reservations {
 		byClaim[r.ClaimUID] = r
 	}
-	return inventory.NewView(map[string]*inventory.Snapshot{"r": s}, nil, byClaim, parsed)
+	return inventory.NewView(map[string]*inventory.Snapshot{"r": s}, nil, byClaim, parsed, inventory.Records{})
 }
 
 func TestUsable(t *testing.T) {

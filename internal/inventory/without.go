@@ -31,7 +31,7 @@ func (v View) WithReservations(reservations ...Reservation) View {
 
 // with returns the View with other Snapshots and Reservations.
 func (v View) with(snapshots map[string]*Snapshot, reservations map[string]Reservation) View {
-	out := NewView(snapshots, v.Failures, reservations, v.settings)
+	out := NewView(snapshots, v.Failures, reservations, v.settings, v.records)
 	out.Generation, out.released = v.Generation, v.released
 	return out
 }

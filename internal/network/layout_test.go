@@ -39,7 +39,7 @@ func viewOf(bridges map[string]proxmox.Bridge) inventory.View {
 		Region: "r", Resources: proxmox.Resources{Hosts: []proxmox.HostRow{{Name: "pve1", Online: true, CPUs: 16, MemoryBytes: 1 << 36}}},
 		Facts: &inventory.Facts{Bridges: map[string]map[string]proxmox.Bridge{"pve1": bridges}},
 	}
-	return inventory.NewView(map[string]*inventory.Snapshot{"r": inventory.NewSnapshot(result, nil, inventory.VMIDRange{})}, nil, nil, inventory.Settings{})
+	return inventory.NewView(map[string]*inventory.Snapshot{"r": inventory.NewSnapshot(result, nil, inventory.VMIDRange{})}, nil, nil, inventory.Settings{}, inventory.Records{})
 }
 
 func newLayout(t *testing.T, c *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) network.Layout {

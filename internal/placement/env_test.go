@@ -79,7 +79,7 @@ func (env *testEnv) view() inventory.View {
 				Region: region, Taken: time.Unix(0, 0), Resources: *resources, Configs: env.configs, Mappings: env.mappings[region],
 			}, nil, own)
 	}
-	return inventory.NewView(snapshots, nil, env.reservations, env.settings)
+	return inventory.NewView(snapshots, nil, env.reservations, env.settings, inventory.Records{})
 }
 
 func zone(host string) placement.Zone { return placement.Zone{Region: "r", Host: host} }

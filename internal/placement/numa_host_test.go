@@ -114,7 +114,7 @@ func (host *numaHost) view(t *testing.T) inventory.View {
 		}
 	}
 	snapshot := inventory.NewSnapshot(inventory.PollResult{Region: "r", Taken: time.Unix(0, 0), Resources: resources, Configs: configs, Facts: host.facts()}, nil, own)
-	return inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, host.reservations, settings)
+	return inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, host.reservations, settings, inventory.Records{})
 }
 
 // facts returns the published topology if the Host has caches.

@@ -203,7 +203,7 @@ func TestBuildOnSharedStorage(t *testing.T) {
 
 		host := p.hosts()[0]
 		offline, _ := p.Inventory().View().Snapshots[region].WithHostOffline(host)
-		planned := template.Relocations(inventory.NewView(map[string]*inventory.Snapshot{region: offline}, nil, nil, inventory.Settings{}), e.desired(), p.owned())
+		planned := template.Relocations(inventory.NewView(map[string]*inventory.Snapshot{region: offline}, nil, nil, inventory.Settings{}, inventory.Records{}), e.desired(), p.owned())
 		e.Expect(planned).To(HaveExactElements(HaveField("Offline.Host", host)))
 		e.Expect(e.Sim.HostDown(host, "refused")).To(Succeed())
 		p.reconcileUntil(func(g Gomega) {

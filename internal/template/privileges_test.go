@@ -100,7 +100,7 @@ func (e *env) requiredPrivileges(role pvesim.Role) (required []string) {
 	snapshot := *p.Inventory().View().Snapshots[region]
 	facts, before := *snapshot.Facts, snapshot.Facts.Permissions
 	snapshot.Facts = &facts
-	view := inventory.NewView(map[string]*inventory.Snapshot{region: &snapshot}, nil, nil, inventory.Settings{})
+	view := inventory.NewView(map[string]*inventory.Snapshot{region: &snapshot}, nil, nil, inventory.Settings{}, inventory.Records{})
 	for _, privilege := range role.Privileges {
 		without := slices.DeleteFunc(slices.Clone(role.Privileges), func(p string) bool { return p == privilege })
 		e.Expect(e.Sim.SetRole(pvesim.Role{ID: role.ID, Privileges: without})).To(Succeed())

@@ -38,7 +38,7 @@ func (h *fleet) View() inventory.View { return h.view }
 func (h *fleet) publish() {
 	snapshot := inventory.NewSnapshot(inventory.PollResult{Region: "r", Resources: h.resources, Configs: h.configs}, nil, inventory.VMIDRange{})
 	h.generation++
-	h.view = inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, inventory.Settings{})
+	h.view = inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, inventory.Settings{}, inventory.Records{})
 	h.view.Generation = h.generation
 }
 
