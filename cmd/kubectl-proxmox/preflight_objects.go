@@ -137,7 +137,7 @@ func (p *preflight) templates(ctx context.Context, objects *manifests, classes [
 		if t, ok := object.(*v1alpha1.ProxmoxTemplate); ok {
 			problem := p.preparation(ctx, objects, t)
 			desired := template.NewDesired(t, all)
-			locations := template.Locations(p.view.inventory.View(), desired, nil)
+			locations := template.NewRollout(p.view.inventory.View(), "", desired).Locations
 			p.template(t, locations, problem)
 			planTemplate(clients, p.view.inventory.View(), t, desired, locations)
 		}

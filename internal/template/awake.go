@@ -13,12 +13,11 @@ const maxFailuresAwake = 10
 // it was awake once for this generation: only then is it known what prevents the build. inUse
 // returns why a Template is still needed.
 func (p *Provider) HostsToKeepAwake(desired Desired, inUse func(region string, vmid int) string) []inventory.HostName {
-	view := p.inventory.View()
-	owned := ListOwned(view, p.kubeCluster, desired.UID)
+	r := p.rollout(desired)
 	var hosts []inventory.HostName
 	add := func(region, host string, possible func(asleep bool) bool) {
 		key := HostKey{UID: desired.UID, Region: region, Host: host}
-		state, _ := view.Host(region, host)
+		state, _ := r.View.Host(region, host)
 		asleep := state.Sleep != ""
 		tried := p.wasAwake(key, desired.generation(), asleep)
 		if possible(asleep) && !(asleep && tried) && p.tracker.failuresFor(key, desired.generation()) < maxFailuresAwake {
@@ -27,12 +26,12 @@ func (p *Provider) HostsToKeepAwake(desired Desired, inUse func(region string, v
 	}
 	switch {
 	case desired.Deleted:
-		for _, e := range owned {
+		for _, e := range r.Existing {
 			add(e.Region, e.Host, func(bool) bool { return !e.Config.Protected() && inUse(e.Region, e.VMID) == "" })
 		}
 	case !desired.isUnread():
-		for _, l := range Locations(view, desired, owned) {
-			if l.hasTemplate(desired, owned) {
+		for _, l := range r.Locations {
+			if r.isReady(l) {
 				continue
 			}
 			add(l.Region, l.Host, func(asleep bool) bool {

@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -163,13 +162,12 @@ func (p *Provider) RefreshDue(desired Desired) (due bool, after time.Duration) {
 	if desired.Spec.Prepare == nil || desired.Spec.Prepare.RefreshAfter == nil {
 		return false, 0
 	}
-	view := p.inventory.View()
-	owned := ListOwned(view, p.kubeCluster, desired.UID)
-	if p.isBuilding(view, desired, owned) {
+	r := p.rollout(desired)
+	if p.isBuilding(r) {
 		return false, 0 // otherwise a rollout that takes longer than this never ends
 	}
 	oldest := 0
-	for _, e := range owned {
+	for _, e := range r.Existing {
 		if created := CreationTime(e.Config); e.Mark.Hash == desired.Hash && created > 0 && (oldest == 0 || created < oldest) {
 			oldest = created
 		}
@@ -186,10 +184,9 @@ func (p *Provider) RefreshDue(desired Desired) (due bool, after time.Duration) {
 }
 
 // isBuilding reports whether the Template of the desired generation is in progress on a Host.
-func (p *Provider) isBuilding(view inventory.View, desired Desired, owned []Existing) bool {
-	return slices.ContainsFunc(Locations(view, desired, owned), func(l Location) bool {
-		ready := l.hasTemplate(desired, owned)
-		s := p.tracker.get(HostKey{UID: desired.UID, Region: l.Region, Host: l.Host})
-		return !ready && l.Blocker() == "" && (s.failure == "" || s.hash != desired.Hash)
+func (p *Provider) isBuilding(r Rollout) bool {
+	return slices.ContainsFunc(r.Locations, func(l Location) bool {
+		s := p.tracker.get(HostKey{UID: r.Desired.UID, Region: l.Region, Host: l.Host})
+		return !r.isReady(l) && l.Blocker() == "" && (s.failure == "" || s.hash != r.Desired.Hash)
 	})
 }

@@ -203,7 +203,7 @@ func TestBuildOnSharedStorage(t *testing.T) {
 
 		host := p.hosts()[0]
 		offline, _ := p.Inventory().View().Snapshots[region].WithHostOffline(host)
-		planned := template.Relocations(inventory.NewView(map[string]*inventory.Snapshot{region: offline}, nil, nil, inventory.Settings{}, inventory.Records{}), e.desired(), p.owned())
+		planned := template.NewRollout(inventory.NewView(map[string]*inventory.Snapshot{region: offline}, nil, nil, inventory.Settings{}, inventory.Records{}), kubeCluster, e.desired()).Relocations()
 		e.Expect(planned).To(HaveExactElements(HaveField("Offline.Host", host)))
 		e.Expect(e.Sim.HostDown(host, "refused")).To(Succeed())
 		p.reconcileUntil(func(g Gomega) {
@@ -214,7 +214,7 @@ func TestBuildOnSharedStorage(t *testing.T) {
 		e.Eventually(func(g Gomega) {
 			p.refresh()
 			g.Expect(p.hosts()).To(HaveLen(2))
-			required := template.Locations(p.Inventory().View(), e.desired(), p.owned())[0].Host
+			required := template.NewRollout(p.Inventory().View(), kubeCluster, e.desired()).Locations[0].Host
 			g.Expect(p.PendingHosts(e.desired())).To(ContainElement(HaveField("Host", Not(Equal(required)))), "one of both templates is surplus")
 		}).Should(Succeed())
 		p.reconcileUntil(func(g Gomega) {

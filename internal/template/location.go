@@ -6,7 +6,6 @@ package template
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -52,75 +51,40 @@ func (l Location) Blocker() string {
 // not.
 var baseStorages = []string{"lvmthin", "zfspool", "rbd", "dir", "nfs", "cifs", "btrfs", "cephfs", "glusterfs", "zfs"}
 
-// Locations returns where Templates are required, sorted by region and Host. A shared
-// Template that already exists keeps its Host while that is online. A Host that is excluded by
-// settings is only returned if its Template exists or is being built: it gets no new one.
-func Locations(view inventory.View, desired Desired, existing []Existing) []Location {
-	var locations []Location
-	for _, region := range slices.Sorted(maps.Keys(view.Snapshots)) {
-		if desired.appliesTo(region) {
-			locations = append(locations, locationsInRegion(view, region, desired, existing)...)
+// locationOn returns the Location of a Host; false if it gets no Template.
+func (r Rollout) locationOn(snapshot *inventory.Snapshot, host string) (Location, bool) {
+	location := locationOnHost(snapshot, host, r.Desired)
+	state, _ := r.View.Host(snapshot.Region, host)
+	if state.Has(inventory.Excluded) {
+		if _, _, building := findUnfinished(snapshot, r.Desired, host); !building && !r.isReady(location) {
+			return location, false
 		}
+		location.Excluded, location.NetworkProblem = true, "" // no VM starts there
 	}
-	return locations
+	if maintenance, is := state.Condition(inventory.InMaintenance); is && r.Desired.Spec.Prepare != nil && !isBuilderStarted(snapshot, r.Desired, host) {
+		location.Maintenance = fmt.Sprintf("the host is %s; its template is prepared afterwards", maintenance.Message)
+	}
+	return location, true
 }
 
-func locationsInRegion(view inventory.View, region string, desired Desired, existing []Existing) []Location {
-	var locations []Location
-	snapshot := view.Snapshots[region]
-	shared := map[string]int{} // index in locations by storage
-	for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
-		location := locationOnHost(snapshot, host, desired)
-		state, _ := view.Host(region, host)
-		if state.Has(inventory.Excluded) {
-			if _, _, building := findUnfinished(snapshot, desired, host); !building && !location.hasTemplate(desired, existing) {
-				continue
-			}
-			location.Excluded, location.NetworkProblem = true, "" // no VM starts there
-		}
-		if maintenance, is := state.Condition(inventory.InMaintenance); is && desired.Spec.Prepare != nil && !isBuilderStarted(snapshot, desired, host) {
-			location.Maintenance = fmt.Sprintf("the host is %s; its template is prepared afterwards", maintenance.Message)
-		}
-		if !location.Shared {
-			locations = append(locations, location)
-			continue
-		}
-		n, ok := shared[location.Storage]
-		if !ok {
-			shared[location.Storage] = len(locations)
-			locations = append(locations, location)
-			continue
-		}
-		if isPreferred(snapshot, desired, existing, location, locations[n]) {
-			locations[n] = location
-		}
+// rank orders the Locations that share a storage: the Template belongs where it already exists, otherwise where it
+// can be built, if possible where that was begun.
+func (r Rollout) rank(snapshot *inventory.Snapshot, l Location) int {
+	exists := slices.ContainsFunc(r.Existing, func(e Existing) bool {
+		return l.matches(r.Desired, e) && storageOf(e) == l.Storage
+	})
+	_, _, building := findUnfinished(snapshot, r.Desired, l.Host)
+	switch blocker := l.Blocker(); {
+	case exists && snapshot.IsOnline(l.Host) && !l.Excluded:
+		return 4
+	case exists && snapshot.IsOnline(l.Host):
+		return 3
+	case building && (blocker == "" || blocker == l.Maintenance):
+		return 2 // during maintenance too: the start of a builder VM is known late
+	case blocker != "":
+		return 0
 	}
-	slices.SortFunc(locations, func(a, b Location) int { return cmp.Compare(a.Host, b.Host) })
-	return locations
-}
-
-// isPreferred reports whether a shared Template belongs to location rather than to
-// other: where it already exists, otherwise where it can be built, if possible where that
-// was begun.
-func isPreferred(snapshot *inventory.Snapshot, desired Desired, existing []Existing, location, other Location) bool {
-	rank := func(l Location) int {
-		exists := slices.ContainsFunc(existing, func(e Existing) bool {
-			return l.matches(desired, e) && storageOf(e) == l.Storage
-		})
-		_, _, building := findUnfinished(snapshot, desired, l.Host)
-		switch blocker := l.Blocker(); {
-		case exists && snapshot.IsOnline(l.Host) && !l.Excluded:
-			return 4
-		case exists && snapshot.IsOnline(l.Host):
-			return 3
-		case building && (blocker == "" || blocker == l.Maintenance):
-			return 2 // during maintenance too: the start of a builder VM is known late
-		case blocker != "":
-			return 0
-		}
-		return 1
-	}
-	return rank(location) > rank(other)
+	return 1
 }
 
 // findUnfinished returns a VM on a Host that becomes the desired Template and has not failed.

@@ -107,7 +107,7 @@ func (e *env) requiredPrivileges(role pvesim.Role) (required []string) {
 		var err error
 		facts.Permissions, err = e.Client.Permissions(e.T.Context())
 		e.Expect(err).NotTo(HaveOccurred())
-		if template.Locations(view, e.desired(), nil)[0].MissingPrivileges == "" {
+		if template.NewRollout(view, kubeCluster, e.desired()).Locations[0].MissingPrivileges == "" {
 			continue
 		}
 		required = append(required, privilege)

@@ -124,9 +124,9 @@ func (r *hostReconciler) observe(ctx context.Context) (observation, error) {
 	obs := observation{view: r.inventory.View(), location: Location{Region: r.Region, Host: r.Host}}
 	state, _ := obs.view.Host(r.Region, r.Host)
 	obs.location.Excluded = state.Has(inventory.Excluded) && r.desired.appliesTo(r.Region)
-	all := ListOwned(obs.view, r.kubeCluster, r.desired.UID)
-	obs.ready = onHost(all, r.Region, r.Host)
-	for _, location := range Locations(obs.view, r.desired, all) {
+	rollout := NewRollout(obs.view, r.kubeCluster, r.desired)
+	obs.ready = onHost(rollout.Existing, r.Region, r.Host)
+	for _, location := range rollout.Locations {
 		if location.Region == r.Region && location.Host == r.Host {
 			obs.location, obs.required = location, true
 		}
@@ -242,23 +242,22 @@ func (r *hostReconciler) updateExisting(ctx context.Context, location Location, 
 // PendingHosts returns the Hosts that need reconciling for a ProxmoxTemplate according
 // to the current view.
 func (p *Provider) PendingHosts(desired Desired) []HostKey {
-	view := p.inventory.View()
-	owned := ListOwned(view, p.kubeCluster, desired.UID)
+	r := p.rollout(desired)
 	pending := map[HostKey]bool{}
-	for _, location := range Locations(view, desired, owned) {
-		missing := !slices.ContainsFunc(owned, func(e Existing) bool { return location.matches(desired, e) && p.isUpToDate(desired, e) })
+	for _, location := range r.Locations {
+		missing := !slices.ContainsFunc(r.Existing, func(e Existing) bool { return location.matches(desired, e) && p.isUpToDate(desired, e) })
 		sweep := p.isSweepDue(inventory.HostName{Region: location.Region, Host: location.Host})
-		pending[HostKey{UID: desired.UID, Region: location.Region, Host: location.Host}] = (missing || sweep) && p.isReconcilable(desired, owned, location)
+		pending[HostKey{UID: desired.UID, Region: location.Region, Host: location.Host}] = (missing || sweep) && r.isReconcilable(location)
 	}
-	for _, e := range owned {
+	for _, e := range r.Existing {
 		key := HostKey{UID: desired.UID, Region: e.Region, Host: e.Host}
 		// On shared storage, a Host that is back may have a surplus Template.
 		_, required := pending[key]
-		if desired.Deleted || !required || !desired.matches(e.Mark) || len(onHost(owned, e.Region, e.Host)) > 1 || !desired.appliesTo(e.Region) {
+		if desired.Deleted || !required || !desired.matches(e.Mark) || len(onHost(r.Existing, e.Region, e.Host)) > 1 || !desired.appliesTo(e.Region) {
 			pending[key] = true
 		}
 	}
-	for _, key := range p.unfinishedHosts(view, desired) {
+	for _, key := range p.unfinishedHosts(r.View, desired) {
 		pending[key] = true
 	}
 	var out []HostKey
@@ -278,9 +277,8 @@ func (p *Provider) isUpToDate(desired Desired, e Existing) bool {
 
 // isReconcilable reports whether something can be done at a Location: building the Template,
 // or if it exists, updating it.
-func (p *Provider) isReconcilable(desired Desired, owned []Existing, location Location) bool {
-	exists := location.hasTemplate(desired, owned)
-	return location.Blocker() == "" || (exists && location.Problem == "" && location.NetworkProblem == "")
+func (r Rollout) isReconcilable(location Location) bool {
+	return location.Blocker() == "" || (r.isReady(location) && location.Problem == "" && location.NetworkProblem == "")
 }
 
 // unfinishedHosts returns the Hosts with a VM that may become a Template.

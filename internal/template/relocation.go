@@ -5,8 +5,6 @@ package template
 
 import (
 	"slices"
-
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 )
 
 // Relocation is a Template on a shared storage whose Host is offline. It is built again on
@@ -18,18 +16,17 @@ type Relocation struct {
 }
 
 // Relocations returns the Templates on offline Hosts that are built again on other Hosts.
-func Relocations(view inventory.View, desired Desired, existing []Existing) []Relocation {
+func (r Rollout) Relocations() []Relocation {
 	var out []Relocation
-	for _, location := range Locations(view, desired, existing) {
-		exists := location.hasTemplate(desired, existing)
-		if exists || !location.Shared || location.Blocker() != "" || desired.isUnread() {
+	for _, location := range r.Locations {
+		if r.isReady(location) || !location.Shared || location.Blocker() != "" || r.Desired.isUnread() {
 			continue
 		}
-		n := slices.IndexFunc(existing, func(e Existing) bool {
-			return e.Region == location.Region && desired.matches(e.Mark) && storageOf(e) == location.Storage && !view.Snapshots[e.Region].IsOnline(e.Host)
+		n := slices.IndexFunc(r.Existing, func(e Existing) bool {
+			return e.Region == location.Region && r.Desired.matches(e.Mark) && storageOf(e) == location.Storage && !r.View.Snapshots[e.Region].IsOnline(e.Host)
 		})
 		if n >= 0 {
-			out = append(out, Relocation{Offline: existing[n], To: location})
+			out = append(out, Relocation{Offline: r.Existing[n], To: location})
 		}
 	}
 	return out

@@ -37,8 +37,7 @@ type Report struct {
 
 // Report returns the progress of a ProxmoxTemplate. previous are the zones in its status.
 func (p *Provider) Report(desired Desired, previous []string) Report {
-	view := p.inventory.View()
-	owned := ListOwned(view, p.kubeCluster, desired.UID)
+	rollout := p.rollout(desired)
 	r := Report{Complete: true, FailedFacts: map[string][]inventory.Fact{}}
 	settled := true
 	var parts []string
@@ -48,12 +47,11 @@ func (p *Provider) Report(desired Desired, previous []string) Report {
 		// Without the hash it is a blocker of every Host.
 		r.Complete, r.Failing, parts = false, true, append(parts, desired.Problem)
 	}
-	parts = append(parts, p.reportClusters(&r, view, desired)...)
-	locations := Locations(view, desired, owned)
-	parts = append(parts, p.reportBlockers(&r, view, desired, locations, owned)...)
-	for _, location := range locations {
+	parts = append(parts, p.reportClusters(&r, rollout)...)
+	parts = append(parts, p.reportBlockers(&r, rollout)...)
+	for _, location := range rollout.Locations {
 		s := p.tracker.get(HostKey{UID: desired.UID, Region: location.Region, Host: location.Host})
-		ready := location.hasTemplate(desired, owned)
+		ready := rollout.isReady(location)
 		text := ""
 		switch {
 		case ready && location.NetworkProblem != "":
@@ -70,9 +68,9 @@ func (p *Provider) Report(desired Desired, previous []string) Report {
 		parts = append(parts, p.withHost(location, text, s.warning)...)
 	}
 	r.Message = strings.Join(parts, "; ")
-	r.Zones = SelectPerHost(view, desired, owned, locations, previous, settled)
+	r.Zones = rollout.selectPerHost(previous, settled)
 	r.Usable = slices.ContainsFunc(r.Zones, func(zone v1alpha1.TemplateZone) bool {
-		snapshot := view.Snapshots[zone.Region]
+		snapshot := rollout.View.Snapshots[zone.Region]
 		return snapshot == nil || networkProblem(snapshot, zone.Host, desired) == ""
 	})
 	return r
@@ -107,25 +105,26 @@ func (p *Provider) withHost(location Location, texts ...string) []string {
 
 // reportBlockers marks the report as failing if Templates cannot be built at some Locations
 // or their VMs could not start there, and returns the reasons, each once with its Hosts.
-func (p *Provider) reportBlockers(r *Report, view inventory.View, desired Desired, locations []Location, owned []Existing) []string {
-	if len(locations) == 0 && r.Complete && !desired.Deleted {
+func (p *Provider) reportBlockers(r *Report, rollout Rollout) []string {
+	desired := rollout.Desired
+	if len(rollout.Locations) == 0 && r.Complete && !desired.Deleted {
 		r.Complete, r.Failing = false, true
 		return []string{"no template is built, because all hosts are excluded by settings; set excluded to false for a host"}
 	}
 	required := map[string][]privileges.Required{}
-	for _, location := range locations {
+	for _, location := range rollout.Locations {
 		required[location.Region] = append(required[location.Region], location.Required...)
 	}
 	messages := map[string]string{} // about missing privileges, by region
 	var reasons []string
 	hosts := map[string][]string{}
-	for _, location := range locations {
+	for _, location := range rollout.Locations {
 		reason := location.Blocker()
-		if location.hasTemplate(desired, owned) {
+		if rollout.isReady(location) {
 			reason = location.NetworkProblem
 		} else if location.MissingPrivileges != "" {
 			if messages[location.Region] == "" {
-				messages[location.Region] = privileges.NewAccount(view.Snapshots[location.Region].Facts).Message(required[location.Region])
+				messages[location.Region] = privileges.NewAccount(rollout.View.Snapshots[location.Region].Facts).Message(required[location.Region])
 			}
 			reason = messages[location.Region]
 		}
@@ -149,7 +148,8 @@ func (p *Provider) reportBlockers(r *Report, view inventory.View, desired Desire
 
 // reportClusters marks the report incomplete if a Cluster is unread, failing or unknown,
 // and returns the reasons.
-func (p *Provider) reportClusters(r *Report, view inventory.View, desired Desired) []string {
+func (p *Provider) reportClusters(r *Report, rollout Rollout) []string {
+	view, desired := rollout.View, rollout.Desired
 	regions := p.inventory.Regions()
 	if desired.Spec.Region != "" && !slices.Contains(regions, desired.Spec.Region) {
 		r.Complete, r.Failing = false, true

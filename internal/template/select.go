@@ -49,11 +49,12 @@ func CreationTime(config proxmox.VMConfig) int {
 	return created
 }
 
-// SelectPerHost returns for each Host the Template that its VMs are cloned from. previous
+// selectPerHost returns for each Host the Template that its VMs are cloned from. previous
 // are the zones in the status. A new generation replaces the old one when it is settled,
 // that is, in progress on no Host: otherwise drifted Nodes could be replaced on Hosts that
 // still have the old generation, and drift again.
-func SelectPerHost(view inventory.View, desired Desired, existing []Existing, locations []Location, previous []string, settled bool) []v1alpha1.TemplateZone {
+func (r Rollout) selectPerHost(previous []string, settled bool) []v1alpha1.TemplateZone {
+	view, desired := r.View, r.Desired
 	listed := map[string]int{}
 	var zones []v1alpha1.TemplateZone
 	for _, entry := range previous {
@@ -68,7 +69,7 @@ func SelectPerHost(view inventory.View, desired Desired, existing []Existing, lo
 		}
 	}
 	isAtLocation := func(e Existing) bool {
-		return slices.ContainsFunc(locations, func(l Location) bool { return l.Region == e.Region && l.Host == e.Host })
+		return slices.ContainsFunc(r.Locations, func(l Location) bool { return l.Region == e.Region && l.Host == e.Host })
 	}
 	for _, region := range slices.Sorted(maps.Keys(view.Snapshots)) {
 		if !desired.appliesTo(region) {
@@ -78,7 +79,7 @@ func SelectPerHost(view inventory.View, desired Desired, existing []Existing, lo
 		for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
 			zone := v1alpha1.TemplateZone{Region: region, Host: host}
 			var candidates []Existing
-			for _, e := range existing {
+			for _, e := range r.Existing {
 				if e.Region == region && CanClone(snapshot, e.Host, e.Config, host) {
 					candidates = append(candidates, e)
 				}

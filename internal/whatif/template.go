@@ -45,8 +45,7 @@ func (s *State) rebuildTemplates(view inventory.View) (notes []string) {
 		if !ok {
 			continue
 		}
-		desired := template.NewDesired(t, classes)
-		for _, r := range template.Relocations(view, desired, template.ListOwned(view, s.KubeCluster, desired.UID)) {
+		for _, r := range template.NewRollout(view, s.KubeCluster, template.NewDesired(t, classes)).Relocations() {
 			// It keeps the VMID, so the zones in the status need no update.
 			region := r.To.Region
 			s.Snapshots[region] = s.Snapshots[region].WithGuestOn(r.Offline.VMID, r.To.Host)
