@@ -22,8 +22,6 @@ const (
 	Start
 	// Build creates, changes and deletes Templates.
 	Build
-	// Prepare starts a builder VM.
-	Prepare
 	// Keep leaves the VMs on the Host, and restarts them.
 	Keep
 	// Request sends requests to the Host: reads, changes and deletions of single guests.
@@ -65,16 +63,16 @@ const (
 
 // blocked are the purposes for which a Host is not available for a reason.
 var blocked = map[HostReason]Purpose{
-	Unlisted:      Launch | Build | Prepare | Keep | Request,
+	Unlisted:      Launch | Build | Keep | Request,
 	Excluded:      Launch | Keep,
-	Unreachable:   Launch | Build | Prepare | Request,
-	PollFailed:    Build | Prepare,
-	NotAwake:      Launch | Build | Prepare,
-	Offline:       Launch | Build | Prepare | Keep | Request,
-	Sleeping:      Start | Build | Prepare,
-	Off:           Build | Prepare | Request,
-	PowerUnknown:  Start | Build | Prepare,
-	InMaintenance: Launch | Prepare | Keep,
+	Unreachable:   Launch | Build | Request,
+	PollFailed:    Build,
+	NotAwake:      Launch | Build,
+	Offline:       Launch | Build | Keep | Request,
+	Sleeping:      Start | Build,
+	Off:           Build | Request,
+	PowerUnknown:  Start | Build,
+	InMaintenance: Launch | Keep,
 	SizeUnknown:   Launch,
 }
 

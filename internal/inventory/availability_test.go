@@ -15,7 +15,7 @@ import (
 )
 
 // purposes are all purposes in the order of the columns of TestObstacle.
-var purposes = []inventory.Purpose{inventory.Launch, inventory.Start, inventory.Build, inventory.Prepare, inventory.Keep, inventory.Request}
+var purposes = []inventory.Purpose{inventory.Launch, inventory.Start, inventory.Build, inventory.Keep, inventory.Request}
 
 // rawHost is everything that decides about the availability of a Host.
 type rawHost struct {
@@ -63,20 +63,20 @@ func TestObstacle(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		host rawHost
-		want string // launch, start, build, prepare, keep, request
+		want string // launch, start, build, keep, request
 	}{
-		{"awake", rawHost{}, "- - - - - -"},
-		{"excluded", rawHost{excluded: true}, "Excluded - - - Excluded -"},
-		{"offline", rawHost{off: true}, "Offline - Offline Offline Offline Offline"},
-		{"in_maintenance", rawHost{maintenance: true}, "InMaintenance - - InMaintenance InMaintenance -"},
-		{"size_unknown", rawHost{unsized: true}, "SizeUnknown - - - - -"},
-		{"shutting_down", rawHost{sleep: inventory.ShuttingDown}, "- Sleeping Sleeping Sleeping - -"},
-		{"asleep", rawHost{off: true, sleep: inventory.Asleep}, "- Sleeping Sleeping Sleeping - Off"},
-		{"waking", rawHost{off: true, sleep: inventory.Waking}, "- Sleeping Sleeping Sleeping - Off"},
-		{"wake_failed", rawHost{off: true, sleep: inventory.WakeFailed}, "NotAwake Sleeping NotAwake NotAwake Offline Offline"},
-		{"one_failed_poll", rawHost{polls: 1}, "- - PollFailed PollFailed - -"},
-		{"unreachable", rawHost{polls: 2}, "Unreachable - Unreachable Unreachable - Unreachable"},
-		{"reboot_during_maintenance", rawHost{off: true, maintenance: true}, "Offline - Offline Offline Offline Offline"},
+		{"awake", rawHost{}, "- - - - -"},
+		{"excluded", rawHost{excluded: true}, "Excluded - - Excluded -"},
+		{"offline", rawHost{off: true}, "Offline - Offline Offline Offline"},
+		{"in_maintenance", rawHost{maintenance: true}, "InMaintenance - - InMaintenance -"},
+		{"size_unknown", rawHost{unsized: true}, "SizeUnknown - - - -"},
+		{"shutting_down", rawHost{sleep: inventory.ShuttingDown}, "- Sleeping Sleeping - -"},
+		{"asleep", rawHost{off: true, sleep: inventory.Asleep}, "- Sleeping Sleeping - Off"},
+		{"waking", rawHost{off: true, sleep: inventory.Waking}, "- Sleeping Sleeping - Off"},
+		{"wake_failed", rawHost{off: true, sleep: inventory.WakeFailed}, "NotAwake Sleeping NotAwake Offline Offline"},
+		{"one_failed_poll", rawHost{polls: 1}, "- - PollFailed - -"},
+		{"unreachable", rawHost{polls: 2}, "Unreachable - Unreachable - Unreachable"},
+		{"reboot_during_maintenance", rawHost{off: true, maintenance: true}, "Offline - Offline Offline Offline"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
