@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/onsi/gomega/types"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -120,6 +122,26 @@ func TestDelete(t *testing.T) {
 		p.DeleteAll(claim)
 		expectPowerOff(w, "shutdown")
 	})
+}
+
+// A guest joined just before its claim was deleted: core did not register its Node, so it does not
+// delete it.
+func TestDeleteUnregisteredNode(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		uuid func(uid string) string
+		want bool // the Node is kept
+	}{
+		"own_VM":   {strings.ToUpper, false},
+		"other_VM": {func(string) string { return "6aa5b4f6-98c9-4a54-8d0c-2d2a6e3f6f0a" }, true},
+	} {
+		testenv.With(testenv.NoPolling()).Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
+			claim := p.Launched("pool-abc", w.NodeClass)
+			testenv.ModifyStatus(w, w.Node(claim), func(node *corev1.Node) { node.Status.NodeInfo.SystemUUID = test.uuid(string(claim.UID)) })
+			p.DeleteAll(claim)
+			w.Expect(w.Kube.Get(w.Context(), client.ObjectKey{Name: claim.Name}, &corev1.Node{}) == nil).To(Equal(test.want))
+		})
+	}
 }
 
 // Full clones take minutes. Deletes have their own slots.

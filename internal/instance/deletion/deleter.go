@@ -7,14 +7,18 @@
 package deletion
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/utils/lru"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
@@ -217,8 +221,11 @@ func (a *attempt) deleteBootDrive(ctx context.Context, vmHost string) error {
 	return a.deleteBootDriveVolume(ctx, vmHost)
 }
 
-// releaseClaimState deletes what is not on Proxmox: join token, reservation, tracker entry.
+// releaseClaimState deletes what is not on Proxmox: Node, join token, reservation, tracker entry.
 func (a *attempt) releaseClaimState(ctx context.Context) (bool, error) {
+	if err := a.deleteNode(ctx); err != nil {
+		return false, fmt.Errorf("deleting the Node of the deleted VM: %w", err)
+	}
 	if !a.intent.Known || a.intent.ISOStorage != "" { // otherwise the cleanup revoked it
 		if err := a.tokens.Revoke(ctx, a.claim.UID); err != nil {
 			return false, fmt.Errorf("deleting the join token: %w", err)
@@ -227,6 +234,17 @@ func (a *attempt) releaseClaimState(ctx context.Context) (bool, error) {
 	a.deps.Inventory.Ledger().Release(string(a.claim.UID))
 	a.deps.Launches.Evict(string(a.claim.UID))
 	return true, nil
+}
+
+// deleteNode deletes the Node of a VM that is gone. Core deletes only Nodes that it registered,
+// and expects a cloud controller manager to delete others.
+func (a *attempt) deleteNode(ctx context.Context) error {
+	node := &corev1.Node{}
+	err := a.deps.Kube.Get(ctx, client.ObjectKey{Name: cmp.Or(a.intent.Machine, a.claim.Name)}, node)
+	if err == nil && strings.EqualFold(node.Status.NodeInfo.SystemUUID, a.id.ClaimUID) {
+		err = a.deps.Kube.Delete(ctx, node, client.Preconditions{UID: &node.UID})
+	}
+	return client.IgnoreNotFound(err)
 }
 
 func unreachable(host string) string { return fmt.Sprintf("host %s is unreachable", host) }
