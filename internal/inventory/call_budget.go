@@ -77,10 +77,6 @@ func (b *callBudget) overdueRatio(kind ReadKind, now time.Time) float64 {
 	return now.Sub(b.acquired[kind]).Seconds() / kind.every.Seconds()
 }
 
-// TryAcquire reports whether the caller may make a background read of this kind in a
-// Cluster now, and uses a slot of the call budget if so. It returns false for a region
-// that is not configured.
-func (i *Inventory) TryAcquire(region string, kind ReadKind) bool {
-	c, ok := i.clusters[region]
-	return ok && c.budget.tryAcquire(kind, i.options.Clock.Now())
-}
+// TryAcquire reports whether the caller may make a background read of this kind now, and uses a
+// slot of the call budget if so.
+func (c *cluster) TryAcquire(kind ReadKind) bool { return c.budget.tryAcquire(kind, c.Clock.Now()) }

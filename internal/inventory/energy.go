@@ -37,36 +37,3 @@ func (s PowerSettings) Energy(load float64) Energy {
 	watts := s.Watts(load)
 	return Energy{Watts: watts, CostPerHour: watts / 1000 * s.EnergyPrice}
 }
-
-// HostEnergy returns the Energy of a Host; zero if it is offline.
-func (v View) HostEnergy(host HostState) Energy {
-	if row := v.Snapshots[host.Region].Hosts[host.Name]; row.Online {
-		return host.Power.Energy(row.CPULoad)
-	}
-	return Energy{}
-}
-
-// SavedEnergy returns the Energy of a Host without load if it is off to save energy.
-func (h HostState) SavedEnergy() Energy {
-	if h.Sleep != Asleep {
-		return Energy{}
-	}
-	return h.Power.Energy(0)
-}
-
-// NodePoolEnergy returns the Energy of each NodePool. The guests of a Host share its Energy in
-// proportion to their CPUs.
-func (v View) NodePoolEnergy() map[string]Energy {
-	out := map[string]Energy{}
-	for _, r := range v.Reservations {
-		guest, ok := v.Guest(r.Region, r.VMID)
-		host, known := v.Host(r.Region, guest.Host)
-		if r.Template || !ok || !known || guest.Allocated.CPUs == 0 {
-			continue
-		}
-		if energy := v.HostEnergy(host); energy.Watts > 0 {
-			out[r.NodePool] = out[r.NodePool].Plus(energy.Part(float64(guest.Allocated.CPUs) / float64(host.Allocated.CPUs)))
-		}
-	}
-	return out
-}

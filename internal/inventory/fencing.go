@@ -29,6 +29,9 @@ type Fence struct {
 	Time time.Time `json:"time"`
 }
 
+// hasEnded reports whether the Host was seen online after it was powered off.
+func (f Fence) hasEnded(lastOnline time.Time) bool { return lastOnline.After(f.Time.Add(fenceDelay)) }
+
 // ParseFences reads the data of FencingConfigMap, whose values are JSON or YAML. It returns the
 // valid entries, and an error for each other one.
 func ParseFences(data map[string]string, now time.Time) (map[HostName]Fence, []error) {
@@ -51,18 +54,4 @@ func ParseFences(data map[string]string, now time.Time) (map[HostName]Fence, []e
 		}
 	}
 	return fences, errs
-}
-
-// IsFenced reports whether an administrator declared a Host as powered off, and it was not
-// seen online since.
-func (v View) IsFenced(name HostName) bool {
-	_, declared := v.records.Fences[name]
-	return declared && !v.HasFenceEnded(name)
-}
-
-// HasFenceEnded reports whether a Host was seen online after an administrator declared it as
-// powered off.
-func (v View) HasFenceEnded(name HostName) bool {
-	fence, declared := v.records.Fences[name]
-	return declared && v.Snapshots[name.Region].host(name.Host).LastOnline.After(fence.Time.Add(fenceDelay))
 }

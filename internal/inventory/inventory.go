@@ -53,8 +53,7 @@ type Inventory struct {
 	clusters map[string]*cluster
 	metrics  *metrics
 
-	view           atomic.Pointer[View]
-	watchAddresses atomic.Bool
+	view atomic.Pointer[View]
 
 	// mu guards the rest, including the ledger. No I/O is done while it is held.
 	mu        sync.Mutex
@@ -102,7 +101,7 @@ func New(clients []proxmox.Client, options Options) (*Inventory, error) {
 		if _, twice := i.clusters[region]; twice {
 			return nil, fmt.Errorf("creating the inventory: region %q is configured twice", region)
 		}
-		i.clusters[region] = newCluster(i, client, region)
+		i.addCluster(client, region)
 	}
 	i.publish(true)
 	var err error
@@ -112,11 +111,21 @@ func New(clients []proxmox.Client, options Options) (*Inventory, error) {
 	return i, nil
 }
 
+// addCluster adds a Cluster, which is never polled without a client.
+func (i *Inventory) addCluster(client proxmox.Client, region string) {
+	i.clusters[region] = newCluster(client, region, pollOptions{
+		Interval: i.options.PollInterval, ReadTimeout: i.options.ReadTimeout, Own: i.options.DetailRange, Clock: i.options.Clock, Log: i.options.Log,
+		Last:     func(region string) *Snapshot { return i.View().Snapshots[region] },
+		Finished: i.finishPoll,
+		Accept:   i.accept,
+	})
+}
+
 // Start polls every Cluster until the context ends.
 func (i *Inventory) Start(ctx context.Context) error {
 	var running sync.WaitGroup
 	for _, c := range i.clusters {
-		running.Go(func() { c.run(ctx) })
+		running.Go(func() { c.Run(ctx) })
 	}
 	running.Wait()
 	return nil
@@ -140,11 +149,8 @@ func (i *Inventory) Ledger() *Ledger { return i.ledger }
 // configurations, guest agents and the IPAM of Proxmox. The first call starts a poll.
 // Snapshot.AddressesKnown is false until everything was read once.
 func (i *Inventory) WatchAddresses() {
-	if i.watchAddresses.Swap(true) {
-		return
-	}
 	for _, c := range i.clusters {
-		c.wake <- struct{}{} // buffered, and sent only once
+		c.WatchAddresses()
 	}
 }
 
@@ -157,20 +163,53 @@ func (i *Inventory) Refresh(ctx context.Context, region string) error {
 	if !ok {
 		return fmt.Errorf("refreshing the inventory: region %q is not configured", region)
 	}
-	return c.refresh(ctx)
+	return c.Refresh(ctx)
 }
 
 // RefreshAll refreshes all Clusters in parallel and returns their errors joined.
 func (i *Inventory) RefreshAll(ctx context.Context) error {
 	errs := make(chan error, len(i.clusters))
 	for _, c := range i.clusters {
-		go func() { errs <- c.refresh(ctx) }()
+		go func() { errs <- c.Refresh(ctx) }()
 	}
 	var all error
 	for range i.clusters {
 		all = errors.Join(all, <-errs)
 	}
 	return all
+}
+
+// Invalidate requests that Facts of a Cluster are read again with its next poll, unless
+// they were read in the last 30 seconds. Use it for Facts that caused a failed check,
+// because they may have been fixed.
+func (i *Inventory) Invalidate(region string, facts ...Fact) {
+	if c, ok := i.clusters[region]; ok {
+		c.Invalidate(facts...)
+	}
+}
+
+// InvalidateConfig records that this process changed the configuration of a VM, which the list of
+// VMs may not show. It is read again with the next poll.
+func (i *Inventory) InvalidateConfig(region string, vmid int) {
+	if c, ok := i.clusters[region]; ok {
+		c.InvalidateConfig(vmid)
+	}
+}
+
+// HasCurrentConfig reports whether the View has the configuration of a VM, with all changes of this
+// process.
+func (i *Inventory) HasCurrentConfig(region string, vmid int) bool {
+	c, ok := i.clusters[region]
+	guest, listed := i.View().Guest(region, vmid)
+	return ok && listed && c.IsCurrentConfig(vmid, guest.Config)
+}
+
+// TryAcquire reports whether the caller may make a background read of this kind in a
+// Cluster now, and uses a slot of the call budget if so. It returns false for a region
+// that is not configured.
+func (i *Inventory) TryAcquire(region string, kind ReadKind) bool {
+	c, ok := i.clusters[region]
+	return ok && c.TryAcquire(kind)
 }
 
 // Event reports that the View changed; the object is its generation. The type fits
@@ -243,8 +282,12 @@ func (i *Inventory) logHostChanges(before, now *Snapshot) {
 	}
 }
 
-// recordFailure records that a poll failed. The last good Snapshot remains.
-func (i *Inventory) recordFailure(region string, err error) {
+// finishPoll records the end of a poll. If it failed, the last good Snapshot remains.
+func (i *Inventory) finishPoll(region string, took time.Duration, err error) {
+	i.metrics.observePoll(region, took, err)
+	if err == nil {
+		return
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	failure := &PollError{Region: region, Since: i.options.Clock.Now(), Err: err}

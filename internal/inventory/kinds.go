@@ -200,7 +200,7 @@ func readTopology(ctx context.Context, c *cluster, r reading) (PublishedTopology
 	}
 	problem := fmt.Sprintf("the topology in the notes of host %s is invalid: %v; run \"pve-hook topology --publish\" on the host", host, err)
 	if problem != last.Problem {
-		c.inventory.options.Log.Info("the topology in the notes of a host is invalid", "region", c.region, "host", host, "error", err.Error())
+		c.Log.Info("the topology in the notes of a host is invalid", "region", c.region, "host", host, "error", err.Error())
 	}
 	return PublishedTopology{Topology: topology, Problem: problem}, nil
 }

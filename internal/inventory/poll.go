@@ -9,7 +9,11 @@ import (
 	"fmt"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/utils/clock"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/due"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -18,12 +22,31 @@ import (
 // pollTimeout limits one poll. A Cluster that hangs counts as unreachable.
 const pollTimeout = 30 * time.Second
 
+// pollOptions are the options of a cluster.
+type pollOptions struct {
+	// Interval is the time between two polls. ReadTimeout limits each kind of reads of a poll.
+	Interval, ReadTimeout time.Duration
+	// Own is the range of our VMIDs.
+	Own   VMIDRange
+	Clock clock.Clock
+	Log   logr.Logger
+	// Last returns the last Snapshot; nil if there is none.
+	Last func(region string) *Snapshot
+	// Finished gets the duration of each poll and its error.
+	Finished func(region string, took time.Duration, err error)
+	// Accept gets what was read, and when the poll began.
+	Accept func(PollResult, time.Time)
+}
+
 // cluster polls one Cluster. Polls never overlap.
 type cluster struct {
-	inventory *Inventory
-	client    proxmox.Client
-	region    string
-	wake      chan struct{} // starts the next poll early
+	pollOptions
+
+	client proxmox.Client
+	region string
+	wake   chan struct{} // starts the next poll early
+	// watchesAddresses is true after WatchAddresses.
+	watchesAddresses atomic.Bool
 
 	mu      sync.Mutex
 	current *pollCall // in progress
@@ -48,22 +71,31 @@ type pollCall struct {
 	err  error
 }
 
-func newCluster(i *Inventory, client proxmox.Client, region string) *cluster {
+// newCluster returns a cluster that reads nothing before Run or Refresh. Without a client, it never reads.
+func newCluster(client proxmox.Client, region string, options pollOptions) *cluster {
 	return &cluster{
-		inventory: i,
-		client:    client,
-		region:    region,
-		wake:      make(chan struct{}, 1),
-		budget:    newCallBudget(i.options.PollInterval, i.options.Clock.Now()),
-		cache:     due.New[Fact, any](i.options.Clock, func(fact Fact) due.Policy { return kinds[fact.kind].Policy }),
+		pollOptions: options,
+		client:      client,
+		region:      region,
+		wake:        make(chan struct{}, 1),
+		budget:      newCallBudget(options.Interval, options.Clock.Now()),
+		cache:       due.New[Fact, any](options.Clock, func(fact Fact) due.Policy { return kinds[fact.kind].Policy }),
 	}
 }
 
-// run polls until the context ends.
-func (c *cluster) run(ctx context.Context) {
+// WatchAddresses makes the cluster also read what only address pools need: container configurations,
+// guest agents and the IPAM of Proxmox. The first call starts a poll.
+func (c *cluster) WatchAddresses() {
+	if !c.watchesAddresses.Swap(true) {
+		c.wake <- struct{}{} // buffered, and sent only once
+	}
+}
+
+// Run polls until the context ends.
+func (c *cluster) Run(ctx context.Context) {
 	for {
 		<-c.joinPoll(ctx, false).done
-		timer := c.inventory.options.Clock.NewTimer(c.inventory.options.PollInterval)
+		timer := c.Clock.NewTimer(c.Interval)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -75,10 +107,11 @@ func (c *cluster) run(ctx context.Context) {
 	}
 }
 
-// refresh waits for a poll that begins after the call.
-func (c *cluster) refresh(ctx context.Context) error {
+// Refresh polls and waits for the result. A poll in progress may have begun before the change that the
+// caller wants to see, so Refresh waits for the next one; concurrent callers share it.
+func (c *cluster) Refresh(ctx context.Context) error {
 	if c.client == nil {
-		return nil // see NewFixed
+		return nil
 	}
 	// Other callers may wait for the same poll, so it must not end with this context.
 	call := c.joinPoll(context.WithoutCancel(ctx), true)
@@ -127,35 +160,34 @@ func (c *cluster) execute(call *pollCall) {
 func (c *cluster) poll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
-	began := c.inventory.options.Clock.Now()
+	began := c.Clock.Now()
 	resources, err := c.readResources(ctx)
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return ctx.Err() // shutting down is not a failure of the Cluster
 	}
-	c.inventory.metrics.observePoll(c.region, c.inventory.options.Clock.Since(began), err)
+	c.Finished(c.region, c.Clock.Since(began), err)
 	if err != nil {
 		c.cache.Invalidate(factVersion, factMappings, factMaintenance) // the outage may be an upgrade
-		c.inventory.recordFailure(c.region, err)
 		return fmt.Errorf("polling region %s: %w", c.region, err)
 	}
 	details := &round{cluster: c, seen: map[Fact]bool{}}
 	details.readRelease(ctx, resources.Hosts)
-	configTimeout := c.inventory.options.ReadTimeout
-	if c.inventory.View().Snapshots[c.region] == nil {
+	configTimeout := c.ReadTimeout
+	if c.Last(c.region) == nil {
 		configTimeout = max(firstReadTimeout, configTimeout)
 	} else {
-		c.accept(resources, began)
+		c.publish(resources, began)
 		details.changed = false
 	}
 	details.readDetails(ctx, resources, configTimeout)
-	if details.changed || c.inventory.View().Snapshots[c.region] == nil {
-		c.accept(resources, began)
+	if details.changed || c.Last(c.region) == nil {
+		c.publish(resources, began)
 	}
 	return nil
 }
 
-// accept publishes the resources with everything that was read.
-func (c *cluster) accept(resources proxmox.Resources, began time.Time) {
+// publish publishes the resources with everything that was read.
+func (c *cluster) publish(resources proxmox.Resources, began time.Time) {
 	maintenance, _ := valueOf[[]string](c, factMaintenance)
 	result := newPollResult(c.region)
 	none := newPollResult(c.region).Facts
@@ -176,7 +208,7 @@ func (c *cluster) accept(resources proxmox.Resources, began time.Time) {
 		result.Facts = c.facts // equal pointers make Snapshots cheap to compare
 	}
 	c.facts = result.Facts
-	c.inventory.accept(result, began)
+	c.Accept(result, began)
 }
 
 // readResources makes the single call of a poll. It rejects implausible responses, because
@@ -189,7 +221,7 @@ func (c *cluster) readResources(ctx context.Context) (proxmox.Resources, error) 
 	if len(resources.Hosts) == 0 {
 		return proxmox.Resources{}, errors.New("the response lists no hosts")
 	}
-	before := c.inventory.View().Snapshots[c.region]
+	before := c.Last(c.region)
 	if before == nil {
 		return resources, nil
 	}

@@ -168,24 +168,6 @@ func (s *Snapshot) observe(previous *Snapshot) {
 	})
 }
 
-// IsRemoved reports whether a Host was removed permanently from its Cluster: the Cluster is
-// reachable and polls have found no such Host for the given duration, even if it still lists guests of it.
-// An offline Host is listed.
-func (v View) IsRemoved(name HostName, after time.Duration) bool {
-	s := v.Snapshots[name.Region]
-	if name.Host == "" || s == nil || v.Failures[name.Region] != nil {
-		return false
-	}
-	if _, member := s.Hosts[name.Host]; member {
-		return false
-	}
-	since, seen := s.AbsentSince[name.Host]
-	if !seen {
-		since = s.ObservedSince
-	}
-	return s.Taken.Sub(since) >= after
-}
-
 // guest returns a guest by VMID. A nil Snapshot has none.
 func (s *Snapshot) guest(vmid int) (Guest, bool) {
 	if s == nil {

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -49,36 +48,14 @@ type round struct {
 	incomplete bool
 }
 
-// rowFingerprint contains the fields of a row that change together with the configuration.
-type rowFingerprint struct {
-	host, name, status, lock, tags string
-	template                       bool
-	cpus                           int
-	memory                         int64
-}
-
-func fingerprintOf(row proxmox.GuestRow) rowFingerprint {
-	return rowFingerprint{
-		host: row.Host, name: row.Name, status: row.Status, lock: row.Lock, tags: strings.Join(row.Tags, ";"),
-		template: row.Template, cpus: row.CPUs, memory: row.MemoryBytes,
-	}
-}
-
-// devicesOnly omits fields that are unrelated to the devices and CPUs of a guest. A nightly
-// backup of all guests must not cause reads of all configurations.
-func (m rowFingerprint) devicesOnly() rowFingerprint {
-	m.name, m.lock, m.tags = "", "", ""
-	return m
-}
-
 // readRelease reads the release and, before PVE 9.2, which Hosts are in maintenance, and marks
 // their rows. From 9.2 on the rows show it.
 func (r *round) readRelease(ctx context.Context, rows []proxmox.HostRow) {
-	r.refresh(ctx, r.inventory.options.ReadTimeout, []reading{{fact: factVersion}})
+	r.refresh(ctx, r.ReadTimeout, []reading{{fact: factVersion}})
 	if r.version().AtLeast(9, 2) {
 		return
 	}
-	r.refresh(ctx, r.inventory.options.ReadTimeout, []reading{{fact: factMaintenance}})
+	r.refresh(ctx, r.ReadTimeout, []reading{{fact: factMaintenance}})
 	hosts, _ := valueOf[[]string](r.cluster, factMaintenance)
 	for n := range rows {
 		rows[n].Maintenance = rows[n].Maintenance || slices.Contains(hosts, rows[n].Name)
@@ -91,11 +68,11 @@ func (r *round) readDetails(ctx context.Context, resources proxmox.Resources, co
 	for _, host := range resources.Hosts {
 		online[host.Name] = host.Online
 	}
-	timeout := r.inventory.options.ReadTimeout
+	timeout := r.ReadTimeout
 	r.refresh(ctx, timeout, []reading{{fact: FactPermissions}}, r.factReadings(resources.Hosts)) // they decide about notes
 	r.refresh(ctx, configTimeout, r.configReadings(resources.Guests, online)...)
 	r.refresh(ctx, timeout, hardwareReadings(resources.Hosts))
-	if r.inventory.watchAddresses.Load() {
+	if r.watchesAddresses.Load() {
 		r.refresh(ctx, timeout, []reading{{fact: factSDN}}, containerReadings(resources.Guests, online))
 		r.refresh(ctx, timeout, r.agentReadings(resources.Guests, online))
 		if !r.incomplete && !r.complete {
@@ -137,7 +114,7 @@ func hardwareReadings(hosts []proxmox.HostRow) []reading {
 // and of templates. Those of other users are needed for their PCI devices and CPUs.
 func (r *round) configReadings(rows []proxmox.GuestRow, online map[string]bool) [][]reading {
 	var ours, others []reading
-	before := r.inventory.View().Snapshots[r.region]
+	before := r.Last(r.region)
 	for _, row := range rows {
 		if row.Kind != proxmox.KindQEMU {
 			continue
@@ -146,7 +123,7 @@ func (r *round) configReadings(rows []proxmox.GuestRow, online map[string]bool) 
 			row.Template = last.Template // such a row has no template flag either
 		}
 		config := reading{fact: factConfig(row.VMID), host: row.Host, stamp: fingerprintOf(row), unreadable: !online[row.Host]}
-		if row.Template || r.inventory.options.DetailRange.Contains(row.VMID) {
+		if row.Template || r.Own.Contains(row.VMID) {
 			ours = append(ours, config)
 		} else {
 			config.stamp = fingerprintOf(row).devicesOnly()
@@ -173,7 +150,7 @@ func (r *round) agentReadings(rows []proxmox.GuestRow, online map[string]bool) [
 	var readings []reading
 	for _, row := range rows {
 		config, known := valueOf[*proxmox.VMConfig](r.cluster, factConfig(row.VMID))
-		if row.Status == statusStopped || !known || !config.Network().AgentEnabled() || r.inventory.options.DetailRange.Contains(row.VMID) {
+		if row.Status == statusStopped || !known || !config.Network().AgentEnabled() || r.Own.Contains(row.VMID) {
 			continue
 		}
 		runs := online[row.Host] && row.Status == statusRunning && row.UptimeSeconds >= int64(agentDelay/time.Second)
@@ -227,7 +204,7 @@ func (r *round) due(readings []reading) []reading {
 		}
 	}
 	for _, one := range oldest {
-		if r.budget.tryAcquire(kinds[one.fact.kind].budget, r.inventory.options.Clock.Now()) {
+		if r.budget.tryAcquire(kinds[one.fact.kind].budget, r.Clock.Now()) {
 			due = append(due, one)
 		}
 	}
@@ -248,7 +225,7 @@ func (r *round) lanes(readings []reading) [][]reading {
 		if one.fact.kind == kindAgent {
 			agents[one.host] = lane
 			if r.agentsStarted.IsZero() {
-				r.agentsStarted = r.inventory.options.Clock.Now()
+				r.agentsStarted = r.Clock.Now()
 			}
 		}
 		lanes[lane] = append(lanes[lane], one)
@@ -278,14 +255,14 @@ func (r *round) isMissing(one reading) bool {
 		return false
 	}
 	entry, _, _ := r.cache.Peek(one.fact)
-	if one.fact.kind == kindAgent && !r.agentsStarted.IsZero() && r.inventory.options.Clock.Since(r.agentsStarted) >= agentStartTimeout {
+	if one.fact.kind == kindAgent && !r.agentsStarted.IsZero() && r.Clock.Since(r.agentsStarted) >= agentStartTimeout {
 		return false
 	}
 	return !entry.Known && entry.Failures <= kinds[one.fact.kind].timeouts
 }
 
 func (c *cluster) logFailure(fact Fact, err error) {
-	c.inventory.options.Log.V(1).Info("reading a fact of the Proxmox cluster failed", "region", c.region, "fact", fact, "error", err.Error())
+	c.Log.V(1).Info("reading a fact of the Proxmox cluster failed", "region", c.region, "fact", fact, "error", err.Error())
 }
 
 // version returns the release; zero until it was read.
@@ -311,28 +288,16 @@ func orLast[V any](c *cluster, fact Fact, value V, err error) (V, error) { //nol
 	return value, nil
 }
 
-// Invalidate requests that Facts of a Cluster are read again with its next poll, unless
-// they were read in the last 30 seconds. Use it for Facts that caused a failed check,
-// because they may have been fixed.
-func (i *Inventory) Invalidate(region string, facts ...Fact) {
-	if c, ok := i.clusters[region]; ok {
-		c.cache.Invalidate(facts...)
-	}
-}
+// Invalidate requests that Facts are read again with the next poll, unless they were read in the
+// last 30 seconds.
+func (c *cluster) Invalidate(facts ...Fact) { c.cache.Invalidate(facts...) }
 
-// InvalidateConfig records that this process changed the configuration of a VM, which the list of
-// VMs may not show. It is read again with the next poll.
-func (i *Inventory) InvalidateConfig(region string, vmid int) {
-	i.Invalidate(region, factConfig(vmid))
-}
+// InvalidateConfig requests that the configuration of a VM is read again with the next poll.
+func (c *cluster) InvalidateConfig(vmid int) { c.cache.Invalidate(factConfig(vmid)) }
 
-// HasCurrentConfig reports whether the View has the configuration of a VM, with all changes of this
-// process.
-func (i *Inventory) HasCurrentConfig(region string, vmid int) bool {
-	c, ok := i.clusters[region]
-	if guest, listed := i.View().Guest(region, vmid); ok && listed {
-		entry, _, _ := c.cache.Peek(factConfig(vmid))
-		return entry.Known && !entry.Changed && guest.Config == entry.Value
-	}
-	return false
+// IsCurrentConfig reports whether a configuration is what was last read of the VM, and was not
+// invalidated since.
+func (c *cluster) IsCurrentConfig(vmid int, config *proxmox.VMConfig) bool {
+	entry, _, _ := c.cache.Peek(factConfig(vmid))
+	return entry.Known && !entry.Changed && entry.Value == config
 }

@@ -8,22 +8,6 @@ import (
 	"reflect"
 )
 
-// Records are what administrators and the power controller record about Hosts.
-type Records struct {
-	// Maintenance are the Hosts that administrators put into maintenance in Kubernetes.
-	Maintenance Maintenance
-	// MaintenanceUnknown is true if Maintenance could not be read since the start.
-	MaintenanceUnknown bool
-	// Fences are the Hosts that administrators declare as powered off.
-	Fences map[HostName]Fence
-	// Sleeping are the Hosts that were shut down to save energy.
-	Sleeping map[HostName]Sleep
-	// SleepingOutdated is true if another process may have changed Sleeping since it was read, and SleepingFailure
-	// why this process cannot read it.
-	SleepingOutdated bool
-	SleepingFailure  string
-}
-
 // record changes the Records. It notifies the subscribers if relevant is true and something changed.
 func (i *Inventory) record(relevant bool, change func(*Records)) {
 	i.mu.Lock()
@@ -78,4 +62,16 @@ func (i *Inventory) SetSleepingFailure(err error) {
 			r.SleepingFailure = err.Error()
 		}
 	})
+}
+
+// knownHosts returns what is known about the sleeping Hosts of a region, by name. The caller
+// holds the lock.
+func (i *Inventory) knownHosts(region string) map[string]KnownHost {
+	known := map[string]KnownHost{}
+	for name, sleep := range i.records.Sleeping {
+		if name.Region == region {
+			known[name.Host] = sleep.Known
+		}
+	}
+	return known
 }

@@ -153,3 +153,12 @@ func newSettings(rules []rule) Settings {
 	slices.SortFunc(rules, bySpecificity)
 	return Settings{rules: rules}
 }
+
+// Numbering schemes of the threads of a core.
+const (
+	// SiblingsSpread is the usual numbering of Linux: first one thread of every core, then
+	// the others in the same order.
+	SiblingsSpread = "spread"
+	// SiblingsAdjacent numbers the threads of a core consecutively.
+	SiblingsAdjacent = "adjacent"
+)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -41,4 +42,26 @@ func sameGuest(a, b Guest) bool {
 func sameStorage(a, b proxmox.StorageRow) bool {
 	return a.Type == b.Type && a.Shared == b.Shared && a.Available == b.Available &&
 		a.TotalBytes == b.TotalBytes && a.UsedBytes>>30 == b.UsedBytes>>30 && slices.Equal(a.Content, b.Content)
+}
+
+// rowFingerprint contains the fields of a row that change together with the configuration.
+type rowFingerprint struct {
+	host, name, status, lock, tags string
+	template                       bool
+	cpus                           int
+	memory                         int64
+}
+
+func fingerprintOf(row proxmox.GuestRow) rowFingerprint {
+	return rowFingerprint{
+		host: row.Host, name: row.Name, status: row.Status, lock: row.Lock, tags: strings.Join(row.Tags, ";"),
+		template: row.Template, cpus: row.CPUs, memory: row.MemoryBytes,
+	}
+}
+
+// devicesOnly omits fields that are unrelated to the devices and CPUs of a guest. A nightly
+// backup of all guests must not cause reads of all configurations.
+func (m rowFingerprint) devicesOnly() rowFingerprint {
+	m.name, m.lock, m.tags = "", "", ""
+	return m
 }

@@ -14,15 +14,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// Numbering schemes of the threads of a core.
-const (
-	// SiblingsSpread is the usual numbering of Linux: first one thread of every core, then
-	// the others in the same order.
-	SiblingsSpread = "spread"
-	// SiblingsAdjacent numbers the threads of a core consecutively.
-	SiblingsAdjacent = "adjacent"
-)
-
 // hardware is the cells and cores of a Host, from its settings, as published by pve-hook
 // or, by sockets, from Proxmox.
 type hardware struct {
@@ -174,4 +165,60 @@ func (h hardware) bySockets(row proxmox.HostRow, info proxmox.HostInfo, configur
 func (h hardware) indexOf(id int) (n int, ok bool) {
 	n = slices.IndexFunc(h.cells, func(c hardwareCell) bool { return c.id == id })
 	return n, n >= 0
+}
+
+// fromPublished uses the published cells.
+func (h hardware) fromPublished(published []hosttopology.Cell, configured Topology) (hardware, error) {
+	for _, cell := range published {
+		h.cells = append(h.cells, hardwareCell{id: cell.ID, cpus: cell.CPUs(), memoryMiB: cell.MemoryMiB})
+	}
+	return h.withCores(configured, published)
+}
+
+// maxThreads returns the largest number of threads of a core.
+func maxThreads(cells []hosttopology.Cell) int {
+	threads := 0
+	for _, cell := range cells {
+		for _, core := range cell.Cores {
+			threads = max(threads, core.Size())
+		}
+	}
+	return threads
+}
+
+// publishedMemory returns the memory of a cell in bytes; 0 if it is not published.
+func publishedMemory(cells []hosttopology.Cell, id int) int64 {
+	for _, cell := range cells {
+		if cell.ID == id {
+			return cell.MemoryMiB << 20
+		}
+	}
+	return 0
+}
+
+// publishedCores returns the cores whose threads are all among these CPUs. A core with fewer
+// threads than others, as on hybrid CPUs or with a thread offline, is not assigned to VMs.
+func publishedCores(cells []hosttopology.Cell, cpus cpuset.CPUSet, threads int) []cpuset.CPUSet {
+	var whole []cpuset.CPUSet
+	for _, cell := range cells {
+		for _, core := range cell.Cores {
+			if core.Size() == threads && core.IsSubsetOf(cpus) {
+				whole = append(whole, core)
+			}
+		}
+	}
+	return whole
+}
+
+// publishedCaches returns the parts of the caches that are in a cell.
+func publishedCaches(cells []hosttopology.Cell, cpus cpuset.CPUSet) []cpuset.CPUSet {
+	var caches []cpuset.CPUSet
+	for _, cell := range cells {
+		for _, cache := range cell.Caches {
+			if part := cache.Intersection(cpus); !part.IsEmpty() {
+				caches = append(caches, part)
+			}
+		}
+	}
+	return caches
 }

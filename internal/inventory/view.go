@@ -213,3 +213,68 @@ func (v View) Unavailable(region string) error {
 	}
 	return nil
 }
+
+// IsRemoved reports whether a Host was removed permanently from its Cluster: the Cluster is
+// reachable and polls have found no such Host for the given duration, even if it still lists guests of it.
+// An offline Host is listed.
+func (v View) IsRemoved(name HostName, after time.Duration) bool {
+	s := v.Snapshots[name.Region]
+	if name.Host == "" || s == nil || v.Failures[name.Region] != nil {
+		return false
+	}
+	if _, member := s.Hosts[name.Host]; member {
+		return false
+	}
+	since, seen := s.AbsentSince[name.Host]
+	if !seen {
+		since = s.ObservedSince
+	}
+	return s.Taken.Sub(since) >= after
+}
+
+// IsFenced reports whether an administrator declared a Host as powered off, and it was not
+// seen online since.
+func (v View) IsFenced(name HostName) bool {
+	_, fenced := v.records.Fences[name]
+	return fenced && !v.HasFenceEnded(name)
+}
+
+// HasFenceEnded reports whether a Host was seen online after an administrator declared it as
+// powered off.
+func (v View) HasFenceEnded(name HostName) bool {
+	fence, fenced := v.records.Fences[name]
+	return fenced && fence.hasEnded(v.Snapshots[name.Region].host(name.Host).LastOnline)
+}
+
+// HostEnergy returns the Energy of a Host; zero if it is offline.
+func (v View) HostEnergy(host HostState) Energy {
+	if row := v.Snapshots[host.Region].Hosts[host.Name]; row.Online {
+		return host.Power.Energy(row.CPULoad)
+	}
+	return Energy{}
+}
+
+// SavedEnergy returns the Energy of a Host without load if it is off to save energy.
+func (h HostState) SavedEnergy() Energy {
+	if h.Sleep != Asleep {
+		return Energy{}
+	}
+	return h.Power.Energy(0)
+}
+
+// NodePoolEnergy returns the Energy of each NodePool. The guests of a Host share its Energy in
+// proportion to their CPUs.
+func (v View) NodePoolEnergy() map[string]Energy {
+	out := map[string]Energy{}
+	for _, r := range v.Reservations {
+		guest, ok := v.Guest(r.Region, r.VMID)
+		host, known := v.Host(r.Region, guest.Host)
+		if r.Template || !ok || !known || guest.Allocated.CPUs == 0 {
+			continue
+		}
+		if energy := v.HostEnergy(host); energy.Watts > 0 {
+			out[r.NodePool] = out[r.NodePool].Plus(energy.Part(float64(guest.Allocated.CPUs) / float64(host.Allocated.CPUs)))
+		}
+	}
+	return out
+}

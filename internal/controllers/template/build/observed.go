@@ -59,14 +59,14 @@ func observeDesired(ctx context.Context, kube client.Client) (Observed, error) {
 // HostsToKeepAwake returns the Hosts that must not sleep, because Templates are to be built or
 // deleted there, with the names of their ProxmoxTemplates.
 func HostsToKeepAwake(ctx context.Context, kube client.Client, templates *template.Provider) (map[inventory.HostName][]string, error) {
-	observed, err := Observe(ctx, kube)
+	found, err := Observe(ctx, kube)
 	if err != nil {
 		return nil, err
 	}
 	hosts := map[inventory.HostName][]string{}
-	for n, desired := range observed.Desired {
+	for n, desired := range found.Desired {
 		inUse := func(region string, vmid int) string {
-			return observed.inUse(templates, &observed.templates[n], region, vmid)
+			return found.inUse(templates, &found.templates[n], region, vmid)
 		}
 		for _, host := range templates.HostsToKeepAwake(desired, inUse) {
 			hosts[host] = append(hosts[host], desired.Name)
@@ -86,8 +86,8 @@ func ListUsage(kube client.Client, templates *template.Provider, t *v1alpha1.Pro
 				return template.Usage{}, fmt.Errorf("reading template %s: %w", t.Name, err)
 			}
 		}
-		observed, err := Observe(ctx, kube)
-		return template.Usage{Desired: observed.Desired, InUse: func(region string, vmid int) string { return observed.inUse(templates, current, region, vmid) }}, err
+		found, err := Observe(ctx, kube)
+		return template.Usage{Desired: found.Desired, InUse: func(region string, vmid int) string { return found.inUse(templates, current, region, vmid) }}, err
 	}
 }
 
@@ -165,8 +165,8 @@ func (o Observed) ClaimsUsing(kind, name string) []string {
 // Users returns a function that lists the Claims that use a template.
 func Users[T client.Object](kube client.Client, kind string) func(context.Context, T) ([]string, error) {
 	return func(ctx context.Context, object T) ([]string, error) {
-		observed, err := Observe(ctx, kube)
-		return observed.ClaimsUsing(kind, object.GetName()), err
+		found, err := Observe(ctx, kube)
+		return found.ClaimsUsing(kind, object.GetName()), err
 	}
 }
 
