@@ -24,6 +24,9 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/operations"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -85,7 +88,7 @@ func (c *clusters) settings(ctx context.Context) (operator.Settings, error) {
 	if s.Cloud, err = c.config(); err != nil {
 		return s, err
 	}
-	s.Hosts, err = inventory.LoadSettings(c.nodeSettings)
+	s.Hosts, err = declared.LoadSettings(c.nodeSettings)
 	return s, err
 }
 
@@ -99,7 +102,7 @@ func (c *clusters) deployedSettings(ctx context.Context) (operator.Settings, err
 		return operator.Settings{}, fmt.Errorf("%w; %s", err, useFile)
 	}
 	if c.nodeSettings != "" {
-		s.Hosts, err = inventory.LoadSettings(c.nodeSettings)
+		s.Hosts, err = declared.LoadSettings(c.nodeSettings)
 	}
 	return s, err
 }
@@ -160,14 +163,14 @@ func newView(settings operator.Settings, options proxmox.Options) (*view, error)
 func (v *view) with(clients []proxmox.Client) (*view, error) {
 	options := v.settings.Options
 	shared, err := inventory.New(clients, inventory.Options{
-		Settings: v.settings.Hosts, DetailRange: inventory.VMIDRange{From: options.ProxmoxVMID, To: options.ProxmoxVMIDMax},
+		Settings: v.settings.Hosts, DetailRange: observed.VMIDRange{From: options.ProxmoxVMID, To: options.ProxmoxVMIDMax},
 	})
 	return &view{settings: v.settings, clients: clients, roots: v.roots, inventory: shared}, err
 }
 
 // replace returns a view of the same clusters with other clients. It polls those that the
 // view has polled, and reads these facts on demand.
-func (v *view) replace(ctx context.Context, clients []proxmox.Client, facts []inventory.Fact) (*view, error) {
+func (v *view) replace(ctx context.Context, clients []proxmox.Client, facts []poll.Fact) (*view, error) {
 	after, err := v.with(clients)
 	if err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -65,7 +65,7 @@ func TestHostsMaintenanceAndReservations(t *testing.T) {
 		w.SetPlanned(claim, class, intent)
 		w.Create(&corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: w.Name, Name: maintenance.ConfigMapName},
-			Data:       map[string]string{inventory.HostName{Region: testenv.Region, Host: "pve2"}.Key(): "new disk"},
+			Data:       map[string]string{observed.HostName{Region: testenv.Region, Host: "pve2"}.Key(): "new disk"},
 		})
 		w.Expect(runIn(w, "hosts")).To(MatchRegexp(`pve1 +32 +26 +63.0 GiB +51.0 GiB +\n.*pve2 +32 +30 +63.0 GiB +59.0 GiB +.*maintenance`))
 	})

@@ -26,7 +26,8 @@ import (
 	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // outOfService makes Kubernetes delete the pods of a Node that is shut down, and detach
@@ -55,7 +56,7 @@ func newFence(cluster *kubeCluster) *cobra.Command {
 		Short: "Declare that a host is powered off, so its NodeClaims can be deleted without it",
 		Long: `Declare that a Proxmox host is powered off and does not start by itself.
 
-The host is added to the ConfigMap ` + inventory.FencingConfigMap + `, and the Nodes on it get the taint
+The host is added to the ConfigMap ` + declared.FencingConfigMap + `, and the Nodes on it get the taint
 ` + corev1.TaintNodeOutOfService + `. Kubernetes then deletes the pods of the Nodes and detaches
 their volumes. NodeClaims that are being deleted are finished without their VMs. When the host
 is back, the controller deletes the VMs as orphans, and the host from the ConfigMap.
@@ -76,7 +77,7 @@ volume. The command refuses hosts with a Node that is Ready.`,
 	flags := command.Flags()
 	flags.StringVar(&f.region, "region", "", "region of the host, if two regions have a host with this name")
 	flags.BoolVar(&f.undo, "undo", false, "remove the taints, and the host from the ConfigMap")
-	flags.StringVar(&f.namespace, "system-namespace", "", "namespace of the ConfigMap "+inventory.FencingConfigMap+systemNamespaceDefault)
+	flags.StringVar(&f.namespace, "system-namespace", "", "namespace of the ConfigMap "+declared.FencingConfigMap+systemNamespaceDefault)
 	flags.DurationVar(&f.detachTimeout, "detach-timeout", time.Minute, "how long to wait until Kubernetes has detached the volumes of the nodes")
 	flags.BoolVar(&f.launchHosts, "launch-hosts", false, "if Proxmox cannot be read, let each VM count as on the host that it was launched on; wrong for VMs that were migrated")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "show what would be changed")
@@ -124,7 +125,7 @@ func (f *fence) run(ctx context.Context, arg string) error {
 		}
 	}
 	if !f.dryRun {
-		if err := f.declare(ctx, inventory.HostName{Region: f.region, Host: host}, began); err != nil {
+		if err := f.declare(ctx, observed.HostName{Region: f.region, Host: host}, began); err != nil {
 			return err
 		}
 	}
@@ -248,10 +249,10 @@ func (f *fence) taintAll(ctx context.Context, nodes map[string]*corev1.Node) err
 }
 
 // declare adds a host to the ConfigMap, or removes it.
-func (f *fence) declare(ctx context.Context, name inventory.HostName, since time.Time) error {
+func (f *fence) declare(ctx context.Context, name observed.HostName, since time.Time) error {
 	var value any // null deletes a key
 	if !f.undo {
-		raw, err := json.Marshal(inventory.Fence{Time: since.UTC().Truncate(time.Second)})
+		raw, err := json.Marshal(declared.Fence{Time: since.UTC().Truncate(time.Second)})
 		if err != nil {
 			return fmt.Errorf("encoding the entry of host %s: %w", name, err)
 		}
@@ -259,10 +260,10 @@ func (f *fence) declare(ctx context.Context, name inventory.HostName, since time
 	}
 	patch, err := json.Marshal(map[string]any{"data": map[string]any{name.Key(): value}})
 	if err == nil {
-		err = f.kube.Patch(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: inventory.FencingConfigMap}}, client.RawPatch(types.MergePatchType, patch))
+		err = f.kube.Patch(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: declared.FencingConfigMap}}, client.RawPatch(types.MergePatchType, patch))
 	}
 	if err != nil {
-		return fmt.Errorf("writing ConfigMap %s/%s, which the Helm chart creates: %w", f.namespace, inventory.FencingConfigMap, err)
+		return fmt.Errorf("writing ConfigMap %s/%s, which the Helm chart creates: %w", f.namespace, declared.FencingConfigMap, err)
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -48,7 +48,7 @@ func TestFence(t *testing.T) {
 			s.Guests = append(s.Guests, pvesim.Guest{VMID: 111, Host: "pve1"}, pvesim.Guest{VMID: 112, Host: "pve2"})
 		}))
 		class := w.Class()
-		fences := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: inventory.FencingConfigMap}}
+		fences := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: declared.FencingConfigMap}}
 		dead, deadNode := newNode(w, class, "dead", "region-1", "pve1", corev1.ConditionUnknown)
 		_, liveNode := newNode(w, class, "live", "region-1", "pve2", corev1.ConditionTrue)
 		// A VM that was migrated to the dead host, and one of another region.

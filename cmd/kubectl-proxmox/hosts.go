@@ -14,6 +14,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // hostCapacity is a host in the output of hosts.
@@ -98,7 +99,7 @@ func newInstanceTypes(cluster *kubeCluster) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var sizes []inventory.Amount
+			var sizes []observed.Amount
 			for _, host := range v.inventory.View().Hosts() {
 				sizes = append(sizes, host.Allocatable)
 			}

@@ -21,7 +21,8 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // hostMaintenance is the ConfigMap of hosts in maintenance.
@@ -84,9 +85,9 @@ drained in the same way, without this command.`,
 }
 
 // parseHost returns the host of an argument.
-func parseHost(arg string) (inventory.HostName, error) {
+func parseHost(arg string) (observed.HostName, error) {
 	region, host, _ := strings.Cut(arg, "/")
-	name := inventory.HostName{Region: region, Host: host}
+	name := observed.HostName{Region: region, Host: host}
 	if region == "" || host == "" || strings.Contains(host, ".") || len(validation.IsConfigMapKey(name.Key())) > 0 {
 		return name, fmt.Errorf("found host %q, want REGION/HOST, for example home/pve1", arg)
 	}
@@ -138,7 +139,7 @@ func (m *hostMaintenance) set(command *cobra.Command, arg string, reason *string
 	return err
 }
 
-func (m *hostMaintenance) write(ctx context.Context, kube client.Client, name inventory.HostName, reason *string) error {
+func (m *hostMaintenance) write(ctx context.Context, kube client.Client, name observed.HostName, reason *string) error {
 	hosts, err := m.read(ctx, kube)
 	if err != nil {
 		return err
@@ -178,7 +179,7 @@ func (m *hostMaintenance) read(ctx context.Context, kube client.Client) (*corev1
 
 // countClaims counts the NodeClaims of this provider on each host, and those that are drained because of its
 // maintenance. VMs that Proxmox does not show count as on the host that they were launched on.
-func (m *hostMaintenance) countClaims(command *cobra.Command, kube client.Client) (all, draining map[inventory.HostName]int, err error) {
+func (m *hostMaintenance) countClaims(command *cobra.Command, kube client.Client) (all, draining map[observed.HostName]int, err error) {
 	ctx := command.Context()
 	hostOf, err := (&clusters{cluster: m.cluster}).hostOfVMs(ctx)
 	if err != nil {
@@ -188,10 +189,10 @@ func (m *hostMaintenance) countClaims(command *cobra.Command, kube client.Client
 	if err := kube.List(ctx, claims); err != nil {
 		return nil, nil, fmt.Errorf("listing NodeClaims: %w", err)
 	}
-	all, draining = map[inventory.HostName]int{}, map[inventory.HostName]int{}
+	all, draining = map[observed.HostName]int{}, map[observed.HostName]int{}
 	for i := range claims.Items {
 		claim := &claims.Items[i]
-		host := inventory.HostName{Region: claim.Labels[corev1.LabelTopologyRegion], Host: claim.Labels[corev1.LabelTopologyZone]}
+		host := observed.HostName{Region: claim.Labels[corev1.LabelTopologyRegion], Host: claim.Labels[corev1.LabelTopologyZone]}
 		if id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID); err == nil {
 			host.Host = cmp.Or(hostOf(id), host.Host)
 		}
@@ -252,14 +253,14 @@ func (m *hostMaintenance) list(command *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	hosts, _ := inventory.ParseMaintenance(found.Data) // the controller reports invalid entries
+	hosts, _ := declared.ParseMaintenance(found.Data) // the controller reports invalid entries
 	for name := range draining {
 		if _, ok := hosts[name]; !ok {
 			hosts[name] = "HA maintenance"
 		}
 	}
 	rows := []maintainedHost{}
-	for _, name := range slices.SortedFunc(maps.Keys(hosts), func(a, b inventory.HostName) int { return strings.Compare(a.String(), b.String()) }) {
+	for _, name := range slices.SortedFunc(maps.Keys(hosts), func(a, b observed.HostName) int { return strings.Compare(a.String(), b.String()) }) {
 		rows = append(rows, maintainedHost{name.Region, name.Host, nodes[name], hosts[name]})
 	}
 	return printRows(&m.format, command.OutOrStdout(), rows, "no host is in maintenance", "REGION\tHOST\tNODES LEFT\tREASON", func(r maintainedHost) string {

@@ -27,7 +27,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/crds"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
 )
 
 // sampleCA replaces the cluster's certificate authority in rendered boot data.
@@ -246,11 +246,11 @@ func (m *manifests) hasOwnKinds() bool {
 }
 
 // facts returns the facts of a cluster that are read on demand to check the templates.
-func (m *manifests) facts() []inventory.Fact {
-	facts := []inventory.Fact{inventory.FactRoles}
+func (m *manifests) facts() []poll.Fact {
+	facts := []poll.Fact{poll.FactRoles}
 	for _, o := range m.objects {
 		if t, ok := o.(*v1alpha1.ProxmoxTemplate); ok && t.Spec.ResourcePool != "" {
-			facts = append(facts, inventory.FactPool(t.Spec.ResourcePool))
+			facts = append(facts, poll.FactPool(t.Spec.ResourcePool))
 		}
 	}
 	return facts

@@ -21,7 +21,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/whatif"
 )
@@ -128,7 +128,7 @@ func (p *planner) change() (whatif.Change, error) {
 		change.LostHosts = append(change.LostHosts, host)
 	}
 	if p.settings != "" {
-		settings, err := inventory.LoadSettings(p.settings)
+		settings, err := declared.LoadSettings(p.settings)
 		if err != nil {
 			return change, err
 		}

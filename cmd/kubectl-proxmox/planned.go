@@ -13,6 +13,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
@@ -50,7 +51,7 @@ func (c *deniedClient) Permissions(ctx context.Context) (proxmox.Permissions, er
 }
 
 // plan adds a template to the cluster and returns its VMID.
-func (c *plannedClient) plan(snapshot *inventory.Snapshot, desired template.Desired, location template.Location) int {
+func (c *plannedClient) plan(snapshot *observed.Snapshot, desired template.Desired, location template.Location) int {
 	vmid := firstPlannedVMID
 	for snapshot.Guests[vmid].VMID != 0 || c.templates[vmid].row.VMID != 0 {
 		vmid++

@@ -19,6 +19,7 @@ import (
 	templatebuild "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
@@ -30,9 +31,9 @@ type hostPower struct {
 	// State is Awake, ShuttingDown, Asleep, Waking or Offline.
 	State string `json:"state"`
 	// Energy is estimated; zero if the host is off.
-	Energy inventory.Energy `json:"energy"`
+	Energy declared.Energy `json:"energy"`
 	// Saved is the energy without load of a host that is off to save energy.
-	Saved inventory.Energy `json:"saved,omitzero"`
+	Saved declared.Energy `json:"saved,omitzero"`
 	// Sleep is true if the host could be shut down. Otherwise Reasons keep it awake.
 	Sleep   bool          `json:"sleep"`
 	Reasons []powerReason `json:"reasons,omitempty"`
@@ -129,7 +130,7 @@ func printPower(out io.Writer, rows []hostPower) error {
 		_, err := fmt.Fprintln(out, `no host takes part in power management: set "powermanagement": "Report" in the host settings`)
 		return err
 	}
-	var possible, saved inventory.Energy
+	var possible, saved declared.Energy
 	err := table(out, "REGION\tHOST\tWATTS\tCOULD SLEEP\tAWAKE BECAUSE", func(out io.Writer) {
 		for _, row := range rows {
 			saved = saved.Plus(row.Saved)

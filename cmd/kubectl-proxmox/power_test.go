@@ -11,7 +11,8 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -49,8 +50,8 @@ func TestPower(t *testing.T) {
 func shutDownHost(w *testenv.Env, host string) {
 	w.T.Helper()
 	store := power.Store{Kube: w.Kube, Namespace: w.Name, KubeCluster: w.KubeCluster}
-	w.Expect(store.Put(w.T.Context(), inventory.HostName{Region: testenv.Region, Host: host}, &inventory.Sleep{
-		State: inventory.Asleep, KubeCluster: w.KubeCluster, Known: w.Inventory.View().Snapshots[testenv.Region].KnownHost(host),
+	w.Expect(store.Put(w.T.Context(), observed.HostName{Region: testenv.Region, Host: host}, &declared.Sleep{
+		State: declared.Asleep, KubeCluster: w.KubeCluster, Known: w.Inventory.View().Snapshots[testenv.Region].KnownHost(host),
 	})).To(Succeed())
 	w.Expect(w.Sim.HostDown(host, "noroute")).To(Succeed())
 	w.Clock.Advance(time.Minute)

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -135,7 +136,7 @@ func (p *preflight) power() {
 		}
 		missing := power.MissingPrivileges(facts.Permissions)
 		for _, host := range hosts {
-			if state, _ := view.Host(region, host); state.Power.Mode == inventory.PowerEnabled {
+			if state, _ := view.Host(region, host); state.Power.Mode == declared.PowerEnabled {
 				if lacked := power.MissingToShutDown(facts.Permissions, host); lacked != "" {
 					missing = append(missing, lacked)
 				}

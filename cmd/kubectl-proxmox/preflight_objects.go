@@ -20,7 +20,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -295,7 +295,7 @@ func (p *preflight) anyClass() {
 }
 
 // requiredIn returns the privileges for VMs in a resource pool, or without one.
-func (p *preflight) requiredIn(snapshot *inventory.Snapshot, pool string) []privileges.Required {
+func (p *preflight) requiredIn(snapshot *observed.Snapshot, pool string) []privileges.Required {
 	class := &v1alpha1.ProxmoxNodeClass{Spec: v1alpha1.ProxmoxNodeClassSpec{
 		ResourcePool: pool, MetadataOptions: v1alpha1.MetadataOptions{Type: v1alpha1.MetadataTypeCDROM},
 	}}

@@ -19,7 +19,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -210,12 +211,12 @@ func TestTopAfterSleep(t *testing.T) {
 		w.Expect(err).NotTo(HaveOccurred())
 		source, err := newFleetSource(t.Context(), w.Kube, v)
 		w.Expect(err).NotTo(HaveOccurred())
-		store, name := power.Store{Kube: w.Kube, Namespace: w.Name, KubeCluster: w.KubeCluster}, inventory.HostName{Region: testenv.Region, Host: "pve2"}
-		expectSleep := func(record *inventory.Sleep, state inventory.SleepState) {
+		store, name := power.Store{Kube: w.Kube, Namespace: w.Name, KubeCluster: w.KubeCluster}, observed.HostName{Region: testenv.Region, Host: "pve2"}
+		expectSleep := func(record *declared.Sleep, state declared.SleepState) {
 			w.Expect(store.Put(t.Context(), name, record)).To(Succeed())
 			w.Expect(source.read(t.Context())).To(HaveField("Hosts", ContainElement(And(HaveField("Name", "pve2"), HaveField("Sleep", string(state))))))
 		}
-		expectSleep(&inventory.Sleep{State: inventory.Waking, KubeCluster: w.KubeCluster}, inventory.Waking)
+		expectSleep(&declared.Sleep{State: declared.Waking, KubeCluster: w.KubeCluster}, declared.Waking)
 		expectSleep(nil, "")
 	})
 }

@@ -13,6 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -20,10 +22,10 @@ import (
 )
 
 // states is the state of each Host that has a record.
-type states map[string]inventory.SleepState
+type states map[string]declared.SleepState
 
 // asleep is that of newEnabled while pve4 sleeps.
-var asleep = states{"pve4": inventory.Asleep}
+var asleep = states{"pve4": declared.Asleep}
 
 // states returns those in the inventory, and checks that they are the stored ones.
 func (e *hostPowerEnv) states() states {
@@ -53,22 +55,22 @@ func (e *hostPowerEnv) expectStates(after time.Duration, want states) {
 func (e *hostPowerEnv) sleepOne() {
 	e.T.Helper()
 	e.evaluate(0)
-	e.expectStates(idleTime, states{"pve4": inventory.ShuttingDown})
+	e.expectStates(idleTime, states{"pve4": declared.ShuttingDown})
 	e.expectStates(time.Minute, asleep)
 }
 
 // reserve plans a VM on pve4.
 func (e *hostPowerEnv) reserve() {
 	_, err := e.inventory.Ledger().Reserve("claim", func(inventory.View) (inventory.Reservation, error) {
-		return inventory.Reservation{Region: testenv.Region, Host: "pve4", VMID: 20001, Amount: inventory.Amount{CPUs: 1, MemoryBytes: 1 << 30}}, nil
+		return inventory.Reservation{Region: testenv.Region, Host: "pve4", VMID: 20001, Amount: observed.Amount{CPUs: 1, MemoryBytes: 1 << 30}}, nil
 	})
 	e.Expect(err).NotTo(HaveOccurred())
 }
 
 // record writes a record about a Host.
-func (e *hostPowerEnv) record(host string, state inventory.SleepState) {
-	e.Expect(e.store(kubeCluster).Put(e.ctx, inventory.HostName{Region: testenv.Region, Host: host},
-		&inventory.Sleep{State: state, KubeCluster: kubeCluster, Since: time.Now()})).To(Succeed())
+func (e *hostPowerEnv) record(host string, state declared.SleepState) {
+	e.Expect(e.store(kubeCluster).Put(e.ctx, observed.HostName{Region: testenv.Region, Host: host},
+		&declared.Sleep{State: state, KubeCluster: kubeCluster, Since: time.Now()})).To(Succeed())
 }
 
 func (e *hostPowerEnv) shutdowns() int { return e.Sim.CountRequests("POST", "/nodes/*/status") }
@@ -87,14 +89,14 @@ func TestShutDown(t *testing.T) {
 		e.evaluate(0)
 		e.Expect(e.shutdowns()).To(BeZero())
 		e.evaluate(idleTime)
-		e.Expect(e.states()).To(ConsistOf(inventory.ShuttingDown), "one at a time")
+		e.Expect(e.states()).To(ConsistOf(declared.ShuttingDown), "one at a time")
 		e.evaluate(time.Second)
 		e.Expect(e.shutdowns()).To(Equal(1), "the second one not until the first one is off")
 		e.evaluate(time.Minute)
-		e.Expect(e.states()).To(ConsistOf(inventory.Asleep, inventory.ShuttingDown))
+		e.Expect(e.states()).To(ConsistOf(declared.Asleep, declared.ShuttingDown))
 		e.evaluate(time.Minute)
 		got := e.evaluate(time.Hour)
-		e.Expect(e.states()).To(ConsistOf(inventory.Asleep, inventory.Asleep), "three of five votes are needed")
+		e.Expect(e.states()).To(ConsistOf(declared.Asleep, declared.Asleep), "three of five votes are needed")
 		off, saved := 0.0, 0.0
 		for _, host := range e.inventory.View().Hosts() {
 			off, saved = off+got["asleep "+host.Name], saved+got["sleep_saved_watts "+host.Name]
@@ -114,7 +116,7 @@ func TestWake(t *testing.T) {
 		e.Expect(e.evaluate(time.Hour)).To(HaveKeyWithValue("asleep pve4", 1.0))
 		e.Expect(e.wakes()).To(BeZero(), "nothing needs it")
 		e.reserve()
-		e.expectStates(0, states{"pve4": inventory.Waking})
+		e.expectStates(0, states{"pve4": declared.Waking})
 		e.expectStates(time.Minute, states{})
 		e.Expect(e.wakes()).To(Equal(1))
 		e.Expect(e.evaluate(0)).To(And(
@@ -137,7 +139,7 @@ func TestWakeFailed(t *testing.T) {
 		e.evaluate(time.Second)
 		e.Expect(e.wakes()).To(Equal(2), "the packet is sent again")
 		got := e.evaluate(5 * time.Minute)
-		e.Expect(e.states()).To(HaveKeyWithValue("pve4", inventory.WakeFailed))
+		e.Expect(e.states()).To(HaveKeyWithValue("pve4", declared.WakeFailed))
 		e.Expect(got).To(HaveKeyWithValue("power_actions_total Wake pve4 Failure", 1.0))
 		e.Expect(e.pve4().Obstacle(inventory.Launch).Message).To(ContainSubstring("did not wake up in time"))
 		e.Expect(e.Events.Messages("HostWakeFailed")).To(ConsistOf(ContainSubstring("region-1/pve4 did not come online within 5m0s")))
@@ -168,9 +170,9 @@ func TestWakeReasons(t *testing.T) {
 		change func(*hostPowerEnv)
 		reason string
 	}{
-		"disabled": {func(e *hostPowerEnv) { e.inventory.SetSettings(inventory.Settings{}) }, "powermanagement is None"},
+		"disabled": {func(e *hostPowerEnv) { e.inventory.SetSettings(declared.Settings{}) }, "powermanagement is None"},
 		"template": {func(e *hostPowerEnv) {
-			e.templates = map[inventory.HostName][]string{{Region: testenv.Region, Host: "pve4"}: {"debian"}}
+			e.templates = map[observed.HostName][]string{{Region: testenv.Region, Host: "pve4"}: {"debian"}}
 		}, "templates to build or delete: debian"},
 		"host_failed": {func(e *hostPowerEnv) { e.Expect(e.Sim.HostDown("pve2", "noroute")).To(Succeed()) }, "votes"},
 	} {
@@ -204,14 +206,14 @@ func TestWakeWithoutQuorum(t *testing.T) {
 func TestShutDownWithoutQuorum(t *testing.T) {
 	testenv.Simulated(t, func(t *testing.T) {
 		e := startEnv(t, enabled)
-		e.record("pve4", inventory.ShuttingDown)
+		e.record("pve4", declared.ShuttingDown)
 		e.start(kubeCluster)
 		e.evaluate(0)
 		e.Sim.SetQuorum(false)
 		e.evaluateWithoutQuorum()
 		e.Expect(e.wakes()).To(Equal(1))
 		e.Sim.SetQuorum(true)
-		e.expectStates(0, states{"pve4": inventory.ShuttingDown})
+		e.expectStates(0, states{"pve4": declared.ShuttingDown})
 
 		e.Sim.SetQuorum(false)
 		e.Expect(e.Sim.HostDown("pve4", "refused")).To(Succeed())
@@ -232,7 +234,7 @@ func TestWakeDuringShutdown(t *testing.T) {
 		testenv.AddFault(t, e.Sim, pvesim.Fault{Method: "POST", Path: "/nodes/*/wakeonlan", Status: 500, Message: "lost"})
 		e.evaluate(0)
 		e.Expect(e.wakes()).To(Equal(1))
-		e.record("pve3", inventory.ShuttingDown)
+		e.record("pve3", declared.ShuttingDown)
 		e.start(kubeCluster)
 		e.evaluate(31 * time.Second)
 		e.Expect(e.wakes()).To(Equal(2))
@@ -268,7 +270,7 @@ func TestShutDownGuards(t *testing.T) {
 		"host_failed":       func(e *hostPowerEnv) { e.Expect(e.Sim.HostDown("pve2", "noroute")).To(Succeed()) },
 		"HA_rule":           func(e *hostPowerEnv) { e.Sim.AddHAGroup("prefer", "pve4") },
 		"maintenance": func(e *hostPowerEnv) {
-			e.inventory.SetMaintenance(inventory.Maintenance{{Region: testenv.Region, Host: "pve4"}: "disk"})
+			e.inventory.SetMaintenance(declared.Maintenance{{Region: testenv.Region, Host: "pve4"}: "disk"})
 		},
 		"facts": fault("/cluster/tasks"),
 		"poll":  fault("/cluster/resources"),

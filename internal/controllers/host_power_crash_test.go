@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -30,7 +31,7 @@ func TestRestart(t *testing.T) {
 		e.start(kubeCluster)
 		e.controller.Evaluate(e.ctx)
 		e.evaluate(0)
-		e.Expect(e.pve4()).To(And(HaveField("Sleep", inventory.Asleep), HaveField("Free", before.Free), HaveField("Size", before.Size)))
+		e.Expect(e.pve4()).To(And(HaveField("Sleep", declared.Asleep), HaveField("Free", before.Free), HaveField("Size", before.Size)))
 		template, _ := e.inventory.View().Guest(testenv.Region, 9003)
 		e.Expect(template).To(And(HaveField("Template", true), HaveField("Config", Not(BeNil()))))
 		storage, _ := e.inventory.View().Storage(testenv.Region, "pve4", "local-lvm")

@@ -17,6 +17,8 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -43,7 +45,7 @@ type hostPowerEnv struct {
 	ctx        context.Context
 	log        *testenv.Log
 	kube       client.Client
-	templates  map[inventory.HostName][]string
+	templates  map[observed.HostName][]string
 }
 
 // newHostPowerEnv returns an env with four Hosts, of which pve3 and pve4 are enrolled. A guest runs on pve4.
@@ -75,7 +77,7 @@ func allowSleep(s *pvesim.Scenario) {
 
 func newPowerEnv(t *testing.T, hosts int, settings string, changes ...func(*pvesim.Scenario)) *hostPowerEnv {
 	t.Helper()
-	parsed, err := inventory.ParseSettings([]byte(settings))
+	parsed, err := declared.ParseSettings([]byte(settings))
 	testenv.Must(t, err)
 	w := testenv.New(t, testenv.NeverPolled(), testenv.Hosts(hosts), testenv.Scenario(changes...), testenv.HostSettings(parsed))
 	e := &hostPowerEnv{Env: w, kube: w.Kube}
@@ -97,7 +99,7 @@ func (e *hostPowerEnv) manage(kubeCluster string) {
 	e.controller = power.NewController(power.Deps{
 		Clients: e.Clients, Inventory: e.inventory, KubeCluster: kubeCluster, Clock: e.Clock, Registerer: e.registry,
 		Store: e.store(kubeCluster), Recorder: e.Events,
-		PendingTemplates: func(context.Context) (map[inventory.HostName][]string, error) { return e.templates, nil },
+		PendingTemplates: func(context.Context) (map[observed.HostName][]string, error) { return e.templates, nil },
 	})
 }
 
@@ -201,7 +203,7 @@ func TestEvaluateRequests(t *testing.T) {
 		e.Expect(e.evaluate(time.Minute)).To(And(HaveKey("sleep_blocked pve3 NotIdleLongEnough"), Not(HaveKey("sleep_blocked pve3 NoWakeAddress"))))
 		e.Expect(jobs()).To(Equal(4))
 
-		e.inventory.SetSettings(inventory.Settings{})
+		e.inventory.SetSettings(declared.Settings{})
 		e.Expect(e.evaluate(time.Hour)).To(BeEmpty())
 		e.Expect(jobs()).To(Equal(4))
 	})
@@ -237,14 +239,14 @@ func TestFollow(t *testing.T) {
 		}
 		e.Expect(follow().Sleep).To(BeEmpty())
 		e.sleepOne()
-		e.Expect(follow()).To(And(HaveField("Sleep", inventory.Asleep), HaveField("Conditions", ContainElement(HaveField("Reason", inventory.PowerUnknown)))))
+		e.Expect(follow()).To(And(HaveField("Sleep", declared.Asleep), HaveField("Conditions", ContainElement(HaveField("Reason", inventory.PowerUnknown)))))
 		e.reserve()
 		e.evaluate(0)
 		e.expectStates(time.Minute, states{})
 		e.Expect(follow().Sleep).To(BeEmpty())
 
 		replica.SetSleeping(nil) // it becomes the leader
-		e.record("pve4", inventory.Asleep)
+		e.record("pve4", declared.Asleep)
 		e.Expect(follow()).To(And(HaveField("Sleep", BeEmpty()), HaveField("Conditions", BeEmpty())), "the leader knows better")
 	})
 }

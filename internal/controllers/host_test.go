@@ -25,6 +25,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/fencing"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -55,7 +57,7 @@ func TestStartTriggersConsolidation(t *testing.T) {
 	})
 }
 
-var pve1 = inventory.HostName{Region: testenv.Region, Host: "pve1"}
+var pve1 = observed.HostName{Region: testenv.Region, Host: "pve1"}
 
 func newFencing(w *testenv.Env) *fencing.ConfigMap {
 	return &fencing.ConfigMap{Kube: w.Kube, Namespace: w.Name, Config: w.Config, Inventory: w.Inventory, Recorder: w.Events, Clock: clock.RealClock{}}
@@ -63,7 +65,7 @@ func newFencing(w *testenv.Env) *fencing.ConfigMap {
 
 // fenceHosts creates the ConfigMap with a fence of pve1.
 func fenceHosts(w *testenv.Env, fence string) *corev1.ConfigMap {
-	return newConfigMap(w, inventory.FencingConfigMap, map[string]string{pve1.Key(): fence})
+	return newConfigMap(w, declared.FencingConfigMap, map[string]string{pve1.Key(): fence})
 }
 
 func newConfigMap(w *testenv.Env, name string, hosts map[string]string) *corev1.ConfigMap {
@@ -100,7 +102,7 @@ func TestFenceEnds(t *testing.T) {
 		w.Clock.Advance(time.Hour)
 		w.Restart(true)
 		apply(true, "after a restart of the controller")
-		w.Expect(w.Inventory.View().IsFenced(inventory.HostName{Region: testenv.Region, Host: "pve2"})).To(BeFalse())
+		w.Expect(w.Inventory.View().IsFenced(observed.HostName{Region: testenv.Region, Host: "pve2"})).To(BeFalse())
 
 		w.Expect(w.Sim.HostUp("pve1")).To(Succeed())
 		w.Clock.Advance(time.Minute) // it boots
@@ -133,7 +135,7 @@ func TestFenceInvalid(t *testing.T) {
 		w.Expect(w.Events.Messages(v1alpha1.EventInvalidHostFencing)).To(ConsistOf(
 			ContainSubstring(`"pve1": want REGION.HOST`), ContainSubstring(`"a.b"`), ContainSubstring(`"a.c": found "yes"`),
 			ContainSubstring("in the future"), ContainSubstring(`"a.e"`)))
-		w.Expect(w.Inventory.View().IsFenced(inventory.HostName{Region: "a", Host: "f"})).To(BeTrue())
+		w.Expect(w.Inventory.View().IsFenced(observed.HostName{Region: "a", Host: "f"})).To(BeTrue())
 	})
 }
 
@@ -162,9 +164,9 @@ func drain(w *testenv.Env, claim *karpv1.NodeClaim) time.Duration {
 
 // maintain puts Hosts into maintenance, and ends that of the others.
 func maintain(w *testenv.Env, hosts ...string) {
-	list := inventory.Maintenance{}
+	list := declared.Maintenance{}
 	for _, host := range hosts {
-		list[inventory.HostName{Region: testenv.Region, Host: host}] = ""
+		list[observed.HostName{Region: testenv.Region, Host: host}] = ""
 	}
 	w.Inventory.SetMaintenance(list)
 }

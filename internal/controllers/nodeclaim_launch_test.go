@@ -27,6 +27,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -247,7 +248,7 @@ func TestLaunchWakesHost(t *testing.T) {
 		}
 		poll(0)
 		poll(idleTime)
-		w.Expect(poll(time.Minute)).To(HaveField("Sleep", inventory.Asleep))
+		w.Expect(poll(time.Minute)).To(HaveField("Sleep", declared.Asleep))
 
 		claim := w.Planned("a", w.class, testenv.OnHost("pve4"))
 		created := time.Now()

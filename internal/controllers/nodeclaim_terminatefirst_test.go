@@ -24,7 +24,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/terminatefirst"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -196,7 +196,7 @@ func TestReconcileNotTerminated(t *testing.T) {
 		"pod_fits_no_new_node": {options: options{pod: inZone("pve9")}},
 		// The capacity that becomes free is on a Host that accepts no VMs.
 		"maintenance": {change: func(w *fullEnv) {
-			w.Inventory.SetMaintenance(inventory.Maintenance{{Region: testenv.Region, Host: "pve1"}: ""})
+			w.Inventory.SetMaintenance(declared.Maintenance{{Region: testenv.Region, Host: "pve1"}: ""})
 		}},
 		"reserve_violated_anyway": {options: reserving, change: func(w *fullEnv) { w.ApplySettings(`{"*": {"pve1": {"reservedmemory": "63Gi"}}}`) }},
 	} {

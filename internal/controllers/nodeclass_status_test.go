@@ -17,6 +17,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -287,7 +288,7 @@ func TestReconcileHostOffline(t *testing.T) {
 		waitOnline(w, true)
 		expectUsable(3)
 
-		w.Inventory.SetMaintenance(inventory.Maintenance{{Region: testenv.Region, Host: "pve1"}: "new disk"})
+		w.Inventory.SetMaintenance(declared.Maintenance{{Region: testenv.Region, Host: "pve1"}: "new disk"})
 		expectUsable(2, v1alpha1.UnusableZone{Zone: "region-1/pve1", Reason: "the host is in maintenance (requested in Kubernetes: new disk)"})
 		w.Inventory.SetMaintenance(nil)
 		w.ApplySettings(`{"*": {"pve2": {"excluded": true}}}`)
@@ -327,7 +328,7 @@ func TestNodeClassStatusReconcileReserve(t *testing.T) {
 		w.Expect(reserve()).To(Equal(violation), "the region was not read yet")
 		w.Restart(true)
 		w.ApplySettings(`{"*": {"*": {"reservedmemory": "59Gi"}}}`)
-		w.Inventory.SetMaintenance(inventory.Maintenance{{Region: testenv.Region, Host: "pve3"}: "new disk"})
+		w.Inventory.SetMaintenance(declared.Maintenance{{Region: testenv.Region, Host: "pve3"}: "new disk"})
 		w.Expect(reserve()).To(And(HavePrefix("False"), ContainSubstring("on the other hosts with 14 CPUs"),
 			HaveSuffix("; new VMs can use the reserve until these hosts are available: pve3")))
 

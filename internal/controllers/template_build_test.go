@@ -21,7 +21,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/examples"
 	templatecontroller "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -199,7 +199,7 @@ func TestBuildBridges(t *testing.T) {
 		setBridges := func(host string, bridges ...pvesim.Bridge) {
 			w.T.Helper()
 			w.Expect(w.Sim.SetBridges(host, append(bridges, pvesim.Bridge{Name: "vmbr0", Ports: "eno1"})...)).To(Succeed())
-			w.Inventory.Invalidate(testenv.Region, inventory.FactBridges(host))
+			w.Inventory.Invalidate(testenv.Region, poll.FactBridges(host))
 		}
 		const onNoHost = "False NodeTemplateClassResolutionError: pve1, pve2: " + missing
 		expect(onNoHost, onNoHost)

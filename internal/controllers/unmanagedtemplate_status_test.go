@@ -15,7 +15,8 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/unmanagedtemplate"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -242,8 +243,8 @@ func TestCheckSharedTemplate(t *testing.T) {
 		}).Should(ContainElement(v1alpha1.UnusableZone{Zone: "region-1/pve2", Reason: "template 9500 is on host pve1, which is offline"}))
 
 		// A launch wakes a host that was shut down to save energy.
-		w.Inventory.SetSleeping(map[inventory.HostName]inventory.Sleep{
-			{Region: testenv.Region, Host: "pve1"}: {State: inventory.Asleep, Since: time.Now(), Known: known},
+		w.Inventory.SetSleeping(map[observed.HostName]declared.Sleep{
+			{Region: testenv.Region, Host: "pve1"}: {State: declared.Asleep, Since: time.Now(), Known: known},
 		})
 		w.Expect(checkClass(w, class).Status.SelectedZones).To(ContainElement("region-1/pve2/9500"))
 	})

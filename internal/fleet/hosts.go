@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 func regions(view inventory.View) []Region {
@@ -51,7 +52,7 @@ func newHosts(in Input, vms []VM) []Host {
 }
 
 // addGuests splits what guests use of a Host into our VMs and the others.
-func (h *Host) addGuests(snapshot *inventory.Snapshot, allocated inventory.Amount, ours map[int]bool) {
+func (h *Host) addGuests(snapshot *observed.Snapshot, allocated observed.Amount, ours map[int]bool) {
 	for _, guest := range snapshot.Guests {
 		switch {
 		case guest.Host != h.Name || guest.Template:

@@ -17,6 +17,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 )
 
 // HoursPerMonth converts a price per hour into a price per month.
@@ -81,9 +82,9 @@ type Host struct {
 	// Guests is the number of other guests that run on the Host.
 	Guests int `json:"otherGuests"`
 	// Energy is zero if the Host is offline or its settings contain no watts.
-	Energy inventory.Energy `json:"energy,omitzero"`
+	Energy declared.Energy `json:"energy,omitzero"`
 	// Saved is the Energy without load of a Host that is off to save energy.
-	Saved inventory.Energy `json:"saved,omitzero"`
+	Saved declared.Energy `json:"saved,omitzero"`
 }
 
 // SleepText describes a Host that was shut down to save energy and is in service; empty if it
@@ -135,7 +136,7 @@ type NodePool struct {
 	MemoryBytes  int64   `json:"memoryBytes"`
 	PricePerHour float64 `json:"pricePerHour"`
 	// Energy is the part of the Hosts' Energy that its VMs use.
-	Energy inventory.Energy `json:"energy,omitzero"`
+	Energy declared.Energy `json:"energy,omitzero"`
 }
 
 // Template is a template object with the Hosts on which VMs can be cloned from it.
@@ -178,7 +179,7 @@ func (m Map) PricePerHour() float64 {
 }
 
 // Energy returns the sum of all Hosts, and what is saved because Hosts are off.
-func (m Map) Energy() (used, saved inventory.Energy) {
+func (m Map) Energy() (used, saved declared.Energy) {
 	for _, host := range m.Hosts {
 		used, saved = used.Plus(host.Energy), saved.Plus(host.Saved)
 	}

@@ -22,6 +22,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -120,17 +122,17 @@ func (w *world) event(object, reason, message string, ago time.Duration) {
 
 func (w *world) build(t *testing.T) fleet.Map {
 	t.Helper()
-	settings, err := inventory.ParseSettings([]byte(`{"*": {"*": {"reservedmemory": 0}, "pve2": {"pricefactor": 2, "wattsidle": 60, "wattsfull": 180, "energyprice": 0.3},
+	settings, err := declared.ParseSettings([]byte(`{"*": {"*": {"reservedmemory": 0}, "pve2": {"pricefactor": 2, "wattsidle": 60, "wattsfull": 180, "energyprice": 0.3},
 		"pve1": {"nodes": {"0": {"cpus": "0-7", "memsize": "32Gi"}, "1": {"cpus": "8-15", "memsize": "32Gi"}}}}}`))
 	testenv.Must(t, err)
-	result := inventory.PollResult{Region: "home", Configs: w.configs, Resources: proxmox.Resources{Hosts: w.hosts, Guests: w.guests}}
+	result := observed.Result{Region: "home", Configs: w.configs, Resources: proxmox.Resources{Hosts: w.hosts, Guests: w.guests}}
 	for _, host := range w.hosts {
 		result.Resources.Storages = append(result.Resources.Storages,
 			proxmox.StorageRow{Name: "local-lvm", Host: host.Name, Type: "lvmthin", Content: []string{"images"}, Available: true, TotalBytes: 500 * gib, UsedBytes: 100 * gib},
 			proxmox.StorageRow{Name: "local", Host: host.Name, Type: "dir", Content: []string{"iso"}, Available: true, TotalBytes: 50 * gib})
 	}
-	snapshots := map[string]*inventory.Snapshot{"home": inventory.NewSnapshot(result, nil, inventory.VMIDRange{From: 20000, To: 99999})}
-	w.in.View = inventory.NewView(snapshots, w.in.View.Failures, nil, settings, inventory.Records{})
+	snapshots := map[string]*observed.Snapshot{"home": observed.NewSnapshot(result, nil, observed.VMIDRange{From: 20000, To: 99999})}
+	w.in.View = inventory.NewView(snapshots, w.in.View.Failures, nil, settings, declared.Records{})
 	return fleet.Build(w.in)
 }
 

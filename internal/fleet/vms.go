@@ -19,6 +19,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
@@ -207,7 +208,7 @@ func price(pricing instancetype.Pricing, host inventory.HostState, size instance
 type phaseInput struct {
 	claim  *karpv1.NodeClaim
 	node   *corev1.Node // nil before it joins
-	guest  inventory.Guest
+	guest  observed.Guest
 	listed bool
 	host   inventory.HostState
 	parked bool

@@ -16,7 +16,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -110,7 +110,7 @@ func NewAdopter(deps Deps) *Adopter {
 
 // isNotVisible reports whether the token may not read the VM of a Claim that no list shows. It
 // makes no call, and returns false, until the next read is due.
-func (a *Adopter) isNotVisible(ctx context.Context, claim *karpv1.NodeClaim, at v1alpha1.ProviderID, pve proxmox.Client, snapshot *inventory.Snapshot) bool {
+func (a *Adopter) isNotVisible(ctx context.Context, claim *karpv1.NodeClaim, at v1alpha1.ProviderID, pve proxmox.Client, snapshot *observed.Snapshot) bool {
 	_, vmRead := a.read.Get(claim.UID)
 	_, regionRead := a.read.Get(at.Region)
 	if vmRead || regionRead {

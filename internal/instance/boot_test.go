@@ -22,6 +22,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
@@ -125,14 +127,14 @@ func TestCheckBridgeAddress(t *testing.T) {
 	class.Status.SelectedZones = []string{"r/pve1/900"}
 	check := func(bridge proxmox.Bridge) error {
 		bridge.Name = "vmbr0"
-		snapshot := inventory.NewSnapshot(inventory.PollResult{
+		snapshot := observed.NewSnapshot(observed.Result{
 			Region: "r", Resources: proxmox.Resources{
 				Hosts:  []proxmox.HostRow{{Name: "pve1", Online: true, CPUs: 4, MemoryBytes: 8 << 30}},
 				Guests: []proxmox.GuestRow{{VMID: 900, Kind: proxmox.KindQEMU, Host: "pve1", Status: "stopped", Template: true}},
 			},
-			Configs: map[int]*proxmox.VMConfig{900: &template}, Facts: &inventory.Facts{Bridges: map[string]map[string]proxmox.Bridge{"pve1": {"vmbr0": bridge}}},
-		}, nil, inventory.VMIDRange{})
-		return source.Check(t.Context(), inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, inventory.Settings{}, inventory.Records{}), class)
+			Configs: map[int]*proxmox.VMConfig{900: &template}, Facts: &observed.Facts{Bridges: map[string]map[string]proxmox.Bridge{"pve1": {"vmbr0": bridge}}},
+		}, nil, observed.VMIDRange{})
+		return source.Check(t.Context(), inventory.NewView(map[string]*observed.Snapshot{"r": snapshot}, nil, nil, declared.Settings{}, declared.Records{}), class)
 	}
 	g.Expect(check(proxmox.Bridge{CIDR4: netip.MustParsePrefix("10.0.0.2/24"), CIDR6: netip.MustParsePrefix("fd00::2/64")})).To(Succeed())
 	g.Expect(check(proxmox.Bridge{CIDR4: netip.MustParsePrefix("10.0.0.2/24")})).NotTo(Succeed(), "the bridge has no IPv6 address")

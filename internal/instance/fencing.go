@@ -11,7 +11,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // LastHost returns the Host that a Claim's VM was last seen on, otherwise the one it was launched on. It
@@ -30,7 +31,7 @@ func (d Deps) LastHost(claim *karpv1.NodeClaim) string {
 func (d Deps) IsFenced(claim *karpv1.NodeClaim) (fenced bool, why string) {
 	id, err := v1alpha1.ParseProviderID(claim.Status.ProviderID)
 	host, view := d.LastHost(claim), d.Inventory.View()
-	if err != nil || !view.IsFenced(inventory.HostName{Region: id.Region, Host: host}) {
+	if err != nil || !view.IsFenced(observed.HostName{Region: id.Region, Host: host}) {
 		return false, ""
 	}
 	snapshot := view.Snapshots[id.Region]
@@ -46,9 +47,9 @@ func (d Deps) IsFenced(claim *karpv1.NodeClaim) (fenced bool, why string) {
 }
 
 // FenceCommands are the commands that declare a Host as powered off.
-func (d Deps) FenceCommands(host inventory.HostName) string {
+func (d Deps) FenceCommands(host observed.HostName) string {
 	return fmt.Sprintf(`kubectl proxmox fence %s, or with: kubectl patch configmap %s -n %s --type merge -p "data: {%s: 'time: $(date -u +%%FT%%TZ)'}"`,
-		host, inventory.FencingConfigMap, d.Settings.SystemNamespace, host.Key())
+		host, declared.FencingConfigMap, d.Settings.SystemNamespace, host.Key())
 }
 
 // CheckRegion returns a BlockedError if the region of a Claim's VM is not in the cloud
@@ -66,5 +67,5 @@ func (d Deps) CheckRegion(claim *karpv1.NodeClaim) *BlockedError {
 	host := d.LastHost(claim)
 	return &BlockedError{Reason: v1alpha1.EventRegionNotConfigured, Message: fmt.Sprintf(
 		"region %[1]s is not in the cloud config, so VM %[2]d on host %[3]s cannot be deleted: add the region again; or delete the VM by hand, and confirm that with: %[4]s; then delete the NodeClaim: kubectl delete nodeclaim %[5]s --wait=false",
-		id.Region, id.VMID, host, d.FenceCommands(inventory.HostName{Region: id.Region, Host: host}), claim.Name)}
+		id.Region, id.VMID, host, d.FenceCommands(observed.HostName{Region: id.Region, Host: host}), claim.Name)}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
@@ -289,7 +290,7 @@ func (in Intent) Reservation(claim *karpv1.NodeClaim) inventory.Reservation {
 		Addresses: in.Network.Addresses(), Machine: in.Machine, CreatedAt: in.Time,
 	}
 	if !in.Parked {
-		r.Amount = inventory.Amount{CPUs: in.Cores, MemoryBytes: int64(in.MemoryMiB) << 20}
+		r.Amount = observed.Amount{CPUs: in.Cores, MemoryBytes: int64(in.MemoryMiB) << 20}
 		r.DiskBytes = in.DiskBytes
 		for _, d := range in.Disks {
 			if d.Retain {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -26,7 +26,7 @@ import (
 func testNUMA(t *testing.T, layout v1alpha1.CPULayout, scenario func(*pvesim.Scenario), test func(w *testenv.Env, p *testenv.Process)) {
 	t.Helper()
 	t.Parallel()
-	cells, err := inventory.ParseSettings([]byte(`{"*": {"*": {"nodes": {"0": {"cpus": "0-7"}, "1": {"cpus": "8-15"}}}}}`))
+	cells, err := declared.ParseSettings([]byte(`{"*": {"*": {"nodes": {"0": {"cpus": "0-7"}, "1": {"cpus": "8-15"}}}}}`))
 	testenv.Must(t, err)
 	for _, release := range []string{"8.4", "9.2"} {
 		testenv.With(testenv.NoPolling(), testenv.HostSettings(cells), testenv.Scenario(scenario, func(s *pvesim.Scenario) {
@@ -173,7 +173,7 @@ func TestPlanPinningUnsupported(t *testing.T) {
 		w.Expect(planFails(w, p, "one", "t1.2VCPU-6GB")).To(MatchError(And(
 			ContainSubstring("the tag karpenter-slot-ubuntu"), ContainSubstring("a hookscript named pve-hook"), ContainSubstring("a root login in the cloud config"))))
 		w.Expect(w.VMs()).To(BeEmpty())
-		withoutCells := w.StartProcess(testenv.AsRoot(), testenv.HostSettings(inventory.Settings{}))
+		withoutCells := w.StartProcess(testenv.AsRoot(), testenv.HostSettings(declared.Settings{}))
 		w.Expect(planFails(w, withoutCells, "two", "t1.2VCPU-6GB")).To(MatchError(ContainSubstring("lscpu -e=CPU,CORE,NODE")), "cores are not guessed")
 	})
 }

@@ -12,27 +12,28 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-var pve2 = inventory.HostName{Region: testenv.Region, Host: "pve2"}
+var pve2 = observed.HostName{Region: testenv.Region, Host: "pve2"}
 
 // newSleep returns a record about pve2.
-func newSleep(w *testenv.Env, state inventory.SleepState) inventory.Sleep {
-	return inventory.Sleep{State: state, Since: time.Now(), Known: w.Inventory.View().Snapshots[testenv.Region].KnownHost("pve2")}
+func newSleep(w *testenv.Env, state declared.SleepState) declared.Sleep {
+	return declared.Sleep{State: state, Since: time.Now(), Known: w.Inventory.View().Snapshots[testenv.Region].KnownHost("pve2")}
 }
 
-func setSleep(w *testenv.Env, record inventory.Sleep) {
-	w.Inventory.SetSleeping(map[inventory.HostName]inventory.Sleep{pve2: record})
+func setSleep(w *testenv.Env, record declared.Sleep) {
+	w.Inventory.SetSleeping(map[observed.HostName]declared.Sleep{pve2: record})
 }
 
 // sleeping runs a test with two Hosts. pve2 was shut down to save energy.
-func sleeping(t *testing.T, test func(w *testenv.Env, record inventory.Sleep), options ...testenv.Option) {
+func sleeping(t *testing.T, test func(w *testenv.Env, record declared.Sleep), options ...testenv.Option) {
 	t.Helper()
 	testenv.With(append(options, testenv.Hosts(2))...).Test(t, func(w *testenv.Env, _ *testenv.Process) {
-		record := newSleep(w, inventory.Asleep)
+		record := newSleep(w, declared.Asleep)
 		setSleep(w, record)
 		w.Expect(w.Sim.HostDown("pve2", "noroute")).To(Succeed())
 		expectUp(w, false)
@@ -58,7 +59,7 @@ func expectAsleep(w *testenv.Env, claim *karpv1.NodeClaim) {
 }
 
 func TestLaunchSleepingHost(t *testing.T) {
-	sleeping(t, func(w *testenv.Env, _ inventory.Sleep) {
+	sleeping(t, func(w *testenv.Env, _ declared.Sleep) {
 		claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve2"))
 		for range 3 {
 			expectAsleep(w, claim)
@@ -80,22 +81,22 @@ func TestLaunchSleepingHost(t *testing.T) {
 // shut the host down, or woken it.
 func TestLaunchSleepingHostOldRecords(t *testing.T) {
 	t.Parallel()
-	settings, err := inventory.ParseSettings([]byte(`{"*": {"pve2": {"powermanagement": "Enabled"}}}`))
+	settings, err := declared.ParseSettings([]byte(`{"*": {"pve2": {"powermanagement": "Enabled"}}}`))
 	testenv.Must(t, err)
 	for name, test := range map[string]struct {
-		old, new inventory.SleepState
+		old, new declared.SleepState
 		boots    bool
 	}{
-		"asleep":        {"", inventory.Asleep, false},
-		"boots":         {"", inventory.Waking, true},
-		"shutting_down": {"", inventory.ShuttingDown, true},
-		"woken_again":   {inventory.WakeFailed, inventory.Waking, false},
+		"asleep":        {"", declared.Asleep, false},
+		"boots":         {"", declared.Waking, true},
+		"shutting_down": {"", declared.ShuttingDown, true},
+		"woken_again":   {declared.WakeFailed, declared.Waking, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sleeping(t, func(w *testenv.Env, record inventory.Sleep) {
+			sleeping(t, func(w *testenv.Env, record declared.Sleep) {
 				claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve2"))
 				w.Process = w.StartProcess(testenv.NeverPolled())
-				old := map[inventory.HostName]inventory.Sleep{}
+				old := map[observed.HostName]declared.Sleep{}
 				if test.old != "" {
 					record.State = test.old
 					old[pve2] = record
@@ -123,7 +124,7 @@ func TestLaunchBegunOnSleepingHost(t *testing.T) {
 			claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve2"))
 			w.AddFault(pvesim.Fault{Method: "POST", Path: "/nodes/{node}/qemu/{vmid}/status/start", Count: 1, Status: 500, Message: "not now"})
 			w.Expect(w.Launch(claim, w.NodeClass)).To(MatchError(ContainSubstring("not now")))
-			record := newSleep(w, inventory.ShuttingDown)
+			record := newSleep(w, declared.ShuttingDown)
 			if restart {
 				w.Process = w.StartProcess()
 			}
@@ -137,10 +138,10 @@ func TestLaunchBegunOnSleepingHost(t *testing.T) {
 
 // A claim whose host does not wake fails, and is deleted although the host is off.
 func TestLaunchWakeFailed(t *testing.T) {
-	sleeping(t, func(w *testenv.Env, record inventory.Sleep) {
+	sleeping(t, func(w *testenv.Env, record declared.Sleep) {
 		claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve2"))
 		expectAsleep(w, claim)
-		record.State = inventory.WakeFailed
+		record.State = declared.WakeFailed
 		setSleep(w, record)
 		w.Expect(w.Launch(testenv.Reload(w, claim), w.NodeClass)).To(And(
 			testenv.HaveReason(v1alpha1.EventHostWakeFailed), MatchError(ContainSubstring("did not wake up within 5m0s"))))
@@ -151,10 +152,10 @@ func TestLaunchWakeFailed(t *testing.T) {
 
 // The leader changed after a claim was planned on a sleeping host, before its launch began.
 func TestDeletePlannedOnSleepingHost(t *testing.T) {
-	sleeping(t, func(w *testenv.Env, record inventory.Sleep) {
+	sleeping(t, func(w *testenv.Env, record declared.Sleep) {
 		claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve2"))
 		w.Process = w.StartProcess(testenv.NeverPolled())
-		w.Inventory.SetSleepingOutdated(map[inventory.HostName]inventory.Sleep{pve2: record})
+		w.Inventory.SetSleepingOutdated(map[observed.HostName]declared.Sleep{pve2: record})
 		w.Refresh()
 		w.Sim.ResetRequests()
 		w.Expect(w.Instances.Deleter.Delete(w.Context(), claim)).To(BeFalse(), "the records are not read yet")
@@ -166,7 +167,7 @@ func TestDeletePlannedOnSleepingHost(t *testing.T) {
 
 // A record that is newer than the plan does not show that the launch has not begun.
 func TestDeletePlannedBeforeSleep(t *testing.T) {
-	sleeping(t, func(w *testenv.Env, record inventory.Sleep) {
+	sleeping(t, func(w *testenv.Env, record declared.Sleep) {
 		claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve2"))
 		w.Process = w.StartProcess(testenv.NeverPolled())
 		record.Since = w.Intent(claim).Time.Add(time.Second)
@@ -179,7 +180,7 @@ func TestDeletePlannedBeforeSleep(t *testing.T) {
 
 // A launch waits for the host of its template too.
 func TestLaunchSleepingTemplateHost(t *testing.T) {
-	sleeping(t, func(w *testenv.Env, record inventory.Sleep) {
+	sleeping(t, func(w *testenv.Env, record declared.Sleep) {
 		w.NodeClass.Status.SelectedZones = []string{"region-1/pve1/9001"}
 		claim := w.Planned("a", w.NodeClass, testenv.OnHost("pve1"))
 		w.Expect(w.Intent(claim).TemplateHost).To(Equal("pve2"))

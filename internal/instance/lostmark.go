@@ -9,7 +9,7 @@ import (
 	"path"
 	"strings"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
@@ -30,7 +30,7 @@ func (id Identity) isNamedBy(cfg proxmox.VMConfig) bool {
 
 // LostMarkMessage explains how to restore the mark of a VM that has lost it. The guest is the VM as of
 // the last poll.
-func (id Identity) LostMarkMessage(host string, cfg proxmox.VMConfig, guest inventory.Guest) string {
+func (id Identity) LostMarkMessage(host string, cfg proxmox.VMConfig, guest observed.Guest) string {
 	mark, rebuilt := id.lastMark(guest), ""
 	if mark == "" {
 		mark, rebuilt = id.rebuildMark(cfg).Comment(), " (rebuilt from its configuration, without its template, what was applied, dedicated CPUs and hook scripts)"
@@ -40,7 +40,7 @@ func (id Identity) LostMarkMessage(host string, cfg proxmox.VMConfig, guest inve
 }
 
 // lastMark returns the last known mark of the VM as a comment; empty if it is unknown.
-func (id Identity) lastMark(guest inventory.Guest) string {
+func (id Identity) lastMark(guest observed.Guest) string {
 	notes := []string{guest.LastNotes}
 	if guest.Config != nil {
 		notes = append(notes, guest.Config.Description())

@@ -18,7 +18,8 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -79,13 +80,13 @@ func TestPlan(t *testing.T) {
 func TestUnparkOnSleepingHost(t *testing.T) {
 	t.Parallel()
 	for name, fits := range map[string]bool{"fits": true, "fits_nowhere": false} {
-		settings, err := inventory.ParseSettings([]byte(`{"*": {"pve2": {"powermanagement": "Enabled"}}}`))
+		settings, err := declared.ParseSettings([]byte(`{"*": {"pve2": {"powermanagement": "Enabled"}}}`))
 		testenv.Must(t, err)
 		testenv.With(testenv.Hosts(2), testenv.NoPolling(), testenv.HostSettings(settings)).Subtest(t, name, func(w *testenv.Env, p *testenv.Process) {
 			fill(w, p, "pve1")
 			waiting, _ := parked(w, p, w.Claim("pool-waiting", w.NodeClass, testenv.OnHost("pve2")))
-			p.Inventory.SetSleeping(map[inventory.HostName]inventory.Sleep{
-				{Region: testenv.Region, Host: "pve2"}: {State: inventory.Asleep, Known: p.Inventory.View().Snapshots[testenv.Region].KnownHost("pve2")},
+			p.Inventory.SetSleeping(map[observed.HostName]declared.Sleep{
+				{Region: testenv.Region, Host: "pve2"}: {State: declared.Asleep, Known: p.Inventory.View().Snapshots[testenv.Region].KnownHost("pve2")},
 			})
 			w.Expect(w.Sim.HostDown("pve2", "noroute")).To(Succeed())
 			w.Clock.Advance(time.Minute)

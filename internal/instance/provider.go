@@ -16,6 +16,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
@@ -148,7 +149,7 @@ func (p *Provider) checkLostMark(ctx context.Context, id v1alpha1.ProviderID, ho
 // ConfirmAbsent reads the configuration of a VM that no list shows, and returns
 // proxmox.ErrNotFound if it does not exist. Proxmox omits VMs that the token may not
 // read from lists without an error; a direct request returns one.
-func ConfirmAbsent(ctx context.Context, client proxmox.Client, snapshot *inventory.Snapshot, vmid int) error {
+func ConfirmAbsent(ctx context.Context, client proxmox.Client, snapshot *observed.Snapshot, vmid int) error {
 	for name := range snapshot.Hosts {
 		if !snapshot.IsOnline(name) {
 			continue

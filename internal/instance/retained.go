@@ -6,7 +6,7 @@ package instance
 import (
 	"fmt"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -15,7 +15,7 @@ import (
 // the machine and the disk, so each VM of the machine has the same volume, and a volume is
 // never created twice. The VMID in it belongs to no VM, so Proxmox never deletes the volume
 // with a VM.
-func RetainedVolumes(in Intent, kubeCluster string, snapshot *inventory.Snapshot) map[string]string {
+func RetainedVolumes(in Intent, kubeCluster string, snapshot *observed.Snapshot) map[string]string {
 	var out map[string]string
 	for _, disk := range in.Disks {
 		if !disk.Retain || in.Machine == "" {
@@ -23,7 +23,7 @@ func RetainedVolumes(in Intent, kubeCluster string, snapshot *inventory.Snapshot
 		}
 		// Neither machines nor disks have an underscore in their names.
 		name := retainedPrefix(kubeCluster) + in.Machine + "_" + disk.Name
-		if snapshot.Storages[inventory.StorageKey{Host: in.Host, Storage: disk.Storage}].HasFiles() {
+		if snapshot.Storages[observed.StorageKey{Host: in.Host, Storage: disk.Storage}].HasFiles() {
 			name = fmt.Sprintf("%d/%s.raw", proxmox.RetainedVMID, name)
 		}
 		if out == nil {

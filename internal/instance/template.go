@@ -8,19 +8,20 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
 // FindTemplate returns the Template for VMs on a Host, as listed in the NodeClass's
 // status.
-func FindTemplate(view inventory.View, class *v1alpha1.ProxmoxNodeClass, zone placement.Zone) (inventory.Guest, error) {
+func FindTemplate(view inventory.View, class *v1alpha1.ProxmoxNodeClass, zone placement.Zone) (observed.Guest, error) {
 	vmid, ok := SelectedTemplate(class, zone)
 	if !ok {
-		return inventory.Guest{}, fmt.Errorf("%s/%s: NodeClass %s has no template there", zone.Region, zone.Host, class.Name)
+		return observed.Guest{}, fmt.Errorf("%s/%s: NodeClass %s has no template there", zone.Region, zone.Host, class.Name)
 	}
 	guest, ok := view.Guest(zone.Region, vmid)
 	if !ok || guest.Config == nil || !guest.Config.IsTemplate() {
-		return inventory.Guest{}, fmt.Errorf("%s/%s: template %d of NodeClass %s does not exist any more", zone.Region, zone.Host, vmid, class.Name)
+		return observed.Guest{}, fmt.Errorf("%s/%s: template %d of NodeClass %s does not exist any more", zone.Region, zone.Host, vmid, class.Name)
 	}
 	return guest, nil
 }
@@ -37,7 +38,7 @@ func SelectedTemplate(class *v1alpha1.ProxmoxNodeClass, zone placement.Zone) (vm
 
 // PlacedTemplate returns the Template that a placement is cloned from: that of its
 // slot, otherwise that of the Host.
-func PlacedTemplate(view inventory.View, class *v1alpha1.ProxmoxNodeClass, chosen placement.Placement) (inventory.Guest, error) {
+func PlacedTemplate(view inventory.View, class *v1alpha1.ProxmoxNodeClass, chosen placement.Placement) (observed.Guest, error) {
 	if chosen.Binding == nil || chosen.Binding.Slot == 0 {
 		return FindTemplate(view, class, chosen.Zone)
 	}
@@ -46,7 +47,7 @@ func PlacedTemplate(view inventory.View, class *v1alpha1.ProxmoxNodeClass, chose
 
 // templatesLike returns the Templates that may be in the place of the one that a VM was cloned from: the
 // same one, or a class's on the same Host. A VM in a slot stays there as long as the slot exists.
-func templatesLike(view inventory.View, class *v1alpha1.ProxmoxNodeClass, in Intent) (out []inventory.Guest) {
+func templatesLike(view inventory.View, class *v1alpha1.ProxmoxNodeClass, in Intent) (out []observed.Guest) {
 	if in.Binding != nil && in.Binding.Method == placement.PinBySlot {
 		if slot, err := slotTemplate(view, in.Zone(), in.TemplateID); err == nil {
 			out = append(out, slot)
@@ -66,10 +67,10 @@ func templatesLike(view inventory.View, class *v1alpha1.ProxmoxNodeClass, in Int
 	return out
 }
 
-func slotTemplate(view inventory.View, zone placement.Zone, vmid int) (inventory.Guest, error) {
+func slotTemplate(view inventory.View, zone placement.Zone, vmid int) (observed.Guest, error) {
 	guest, ok := view.Guest(zone.Region, vmid)
 	if !ok || guest.Config == nil || !guest.IsSlot() {
-		return inventory.Guest{}, fmt.Errorf("%s: slot template %d does not exist any more", zone, vmid)
+		return observed.Guest{}, fmt.Errorf("%s: slot template %d does not exist any more", zone, vmid)
 	}
 	return guest, nil
 }

@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -31,7 +31,7 @@ type VM struct {
 }
 
 // newVM returns the VM of a guest; false if it is not a VM of the Kubernetes cluster.
-func newVM(kubeCluster string, snapshot *inventory.Snapshot, guest inventory.Guest) (VM, bool) {
+func newVM(kubeCluster string, snapshot *observed.Snapshot, guest observed.Guest) (VM, bool) {
 	if guest.Config == nil || guest.Template {
 		return VM{}, false
 	}

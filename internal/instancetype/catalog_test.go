@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 func TestDefaultCatalog(t *testing.T) {
@@ -166,9 +166,9 @@ func TestGenerate(t *testing.T) {
 	g := NewWithT(t)
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 3))
-		var hosts []inventory.Amount
+		var hosts []observed.Amount
 		for range 1 + rng.IntN(4) {
-			hosts = append(hosts, inventory.Amount{CPUs: 2 * (1 + rng.IntN(64)), MemoryBytes: int64(4+rng.IntN(1000))*gib + rng.Int64N(gib)})
+			hosts = append(hosts, observed.Amount{CPUs: 2 * (1 + rng.IntN(64)), MemoryBytes: int64(4+rng.IntN(1000))*gib + rng.Int64N(gib)})
 		}
 		c := instancetype.Generate(hosts)
 		for _, host := range hosts {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -34,7 +35,7 @@ func (c CPULayouts) forClass(nodeClass *v1alpha1.ProxmoxNodeClass) (layout place
 
 // SlotTag returns the tag of the slot templates that belong to a template object.
 // Proxmox stores tags in lower case.
-func SlotTag(template string) string { return inventory.SlotTagPrefix + strings.ToLower(template) }
+func SlotTag(template string) string { return observed.SlotTagPrefix + strings.ToLower(template) }
 
 // pinningSupport returns how VMs that are cloned from a template can be pinned.
 func (c CPULayouts) pinningSupport(region, slotTag string, template proxmox.VMConfig) placement.PinningSupport {

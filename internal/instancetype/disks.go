@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/storageselection"
 )
@@ -26,7 +26,7 @@ func (c classInput) kubeletDiskBytes() int64 {
 // the boot disk, and its storage needs no choice. The reason is why the Host has no
 // storage for a disk; empty if it has. A template on another Host is cloned to shared
 // storages only.
-func (c classInput) findStorages(snapshot *inventory.Snapshot, host, templateHost string) (disks *placement.Disks, reason string) {
+func (c classInput) findStorages(snapshot *observed.Snapshot, host, templateHost string) (disks *placement.Disks, reason string) {
 	if snapshot == nil || (len(c.Spec.Disks) == 0 && len(c.Spec.BootDevice.Storages) == 0 && c.Spec.BootDevice.StorageSelector == "") {
 		return nil, ""
 	}
@@ -38,7 +38,7 @@ func (c classInput) findStorages(snapshot *inventory.Snapshot, host, templateHos
 		}
 		if templateHost != "" && templateHost != host && len(disks.Boot.Names) > 0 {
 			disks.Boot.Names = slices.DeleteFunc(disks.Boot.Names, func(name string) bool {
-				return !snapshot.Storages[inventory.StorageKey{Host: host, Storage: name}].Shared
+				return !snapshot.Storages[observed.StorageKey{Host: host, Storage: name}].Shared
 			})
 			if len(disks.Boot.Names) == 0 {
 				return disks, "the template is on another host, and none of the storages of spec.bootDevice is shared"
@@ -71,7 +71,7 @@ func (c classInput) newSelectors() map[string]storageselection.Selector {
 	return selectors
 }
 
-func (c classInput) selectStorages(snapshot *inventory.Snapshot, host string, selection v1alpha1.StorageSelection) (placement.Storages, error) {
+func (c classInput) selectStorages(snapshot *observed.Snapshot, host string, selection v1alpha1.StorageSelection) (placement.Storages, error) {
 	names, err := c.selectors[selection.Field].Find(snapshot, host)
 	return placement.Storages{Names: names, MostFree: selection.Selector != ""}, err
 }

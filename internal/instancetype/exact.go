@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // Defaults of spec.vmSize.
@@ -33,8 +33,8 @@ const (
 // that the Claim needs.
 type sizing struct {
 	exact                bool
-	min, max, step       inventory.Amount // max 0 = no limit
-	minPerCPU, maxPerCPU int64            // bytes; 0 = no limit
+	min, max, step       observed.Amount // max 0 = no limit
+	minPerCPU, maxPerCPU int64           // bytes; 0 = no limit
 	headroomPercent      int64
 }
 
@@ -47,9 +47,9 @@ func (p *Provider) HasExactSizes(nodeClass *v1alpha1.ProxmoxNodeClass) bool {
 func newSizing(spec v1alpha1.VMSizing, policy v1alpha1.VMSizePolicy, pageBytes int64) sizing {
 	s := sizing{
 		exact: cmp.Or(spec.Policy, policy) == v1alpha1.VMSizeExact,
-		min:   amount(spec.Min, inventory.Amount{CPUs: 1, MemoryBytes: defaultMinMemory}),
-		max:   amount(spec.Max, inventory.Amount{}),
-		step:  amount(spec.Step, inventory.Amount{CPUs: 1, MemoryBytes: defaultMemoryStep}),
+		min:   amount(spec.Min, observed.Amount{CPUs: 1, MemoryBytes: defaultMinMemory}),
+		max:   amount(spec.Max, observed.Amount{}),
+		step:  amount(spec.Step, observed.Amount{CPUs: 1, MemoryBytes: defaultMemoryStep}),
 
 		minPerCPU: bytes(spec.MemoryPerCPU.Min), maxPerCPU: bytes(spec.MemoryPerCPU.Max),
 		headroomPercent: int64(spec.HeadroomPercent),
@@ -61,8 +61,8 @@ func newSizing(spec v1alpha1.VMSizing, policy v1alpha1.VMSizePolicy, pageBytes i
 	return s
 }
 
-func amount(size v1alpha1.VMSize, defaults inventory.Amount) inventory.Amount {
-	return inventory.Amount{CPUs: cmp.Or(int(size.CPU), defaults.CPUs), MemoryBytes: cmp.Or(bytes(size.Memory), defaults.MemoryBytes)}
+func amount(size v1alpha1.VMSize, defaults observed.Amount) observed.Amount {
+	return observed.Amount{CPUs: cmp.Or(int(size.CPU), defaults.CPUs), MemoryBytes: cmp.Or(bytes(size.Memory), defaults.MemoryBytes)}
 }
 
 // bytes returns 0 for a size that the API server would reject.
@@ -99,7 +99,7 @@ func (s sizing) excludedReason(t Type) string {
 // largerTypes returns types above the on-demand types of the catalog, up to the largest VM of the
 // NodeClass: CPUs double from size to size.
 func (s sizing) largerTypes(catalog Catalog) []Type {
-	largest := inventory.Amount{}
+	largest := observed.Amount{}
 	for _, t := range catalog.Types() {
 		if !t.Spot {
 			largest.CPUs, largest.MemoryBytes = max(largest.CPUs, t.CPUs), max(largest.MemoryBytes, t.MemoryBytes)
@@ -108,11 +108,11 @@ func (s sizing) largerTypes(catalog Catalog) []Type {
 	if !s.exact || largest.CPUs == 0 || (s.max.CPUs <= largest.CPUs && s.max.MemoryBytes <= largest.MemoryBytes) {
 		return nil
 	}
-	limit := inventory.Amount{CPUs: cmp.Or(s.max.CPUs, largest.CPUs), MemoryBytes: cmp.Or(s.max.MemoryBytes, largest.MemoryBytes)}
-	sizes := map[inventory.Amount]bool{}
+	limit := observed.Amount{CPUs: cmp.Or(s.max.CPUs, largest.CPUs), MemoryBytes: cmp.Or(s.max.MemoryBytes, largest.MemoryBytes)}
+	sizes := map[observed.Amount]bool{}
 	for cpus := min(largest.CPUs, limit.CPUs); ; cpus = min(2*cpus, limit.CPUs) {
 		for _, perCPU := range []int64{2, 4, 8, 16} {
-			size := inventory.Amount{CPUs: cpus, MemoryBytes: min(int64(cpus)*perCPU*gib, limit.MemoryBytes)}
+			size := observed.Amount{CPUs: cpus, MemoryBytes: min(int64(cpus)*perCPU*gib, limit.MemoryBytes)}
 			if size.CPUs > largest.CPUs || size.MemoryBytes > largest.MemoryBytes {
 				sizes[size] = true
 			}
@@ -136,7 +136,7 @@ func (s sizing) largerTypes(catalog Catalog) []Type {
 // be cut from each of them, those with the fewest or most CPUs and the least or most memory.
 func (s sizing) typesAndCorners(catalog Catalog) []Type {
 	var out []Type
-	sizes := map[inventory.Amount]bool{}
+	sizes := map[observed.Amount]bool{}
 	for _, t := range append(slices.Clone(catalog.Types()), s.largerTypes(catalog)...) {
 		if s.excludedReason(t) != "" {
 			continue
@@ -147,7 +147,7 @@ func (s sizing) typesAndCorners(catalog Catalog) []Type {
 		}
 		for _, cpus := range []int{int(roundUp(int64(s.min.CPUs), int64(s.step.CPUs))), t.CPUs} {
 			for _, memory := range []int64{roundUp(s.min.MemoryBytes, s.step.MemoryBytes), t.MemoryBytes} {
-				sizes[s.withRatio(inventory.Amount{CPUs: min(cpus, t.CPUs), MemoryBytes: min(memory, t.MemoryBytes)}, t)] = true
+				sizes[s.withRatio(observed.Amount{CPUs: min(cpus, t.CPUs), MemoryBytes: min(memory, t.MemoryBytes)}, t)] = true
 			}
 		}
 	}
@@ -176,7 +176,7 @@ func parseSize(name string) (Type, bool) {
 	unit := map[string]int64{"MB": mib, "GB": gib}[match[3]]
 	cpus, _ := strconv.Atoi(match[1]) // the expression limits both numbers
 	memory, _ := strconv.ParseInt(match[2], 10, 64)
-	t := sizedType(inventory.Amount{CPUs: cpus, MemoryBytes: memory * unit})
+	t := sizedType(observed.Amount{CPUs: cpus, MemoryBytes: memory * unit})
 	if t.Name != strings.TrimSuffix(name, arm64Suffix) {
 		return Type{}, false
 	}
@@ -192,9 +192,9 @@ func (s sizing) fit(t Type, requests corev1.ResourceList, allocatable func(Type)
 		return Type{}, false
 	}
 	needed := s.withHeadroom(requests, allocatable(t))
-	size := inventory.Amount{CPUs: t.CPUs, MemoryBytes: t.MemoryBytes}
+	size := observed.Amount{CPUs: t.CPUs, MemoryBytes: t.MemoryBytes}
 	with := func(cpus int, memory int64, names ...corev1.ResourceName) bool {
-		a := allocatable(sizedType(inventory.Amount{CPUs: cpus, MemoryBytes: memory}))
+		a := allocatable(sizedType(observed.Amount{CPUs: cpus, MemoryBytes: memory}))
 		return !slices.ContainsFunc(names, func(name corev1.ResourceName) bool {
 			return a.Name(name, resource.DecimalSI).Cmp(*needed.Name(name, resource.DecimalSI)) < 0
 		})
@@ -218,7 +218,7 @@ func (s sizing) fit(t Type, requests corev1.ResourceList, allocatable func(Type)
 
 // withRatio returns the size with the memory for each CPU that the sizing allows, at most
 // that of the type.
-func (s sizing) withRatio(size inventory.Amount, t Type) inventory.Amount {
+func (s sizing) withRatio(size observed.Amount, t Type) observed.Amount {
 	size.MemoryBytes = min(t.MemoryBytes, max(size.MemoryBytes, roundUp(int64(size.CPUs)*s.minPerCPU, s.step.MemoryBytes)))
 	if s.maxPerCPU > 0 {
 		cpus := roundUp((size.MemoryBytes+s.maxPerCPU-1)/s.maxPerCPU, int64(s.step.CPUs))

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // hostParts are the numbers of equal VMs that fill a Host.
@@ -26,19 +26,19 @@ const largeNodePods = 250
 //
 // The result is meant for a file, not for the running controller: a type that
 // disappeared with its Host would cause the replacement of all Nodes of that type.
-func Generate(hosts []inventory.Amount) Catalog {
-	sizes := map[inventory.Amount]bool{}
+func Generate(hosts []observed.Amount) Catalog {
+	sizes := map[observed.Amount]bool{}
 	for _, host := range hosts {
 		for _, n := range hostParts {
-			part := inventory.Amount{CPUs: host.CPUs / n, MemoryBytes: host.MemoryBytes / int64(n) / gib * gib}
+			part := observed.Amount{CPUs: host.CPUs / n, MemoryBytes: host.MemoryBytes / int64(n) / gib * gib}
 			if part.CPUs > 0 && host.CPUs%n == 0 && part.MemoryBytes >= gib {
 				sizes[part] = true
 			}
 		}
 	}
 	for _, t := range DefaultCatalog().Types() {
-		if slices.ContainsFunc(hosts, func(host inventory.Amount) bool { return t.CPUs <= host.CPUs && t.MemoryBytes <= host.MemoryBytes }) {
-			sizes[inventory.Amount{CPUs: t.CPUs, MemoryBytes: t.MemoryBytes}] = true
+		if slices.ContainsFunc(hosts, func(host observed.Amount) bool { return t.CPUs <= host.CPUs && t.MemoryBytes <= host.MemoryBytes }) {
+			sizes[observed.Amount{CPUs: t.CPUs, MemoryBytes: t.MemoryBytes}] = true
 		}
 	}
 	c := Catalog{byName: map[string]int{}}
@@ -50,12 +50,12 @@ func Generate(hosts []inventory.Amount) Catalog {
 	return c
 }
 
-func sortedSizes(sizes map[inventory.Amount]bool) []inventory.Amount {
-	var all []inventory.Amount
+func sortedSizes(sizes map[observed.Amount]bool) []observed.Amount {
+	var all []observed.Amount
 	for size := range sizes {
 		all = append(all, size)
 	}
-	slices.SortFunc(all, func(a, b inventory.Amount) int {
+	slices.SortFunc(all, func(a, b observed.Amount) int {
 		return cmp.Or(cmp.Compare(a.CPUs, b.CPUs), cmp.Compare(a.MemoryBytes, b.MemoryBytes))
 	})
 	return all
@@ -63,7 +63,7 @@ func sortedSizes(sizes map[inventory.Amount]bool) []inventory.Amount {
 
 // sizedType returns a type with a name like those of the default catalog, such as
 // t1.3VCPU-9GB or e1.3VCPU-4864MB.
-func sizedType(size inventory.Amount) Type {
+func sizedType(size observed.Amount) Type {
 	family := familyOf("", size.CPUs, size.MemoryBytes)
 	t := Type{
 		Name: fmt.Sprintf("%s.%dVCPU-%dGB", family, size.CPUs, size.MemoryBytes/gib), Family: family,

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 )
 
 // sharedRequirements holds the requirements that all types of a class share. With many
@@ -120,7 +120,7 @@ func (p *Provider) newInstanceType(f sharedRequirements, v variant, available []
 		offerings = append(offerings, cloudprovider.Offering{Requirements: zones[n], Price: v.price * factors[n], Available: available[n]})
 	}
 	for _, labels := range unlisted {
-		factor := inventory.DefaultPriceFactor
+		factor := declared.DefaultPriceFactor
 		if n, ok := f.params.index[labels.Zone]; ok {
 			factor = factors[n]
 		}

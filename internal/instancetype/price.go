@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
@@ -43,7 +44,7 @@ const defaultIdleShare = 0.5
 // the Hosts with the fewest VMs to others until they are empty. It is 1 for Hosts that are never
 // shut down. The share in use counts in quarters, so prices rarely change.
 func energyFactor(host inventory.HostState) float64 {
-	if host.Power.Mode != inventory.PowerEnabled || host.Allocatable.CPUs <= 0 || host.Allocatable.MemoryBytes <= 0 {
+	if host.Power.Mode != declared.PowerEnabled || host.Allocatable.CPUs <= 0 || host.Allocatable.MemoryBytes <= 0 {
 		return 1
 	}
 	idle := defaultIdleShare

@@ -10,7 +10,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -65,9 +66,9 @@ func TestPriceFavorsLargerNodes(t *testing.T) {
 	g.Expect(price("m1.1VCPU-8GB")).To(BeNumerically("<", price("c1.2VCPU-4GB")), "more memory or more CPUs must cost more")
 }
 
-func parseSettings(t *testing.T, text string) inventory.Settings {
+func parseSettings(t *testing.T, text string) declared.Settings {
 	t.Helper()
-	settings, err := inventory.ParseSettings([]byte(text))
+	settings, err := declared.ParseSettings([]byte(text))
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return settings
 }
@@ -79,9 +80,9 @@ func TestListSleeping(t *testing.T) {
 	v, class := newViewer(), newNodeClassWithAllHosts()
 	const pve9 = "pve9"
 	settings := parseSettings(t, `{"west": {"pve9": {"powermanagement": "Enabled", "pricefactor": 0.1}}, "east": {"pve1": {"pricefactor": 5}}}`)
-	sleep := func(state inventory.SleepState) {
-		v.settings, v.sleeping = settings, map[inventory.HostName]inventory.Sleep{{Region: "west", Host: pve9}: {State: state}}
-		v.change(func(r map[string]*proxmox.Resources) { r["west"].Hosts[0].Online = state == inventory.ShuttingDown })
+	sleep := func(state declared.SleepState) {
+		v.settings, v.sleeping = settings, map[observed.HostName]declared.Sleep{{Region: "west", Host: pve9}: {State: state}}
+		v.change(func(r map[string]*proxmox.Resources) { r["west"].Hosts[0].Online = state == declared.ShuttingDown })
 	}
 	p, _ := newProvider(t, v)
 	chosen := func() string {
@@ -91,7 +92,7 @@ func TestListSleeping(t *testing.T) {
 	}
 	east := func(host string) float64 { return price(t, p, class, zone("east", host)) }
 	asleep := func() float64 { return price(t, p, class, zone("west", pve9)) }
-	for _, state := range []inventory.SleepState{inventory.ShuttingDown, inventory.Asleep, inventory.Waking} {
+	for _, state := range []declared.SleepState{declared.ShuttingDown, declared.Asleep, declared.Waking} {
 		sleep(state)
 		g.Expect(offers(t, p, class, oneType)).To(Equal("pve1 pve2 pve9"), string(state))
 		highest := max(east("pve1"), east("pve2"))
@@ -103,7 +104,7 @@ func TestListSleeping(t *testing.T) {
 	})
 	g.Expect(chosen()).To(Equal(pve9))
 	g.Expect(asleep()).To(BeNumerically(">=", 10*east("pve1")), "without capacity elsewhere, the price")
-	sleep(inventory.WakeFailed)
+	sleep(declared.WakeFailed)
 	g.Expect(offers(t, p, class, oneType)).To(Equal("!pve1 !pve2 !pve9"))
 }
 
@@ -114,7 +115,7 @@ func TestPriceOfSleepingHostWithSameName(t *testing.T) {
 	v, class := newViewer(), newNodeClass("east/pve1/901", "east/pve2/902", "west/pve1/908", "west/pve9/909")
 	v.addHost("west", "pve1", 908, "host")
 	v.settings = parseSettings(t, `{"east": {"pve1": {"powermanagement": "Enabled"}}}`)
-	v.sleeping = map[inventory.HostName]inventory.Sleep{{Region: "east", Host: "pve1"}: {State: inventory.Asleep}}
+	v.sleeping = map[observed.HostName]declared.Sleep{{Region: "east", Host: "pve1"}: {State: declared.Asleep}}
 	v.publish()
 	p, _ := newProvider(t, v)
 	found, ok := find(t, p.List(class, ""), oneType).OfferingPrice("pve1", karpv1.CapacityTypeOnDemand)

@@ -20,6 +20,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -34,8 +36,8 @@ type viewer struct {
 	resources  map[string]*proxmox.Resources
 	configs    map[int]*proxmox.VMConfig
 	mappings   []proxmox.PCIMapping
-	settings   inventory.Settings
-	sleeping   map[inventory.HostName]inventory.Sleep
+	settings   declared.Settings
+	sleeping   map[observed.HostName]declared.Sleep
 	reserved   map[string]inventory.Reservation
 	generation uint64
 	current    inventory.View
@@ -81,12 +83,12 @@ func (v *viewer) change(f func(map[string]*proxmox.Resources)) {
 func (v *viewer) publish() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	snapshots := map[string]*inventory.Snapshot{}
+	snapshots := map[string]*observed.Snapshot{}
 	for region, r := range v.resources {
-		snapshots[region] = inventory.NewSnapshot(inventory.PollResult{Region: region, Resources: *r, Configs: v.configs, Mappings: v.mappings}, nil, inventory.VMIDRange{})
+		snapshots[region] = observed.NewSnapshot(observed.Result{Region: region, Resources: *r, Configs: v.configs, Mappings: v.mappings}, nil, observed.VMIDRange{})
 	}
 	v.generation++
-	v.current = inventory.NewView(snapshots, nil, v.reserved, v.settings, inventory.Records{Sleeping: v.sleeping})
+	v.current = inventory.NewView(snapshots, nil, v.reserved, v.settings, declared.Records{Sleeping: v.sleeping})
 	v.current.Generation = v.generation
 }
 

@@ -12,6 +12,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -50,7 +51,7 @@ type zone struct {
 
 // newZone returns a zone without a template.
 func newZone(view inventory.View, key placement.Zone) zone {
-	z := zone{nodeLabels: nodeLabels{Zone: key}, priceFactor: inventory.DefaultPriceFactor}
+	z := zone{nodeLabels: nodeLabels{Zone: key}, priceFactor: declared.DefaultPriceFactor}
 	if host, ok := view.Host(key.Region, key.Host); ok {
 		z.arch, z.priceFactor, z.asleep = host.Arch, host.PriceFactor*energyFactor(host), host.Sleep != ""
 	}

@@ -9,12 +9,13 @@ import (
 	"net/netip"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // AddressView answers questions about the addresses in a View. An address counts in all
 // Clusters, because networks can span them.
 type AddressView struct {
-	snapshots map[string]*Snapshot
+	snapshots map[string]*observed.Snapshot
 	reserved  map[netip.Addr]string // claim UID by address
 	released  *backoff.Holds[netip.Addr]
 }

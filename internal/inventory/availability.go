@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -27,63 +29,6 @@ const (
 	// Request sends requests to the Host: reads, changes and deletions of single guests.
 	Request
 )
-
-// HostReason is why a Host is not available for some purposes.
-type HostReason string
-
-// Reasons, the most important first: a purpose is refused for the first one that blocks it.
-const (
-	// Unlisted: no Snapshot lists the Host.
-	Unlisted HostReason = "Unlisted"
-	// Excluded: the settings exclude the Host.
-	Excluded HostReason = "Excluded"
-	// Unreachable: the last polls of the Cluster failed. Nothing is known about its Hosts.
-	Unreachable HostReason = "Unreachable"
-	// PollFailed: the last poll of the Cluster failed, which may be transient.
-	PollFailed HostReason = "PollFailed"
-	// NotAwake: the Host was shut down to save energy, and did not wake up in time.
-	NotAwake HostReason = "NotAwake"
-	// Offline: the Host is off, and was not shut down to save energy.
-	Offline HostReason = "Offline"
-	// Sleeping: the Host was shut down to save energy; see HostState.Sleep.
-	Sleeping HostReason = "Sleeping"
-	// Off: the Host is off, for whatever reason.
-	Off HostReason = "Off"
-	// PowerUnknown: the Host may be in another state than HostState.Sleep; see SetSleepingOutdated.
-	PowerUnknown HostReason = "PowerUnknown"
-	// InMaintenance: Proxmox or an administrator put the Host into maintenance. It may be offline
-	// too, for example while it reboots.
-	InMaintenance HostReason = "InMaintenance"
-	// MaintenanceUnknown: not every source of maintenance could be read since the start, so the Host
-	// may have been in maintenance before.
-	MaintenanceUnknown HostReason = "MaintenanceUnknown"
-	// SizeUnknown: Proxmox does not report the size of the Host.
-	SizeUnknown HostReason = "SizeUnknown"
-)
-
-// blocked are the purposes for which a Host is not available for a reason.
-var blocked = map[HostReason]Purpose{
-	Unlisted:      Launch | Build | Keep | Request,
-	Excluded:      Launch | Keep,
-	Unreachable:   Launch | Build | Request,
-	PollFailed:    Build,
-	NotAwake:      Launch | Build,
-	Offline:       Launch | Build | Keep | Request,
-	Sleeping:      Start | Build,
-	Off:           Build | Request,
-	PowerUnknown:  Start | Build,
-	InMaintenance: Launch | Keep,
-	SizeUnknown:   Launch,
-}
-
-// HostCondition is a reason that applies to a Host.
-type HostCondition struct {
-	Reason HostReason
-	// Message completes "the host is not available: ".
-	Message string
-	// Since is when Proxmox was first seen to report it; zero if it does not report it.
-	Since time.Time
-}
 
 // Condition returns the condition of a Host with a reason.
 func (h HostState) Condition(reason HostReason) (HostCondition, bool) {
@@ -114,14 +59,11 @@ func (h HostState) Obstacle(purpose Purpose) HostCondition {
 // IsAvailable reports whether the Host is available for a purpose.
 func (h HostState) IsAvailable(purpose Purpose) bool { return h.Obstacle(purpose).Reason == "" }
 
-// IsOnline reports whether a Host answers requests.
-func (s *Snapshot) IsOnline(host string) bool { return s.host(host).Online }
-
 // conditionsOf returns what is the case for a listed Host, the most important first.
-func conditionsOf(host Host, limits HostSettings, snapshot *Snapshot, records Records, failure error) []HostCondition {
-	name := HostName{Region: snapshot.Region, Host: host.Name}
+func conditionsOf(host observed.Host, limits declared.HostSettings, snapshot *observed.Snapshot, records declared.Records, failure error) []HostCondition {
+	name := observed.HostName{Region: snapshot.Region, Host: host.Name}
 	record := records.Sleeping[name]
-	sleep, maintenance := record.sleepState(host.Online), records.Maintenance.describe(name)
+	sleep, maintenance := record.SleepState(host.Online), records.Maintenance.Describe(name)
 	if host.Maintenance {
 		maintenance = "Proxmox HA maintenance"
 	}
@@ -134,11 +76,11 @@ func conditionsOf(host Host, limits HostSettings, snapshot *Snapshot, records Re
 	add(limits.Excluded, Excluded, "excluded by settings", time.Time{})
 	add(isConclusive(failure), Unreachable, unreachableMessage(failure), time.Time{})
 	add(failure != nil, PollFailed, "the last poll of the Proxmox cluster failed", time.Time{})
-	add(!host.Online && sleep == WakeFailed, NotAwake, "it was shut down to save energy and did not wake up in time", host.OfflineSince)
-	add(!host.Online && !sleep.isAvailable(), Offline, "offline", host.OfflineSince)
+	add(!host.Online && sleep == declared.WakeFailed, NotAwake, "it was shut down to save energy and did not wake up in time", host.OfflineSince)
+	add(!host.Online && !sleep.IsAvailable(), Offline, "offline", host.OfflineSince)
 	add(sleep != "", Sleeping, "it was shut down to save energy", record.Since)
 	add(!host.Online, Off, "off", host.OfflineSince)
-	add(records.SleepingOutdated && (sleep != "" || limits.Power.Mode == PowerEnabled || !host.IsUp()), PowerUnknown, records.SleepingFailure, time.Time{})
+	add(records.SleepingOutdated && (sleep != "" || limits.Power.Mode == declared.PowerEnabled || !host.IsUp()), PowerUnknown, records.SleepingFailure, time.Time{})
 	add(maintenance != "", InMaintenance, "in maintenance ("+maintenance+")", host.OutOfServiceSince)
 	add(maintenance == "" && (snapshot.MaintenanceUnknown || records.MaintenanceUnknown), MaintenanceUnknown, "", time.Time{})
 	add(host.CPUs == 0 || host.MemoryBytes == 0, SizeUnknown,

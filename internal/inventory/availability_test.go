@@ -11,6 +11,8 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -20,7 +22,7 @@ var purposes = []inventory.Purpose{inventory.Launch, inventory.Start, inventory.
 // rawHost is everything that decides about the availability of a Host.
 type rawHost struct {
 	off, excluded, maintenance, unsized bool
-	sleep                               inventory.SleepState
+	sleep                               declared.SleepState
 	// polls is how many polls of the Cluster failed.
 	polls int
 }
@@ -30,18 +32,18 @@ func (r rawHost) state() inventory.HostState {
 	if !r.unsized {
 		row.CPUs, row.MemoryBytes = 8, 64<<30
 	}
-	snapshot := inventory.NewSnapshot(inventory.PollResult{Region: "r", Resources: proxmox.Resources{Hosts: []proxmox.HostRow{row}}}, nil, inventory.VMIDRange{})
-	settings, records, failures := inventory.Settings{}, inventory.Records{}, map[string]error{}
+	snapshot := observed.NewSnapshot(observed.Result{Region: "r", Resources: proxmox.Resources{Hosts: []proxmox.HostRow{row}}}, nil, observed.VMIDRange{})
+	settings, records, failures := declared.Settings{}, declared.Records{}, map[string]error{}
 	if r.excluded {
-		settings, _ = inventory.ParseSettings([]byte(`{"r": {"pve1": {"excluded": true}}}`))
+		settings, _ = declared.ParseSettings([]byte(`{"r": {"pve1": {"excluded": true}}}`))
 	}
 	if r.sleep != "" {
-		records.Sleeping = map[inventory.HostName]inventory.Sleep{{Region: "r", Host: "pve1"}: {State: r.sleep}}
+		records.Sleeping = map[observed.HostName]declared.Sleep{{Region: "r", Host: "pve1"}: {State: r.sleep}}
 	}
 	if r.polls > 0 {
 		failures["r"] = &inventory.PollError{Region: "r", Count: r.polls, Err: proxmox.ErrUnreachable}
 	}
-	state, _ := inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, failures, nil, settings, records).Host("r", "pve1")
+	state, _ := inventory.NewView(map[string]*observed.Snapshot{"r": snapshot}, failures, nil, settings, records).Host("r", "pve1")
 	return state
 }
 
@@ -70,10 +72,10 @@ func TestObstacle(t *testing.T) {
 		{"offline", rawHost{off: true}, "Offline - Offline Offline Offline"},
 		{"in_maintenance", rawHost{maintenance: true}, "InMaintenance - - InMaintenance -"},
 		{"size_unknown", rawHost{unsized: true}, "SizeUnknown - - - -"},
-		{"shutting_down", rawHost{sleep: inventory.ShuttingDown}, "- Sleeping Sleeping - -"},
-		{"asleep", rawHost{off: true, sleep: inventory.Asleep}, "- Sleeping Sleeping - Off"},
-		{"waking", rawHost{off: true, sleep: inventory.Waking}, "- Sleeping Sleeping - Off"},
-		{"wake_failed", rawHost{off: true, sleep: inventory.WakeFailed}, "NotAwake Sleeping NotAwake Offline Offline"},
+		{"shutting_down", rawHost{sleep: declared.ShuttingDown}, "- Sleeping Sleeping - -"},
+		{"asleep", rawHost{off: true, sleep: declared.Asleep}, "- Sleeping Sleeping - Off"},
+		{"waking", rawHost{off: true, sleep: declared.Waking}, "- Sleeping Sleeping - Off"},
+		{"wake_failed", rawHost{off: true, sleep: declared.WakeFailed}, "NotAwake Sleeping NotAwake Offline Offline"},
 		{"one_failed_poll", rawHost{polls: 1}, "- - PollFailed - -"},
 		{"unreachable", rawHost{polls: 2}, "Unreachable - Unreachable - Unreachable"},
 		{"reboot_during_maintenance", rawHost{off: true, maintenance: true}, "Offline - Offline Offline Offline"},
@@ -90,7 +92,7 @@ func TestObstacle(t *testing.T) {
 func TestObstacleCombinations(t *testing.T) {
 	t.Parallel()
 	for n := range 1 << 4 {
-		for _, sleep := range []inventory.SleepState{"", inventory.ShuttingDown, inventory.Asleep, inventory.Waking, inventory.WakeFailed} {
+		for _, sleep := range []declared.SleepState{"", declared.ShuttingDown, declared.Asleep, declared.Waking, declared.WakeFailed} {
 			for polls := range 3 {
 				host := rawHost{off: n&1 > 0, excluded: n&2 > 0, maintenance: n&4 > 0, unsized: n&8 > 0, sleep: sleep, polls: polls}
 				combined := obstacles(host.state())

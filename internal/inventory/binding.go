@@ -5,6 +5,8 @@ package inventory
 
 import (
 	"k8s.io/utils/cpuset"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // Binding binds a VM to NUMA cells of its Host and optionally to cores.
@@ -33,14 +35,14 @@ type cellShare struct {
 // and the rest, which floats. numaN binds memory. If only CPUs are pinned, their memory
 // counts in the same cells, because Linux allocates memory in the cell of the CPU that
 // first uses it.
-func (h hardware) cellShares(guest Guest) (bound []cellShare, floating Amount) {
+func (h hardware) cellShares(guest observed.Guest) (bound []cellShare, floating observed.Amount) {
 	floating = guest.Allocated
-	if guest.Config == nil || guest.Allocated == (Amount{}) {
+	if guest.Config == nil || guest.Allocated == (observed.Amount{}) {
 		return nil, floating
 	}
 	take := func(cells []int, vcpus int, memoryMiB int64) {
 		vcpus, memoryMiB = min(vcpus, floating.CPUs), min(memoryMiB, floating.MemoryBytes>>20)
-		floating = floating.Minus(Amount{CPUs: vcpus, MemoryBytes: memoryMiB << 20})
+		floating = floating.Minus(observed.Amount{CPUs: vcpus, MemoryBytes: memoryMiB << 20})
 		for n, cell := range cells {
 			bound = append(bound, cellShare{cell, part(vcpus, len(cells), n), part(memoryMiB, len(cells), n)})
 		}
@@ -57,7 +59,7 @@ func (h hardware) cellShares(guest Guest) (bound []cellShare, floating Amount) {
 		}
 	}
 	if len(bound) == 0 {
-		if cells := h.cellsOf(guest.pinnedCPUs()); len(cells) > 0 {
+		if cells := h.cellsOf(guest.PinnedCPUs()); len(cells) > 0 {
 			take(cells, floating.CPUs, floating.MemoryBytes>>20)
 		}
 	}

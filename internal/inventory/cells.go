@@ -6,21 +6,12 @@ package inventory
 import (
 	"math"
 	"slices"
-	"strings"
-	"sync"
 
 	"k8s.io/utils/cpuset"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
-
-// SlotTagPrefix is the prefix of the tag on a slot template: a template with an affinity,
-// created by root, whose CPUs only one clone may use at a time. The rest of the tag is the
-// name of the template object that it is a slot of.
-const SlotTagPrefix = "karpenter-slot-"
-
-// IsSlot reports whether a guest is a slot template.
-func (g Guest) IsSlot() bool {
-	return g.Template && slices.ContainsFunc(g.Tags, func(tag string) bool { return strings.HasPrefix(tag, SlotTagPrefix) })
-}
 
 // CellAccounts is the free capacity of a Host's NUMA cells and cores.
 //
@@ -94,83 +85,14 @@ type Slot struct {
 	Busy bool
 }
 
-// Cells returns the cells of a Host. They are computed with the first call. If the Host is
-// unknown, Problem is set.
-func (v View) Cells(region, host string) *CellAccounts {
-	if v.index == nil {
-		return &CellAccounts{Problem: v.unlistedMessage(region)}
-	}
-	account, ok := v.index.hosts[region][host]
-	if !ok {
-		return &CellAccounts{Problem: v.unlistedMessage(region)}
-	}
-	return account.cells()
-}
-
-// NodePoolCells returns the IDs of the cells of a Host that VMs of a NodePool are bound to.
-func (v View) NodePoolCells(region, host, nodePool string) []int {
-	var cells []int
-	for _, p := range reservationsOn(v, region, host) {
-		if p.NodePool != nodePool || p.Binding == nil {
-			continue
-		}
-		for _, cell := range p.Binding.Cells {
-			cells = append(cells, cell.ID)
-		}
-	}
-	slices.Sort(cells)
-	return slices.Compact(cells)
-}
-
-// addCells adds the cells to every Host. They are computed on first use, because most
-// NodeClasses need none.
-func (x *index) addCells(v View) {
-	for region, snapshot := range v.Snapshots {
-		byHost := sync.OnceValue(func() map[string][]Guest {
-			guests := map[string][]Guest{}
-			for _, guest := range snapshot.Guests {
-				guests[guest.Host] = append(guests[guest.Host], guest)
-			}
-			return guests
-		})
-		for name, host := range snapshot.Hosts {
-			account := x.hosts[region][name]
-			account.cells = sync.OnceValue(func() *CellAccounts {
-				return newCellAccounts(host, account.limits, byHost()[name], reservationsOn(v, region, name))
-			})
-		}
-	}
-}
-
 // placedReservation is a Reservation with its guest; the guest is zero if it is not
 // visible.
 type placedReservation struct {
 	Reservation
-	guest Guest
+	guest observed.Guest
 }
 
-// reservationsOn returns the Reservations that count on a Host. A VM that was migrated away
-// counts on its current Host. A clone to another Host is listed on that of its template until
-// it ends, and counts on the other one.
-func reservationsOn(v View, region, host string) []placedReservation {
-	var out []placedReservation
-	for _, r := range v.Reservations {
-		if r.Region != region || r.Host != host {
-			continue
-		}
-		guest, visible := v.Guest(region, r.VMID)
-		if visible && guest.Host != host {
-			if r.Fulfilled {
-				continue
-			}
-			guest = Guest{}
-		}
-		out = append(out, placedReservation{r, guest})
-	}
-	return out
-}
-
-func newCellAccounts(host Host, limits HostSettings, guests []Guest, reservations []placedReservation) *CellAccounts {
+func newCellAccounts(host observed.Host, limits declared.HostSettings, guests []observed.Guest, reservations []placedReservation) *CellAccounts {
 	h, err := newHardware(host, limits.Topology)
 	if err != nil {
 		return &CellAccounts{Problem: err.Error()}
@@ -189,15 +111,15 @@ func newCellAccounts(host Host, limits HostSettings, guests []Guest, reservation
 // cellBuilder builds CellAccounts.
 type cellBuilder struct {
 	hardware hardware
-	limits   HostSettings
+	limits   declared.HostSettings
 	cells    []CellAccount
 	// exclusive CPUs are reserved for our VMs, guests are pinned to pinned CPUs, and
 	// slotCPUs belong to slot templates.
 	exclusive, pinned, slotCPUs cpuset.CPUSet
-	floating                    Amount
+	floating                    observed.Amount
 }
 
-func newCellBuilder(h hardware, limits HostSettings) *cellBuilder {
+func newCellBuilder(h hardware, limits declared.HostSettings) *cellBuilder {
 	b := &cellBuilder{hardware: h, limits: limits, cells: make([]CellAccount, len(h.cells))}
 	var total int64
 	for _, cell := range h.cells {
@@ -228,7 +150,7 @@ func proportion(amount, part, whole int64) int64 {
 func (b *cellBuilder) addReservation(p placedReservation) bool {
 	if p.Binding == nil {
 		if !p.Fulfilled {
-			b.floating = b.floating.Plus(p.Amount.Minus(p.guest.Allocated).atLeast(Amount{}))
+			b.floating = b.floating.Plus(p.Amount.Minus(p.guest.Allocated).AtLeast(observed.Amount{}))
 		}
 		return false
 	}
@@ -247,8 +169,8 @@ func (b *cellBuilder) addReservation(p placedReservation) bool {
 }
 
 // addGuest counts a guest. If a Reservation covers it, only its pinned CPUs count.
-func (b *cellBuilder) addGuest(guest Guest, covered bool) {
-	pinned := guest.pinnedCPUs()
+func (b *cellBuilder) addGuest(guest observed.Guest, covered bool) {
+	pinned := guest.PinnedCPUs()
 	switch {
 	case guest.Template || (guest.Config != nil && guest.Config.IsTemplate()):
 		if guest.IsSlot() {
@@ -269,7 +191,7 @@ func (b *cellBuilder) addGuest(guest Guest, covered bool) {
 }
 
 // build distributes the floating amount over the cells and finds the free cores.
-func (b *cellBuilder) build(guests []Guest) *CellAccounts {
+func (b *cellBuilder) build(guests []observed.Guest) *CellAccounts {
 	var cpus, memory int64
 	for _, cell := range b.hardware.cells {
 		cpus, memory = cpus+int64(cell.cpus.Size()), memory+cell.memoryMiB
@@ -295,7 +217,7 @@ func (b *cellBuilder) build(guests []Guest) *CellAccounts {
 }
 
 // slotsOf returns the slot templates among the guests.
-func slotsOf(guests []Guest, inUse cpuset.CPUSet) []Slot {
+func slotsOf(guests []observed.Guest, inUse cpuset.CPUSet) []Slot {
 	var slots []Slot
 	for _, guest := range guests {
 		if !guest.IsSlot() || guest.Config == nil {

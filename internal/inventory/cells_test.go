@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/cpuset"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -47,7 +48,7 @@ func TestCellsGuests(t *testing.T) {
 	numa := []string{"numa", "1", "numa0", "cpus=0-3,hostnodes=1,memory=8192,policy=bind"}
 	topology := []string{"affinity", "0-7,8-15"}
 	slot := template(9100)
-	slot.Tags = []string{inventory.SlotTagPrefix + "ubuntu"}
+	slot.Tags = []string{observed.SlotTagPrefix + "ubuntu"}
 	started, renamed := topologyVM(100), topologyVM(100)
 	started.Status, renamed.Tags = "running", nil
 	for name, test := range map[string]struct {
@@ -135,7 +136,7 @@ func TestCellsSlots(t *testing.T) {
 	t.Parallel()
 	slot := func(h *numaHost, vmid int, affinity string) {
 		row := template(vmid)
-		row.Tags = []string{"k8s", inventory.SlotTagPrefix + "ubuntu"}
+		row.Tags = []string{"k8s", observed.SlotTagPrefix + "ubuntu"}
 		h.guest(row, "template", "1", "affinity", affinity, "hugepages", "1024")
 	}
 	for name, test := range map[string]struct {

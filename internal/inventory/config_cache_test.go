@@ -15,6 +15,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -217,7 +218,7 @@ func TestCallBudgetIdle(t *testing.T) {
 		for range 3 * 60 * 6 {
 			pollFor(t, i, clock, 10*time.Second)
 			here := c.takeCalls()
-			for _, kind := range []inventory.ReadKind{inventory.ReadBootDrives, inventory.ReadImages} {
+			for _, kind := range []poll.ReadKind{poll.ReadBootDrives, poll.ReadImages} {
 				if i.TryAcquire("r", kind) {
 					here = append(here, fmt.Sprintf("%v", kind))
 				}

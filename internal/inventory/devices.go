@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -93,15 +94,6 @@ func namesSameDevice(a, b string) bool {
 	return false
 }
 
-// heldDevices returns the devices that a guest uses. A guest without an allocation, such as
-// a stopped one, uses none.
-func (g Guest) heldDevices() []proxmox.HostPCI {
-	if g.Config == nil || g.Allocated == (Amount{}) {
-		return nil
-	}
-	return g.Config.HostDevices().PCI()
-}
-
 // addDevices sets the free devices of every Host.
 func (x *index) addDevices(v View) {
 	for region, snapshot := range v.Snapshots {
@@ -111,7 +103,7 @@ func (x *index) addDevices(v View) {
 		usages := deviceUsageByHost(snapshot.Mappings)
 		for _, guest := range snapshot.Guests {
 			if usage := usages[guest.Host]; usage != nil {
-				usage.addGuest(guest.heldDevices())
+				usage.addGuest(guest.HeldDevices())
 			}
 		}
 		for _, r := range v.Reservations {
@@ -128,9 +120,9 @@ func (x *index) addDevices(v View) {
 }
 
 // addReservation counts the devices of a Reservation until its VM has them.
-func (u *deviceUsage) addReservation(r Reservation, snapshot *Snapshot) {
+func (u *deviceUsage) addReservation(r Reservation, snapshot *observed.Snapshot) {
 	// A clone to another Host is listed on that of its template until it ends.
-	if guest, ok := snapshot.guest(r.VMID); ok && (r.Fulfilled || guest.Host == r.Host) && len(guest.heldDevices()) >= len(r.Devices) {
+	if guest, ok := snapshot.Guest(r.VMID); ok && (r.Fulfilled || guest.Host == r.Host) && len(guest.HeldDevices()) >= len(r.Devices) {
 		return
 	}
 	for _, mapping := range r.Devices {

@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -78,7 +79,7 @@ func TestFreeDevices(t *testing.T) {
 			}
 			rows, configs[vmid] = append(rows, row), &cfg
 		}
-		snapshot := inventory.NewSnapshot(inventory.PollResult{
+		snapshot := observed.NewSnapshot(observed.Result{
 			Configs: configs, Mappings: c.mappings,
 			Resources: proxmox.Resources{Hosts: []proxmox.HostRow{host("pve1", 64, 64)}, Guests: rows},
 		}, nil, ownRange)

@@ -12,7 +12,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -42,7 +43,7 @@ func TestFactsInFirstSnapshot(t *testing.T) {
 	refresh(t, i)
 	g.Expect(factCalls(c)).To(BeEmpty(), "the second poll reads facts again")
 
-	i.Invalidate("r", inventory.FactPool("karpenter"), inventory.FactPool("nothing"))
+	i.Invalidate("r", poll.FactPool("karpenter"), poll.FactPool("nothing"))
 	refresh(t, i)
 	g.Expect(i.View().Snapshots["r"].Facts.Pools).To(Equal(map[string]bool{"karpenter": true, "nothing": false}))
 }
@@ -56,8 +57,8 @@ func TestFactsInvalidate(t *testing.T) {
 	c.takeCalls()
 	c.change(func() { c.groups = []string{"new"} })
 
-	i.Invalidate("r", inventory.FactSecurityGroups)
-	i.Invalidate("nowhere", inventory.FactSecurityGroups)
+	i.Invalidate("r", poll.FactSecurityGroups)
+	i.Invalidate("nowhere", poll.FactSecurityGroups)
 	refresh(t, i)
 	g.Expect(factCalls(c)).To(BeEmpty(), "a fact that was just read is read again")
 	clock.Step(30 * time.Second)
@@ -78,9 +79,9 @@ func TestFactsSnippetsOnDemand(t *testing.T) {
 	c := newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64), offline)
 	i, clock := newPolled(t, c)
 	c.takeCalls()
-	on := func(name string) inventory.StorageKey { return inventory.StorageKey{Host: name, Storage: "local"} }
+	on := func(name string) observed.StorageKey { return observed.StorageKey{Host: name, Storage: "local"} }
 	for _, name := range []string{"pve1", "pve2", "pve3"} {
-		i.Invalidate("r", inventory.FactSnippets(on(name)))
+		i.Invalidate("r", poll.FactSnippets(on(name)))
 	}
 	refresh(t, i)
 	g.Expect(factCalls(c)).To(ConsistOf("snippets pve1/local", "snippets pve2/local"))

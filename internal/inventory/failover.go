@@ -8,8 +8,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // Failover reports whether the guests of any one Host would fit on the other Hosts of the
@@ -20,9 +21,9 @@ type Failover struct {
 	// Unavailable are the Hosts that are offline or in maintenance, in order.
 	Unavailable []string
 
-	total Amount         // allocatable on all Hosts
-	hosts []failoverHost // by increasing free capacity
-	index map[string]int // by name
+	total observed.Amount // allocatable on all Hosts
+	hosts []failoverHost  // by increasing free capacity
+	index map[string]int  // by name
 	// plans are what the other Hosts have left after the failure of a Host, by its index. There are
 	// none if its guests do not fit.
 	plans [][][]bin
@@ -42,7 +43,7 @@ type failoverHost struct {
 
 // failoverGuest is a guest, or a VM that is being launched. A new VM has no VMID.
 type failoverGuest struct {
-	Amount
+	observed.Amount
 	vmid int
 }
 
@@ -50,13 +51,13 @@ type failoverGuest struct {
 type Shortfall struct {
 	Host string
 	// Held is what its guests have in total.
-	Held Amount
+	Held observed.Amount
 	// Free is what the other Hosts have free in total.
-	Free Amount
+	Free observed.Amount
 	// Unplaced are the VMIDs of the guests that fit on no Host after all others were placed, and
 	// Missing what these have in total. A new VM has the VMID 0.
 	Unplaced []int
-	Missing  Amount
+	Missing  observed.Amount
 	// Others are further Hosts whose guests would not fit either.
 	Others []string
 }
@@ -90,61 +91,8 @@ func joinSome(names []string) string {
 
 // describe formats an Amount for messages. A method String would also be that of every type
 // that embeds Amount.
-func describe(a Amount) string {
+func describe(a observed.Amount) string {
 	return fmt.Sprintf("%d CPUs and %.1f GiB", a.CPUs, float64(a.MemoryBytes)/(1<<30))
-}
-
-// Failover returns the Failover of a Host's region and architecture. It is computed with the
-// first call. It returns nil if no Snapshot lists the Host.
-func (v View) Failover(region, host string) *Failover {
-	if v.index == nil || v.index.hosts[region][host] == nil {
-		return nil
-	}
-	return v.index.failovers[failoverKey{region, v.index.hosts[region][host].state.Arch}]()
-}
-
-// failoverKey identifies Hosts that can replace each other.
-type failoverKey struct{ region, arch string }
-
-// addFailovers adds a Failover for each architecture of a region. They are computed on first
-// use, because most NodeClasses need none.
-func (x *index) addFailovers(v View) {
-	v.index = x
-	for region, accounts := range x.hosts {
-		for _, account := range accounts {
-			key := failoverKey{region, account.state.Arch}
-			if x.failovers[key] == nil {
-				x.failovers[key] = sync.OnceValue(func() *Failover { return newFailover(v, key) })
-			}
-		}
-	}
-}
-
-func newFailover(v View, key failoverKey) *Failover {
-	f := &Failover{index: map[string]int{}}
-	guests := v.committedGuests(key.region)
-	for name, account := range v.index.hosts[key.region] {
-		state := account.state
-		switch {
-		case state.Arch != key.arch, state.Has(Excluded):
-		case !state.IsAvailable(Keep):
-			f.Unavailable = append(f.Unavailable, name)
-		default:
-			f.total = f.total.Plus(state.Allocatable)
-			f.hosts = append(f.hosts, failoverHost{bin: bin{free: state.Free.atLeast(Amount{}), size: state.Size}, name: name, guests: guests[name]})
-		}
-	}
-	slices.Sort(f.Unavailable)
-	slices.SortFunc(f.hosts, func(a, b failoverHost) int { return cmp.Or(f.compare(a.free, b.free), cmp.Compare(a.name, b.name)) })
-	for n, host := range f.hosts {
-		f.index[host.name] = n
-		slices.SortFunc(host.guests, f.compareGuests)
-	}
-	for n := range f.hosts {
-		f.plans = append(f.plans, f.plan(n))
-	}
-	f.current = sync.OnceValues(func() (Shortfall, bool) { return f.shortfall(-1, Amount{}) })
-	return f
 }
 
 // maxPlans is the number of plans for a failed Host. Each starts with another Host. A new VM
@@ -154,7 +102,7 @@ const maxPlans = 4
 // plan returns what the other Hosts have left after the failure of a Host.
 func (f *Failover) plan(failed int) [][]bin {
 	var plans [][]bin
-	guests, hosts := f.without(failed, -1, Amount{})
+	guests, hosts := f.without(failed, -1, observed.Amount{})
 	for n := range maxPlans {
 		first := n * len(hosts) / maxPlans
 		left := slices.Concat(hosts[first:], hosts[:first])
@@ -166,40 +114,13 @@ func (f *Failover) plan(failed int) [][]bin {
 	return plans
 }
 
-// committedGuests returns the guests and Reservations of a region that count, by Host.
-func (v View) committedGuests(region string) map[string][]failoverGuest {
-	extra := map[int]Reservation{} // by VMID
-	for _, r := range v.Reservations {
-		if r.Region == region && !r.Fulfilled {
-			extra[r.VMID] = r
-		}
-	}
-	guests := map[string][]failoverGuest{}
-	for vmid, guest := range v.Snapshots[region].Guests {
-		amount := guest.Allocated
-		if r, ok := extra[vmid]; ok && r.Host == guest.Host {
-			amount = amount.atLeast(r.Amount)
-			delete(extra, vmid)
-		}
-		if amount != (Amount{}) {
-			guests[guest.Host] = append(guests[guest.Host], failoverGuest{amount, vmid})
-		}
-	}
-	for vmid, r := range extra {
-		if r.Amount != (Amount{}) { // not parked
-			guests[r.Host] = append(guests[r.Host], failoverGuest{r.Amount, vmid})
-		}
-	}
-	return guests
-}
-
 // share returns the larger of the shares of CPUs and memory of all Hosts.
-func (f *Failover) share(a Amount) float64 {
+func (f *Failover) share(a observed.Amount) float64 {
 	return max(float64(a.CPUs)/float64(max(1, f.total.CPUs)), float64(a.MemoryBytes)/float64(max(1, f.total.MemoryBytes)))
 }
 
 // compare sorts smaller amounts first.
-func (f *Failover) compare(a, b Amount) int {
+func (f *Failover) compare(a, b observed.Amount) int {
 	return cmp.Or(cmp.Compare(f.share(a), f.share(b)), cmp.Compare(a.MemoryBytes, b.MemoryBytes), cmp.Compare(a.CPUs, b.CPUs))
 }
 
@@ -209,7 +130,7 @@ func (f *Failover) compareGuests(a, b failoverGuest) int {
 }
 
 // guestsWith returns the guests of a Host, with a new VM if target is that Host.
-func (f *Failover) guestsWith(failed, target int, vm Amount) []failoverGuest {
+func (f *Failover) guestsWith(failed, target int, vm observed.Amount) []failoverGuest {
 	guests := f.hosts[failed].guests
 	if failed != target {
 		return guests
@@ -220,17 +141,17 @@ func (f *Failover) guestsWith(failed, target int, vm Amount) []failoverGuest {
 
 // without returns the guests of a failed Host and the capacity of the others. A new VM takes its
 // capacity of the target, which is -1 if there is none. The failed Host has no capacity.
-func (f *Failover) without(failed, target int, vm Amount) (guests []Amount, hosts []bin) {
+func (f *Failover) without(failed, target int, vm observed.Amount) (guests []observed.Amount, hosts []bin) {
 	hosts = make([]bin, len(f.hosts))
 	for n, host := range f.hosts {
 		hosts[n] = host.bin
 	}
 	hosts[failed] = bin{}
 	if target >= 0 && target != failed {
-		hosts[target].free = hosts[target].free.Minus(vm).atLeast(Amount{})
+		hosts[target].free = hosts[target].free.Minus(vm).AtLeast(observed.Amount{})
 	}
 	with := f.guestsWith(failed, target, vm)
-	guests = make([]Amount, len(with))
+	guests = make([]observed.Amount, len(with))
 	for n, guest := range with {
 		guests[n] = guest.Amount
 	}
@@ -239,7 +160,7 @@ func (f *Failover) without(failed, target int, vm Amount) (guests []Amount, host
 
 // Tolerates reports whether the guests of any one Host would fit on the others with a new VM on a
 // Host. It returns true for a Host that does not count.
-func (f *Failover) Tolerates(host string, vm Amount) bool {
+func (f *Failover) Tolerates(host string, vm observed.Amount) bool {
 	target, ok := f.index[host]
 	if !ok {
 		return true
@@ -257,7 +178,7 @@ func (f *Failover) Tolerates(host string, vm Amount) bool {
 
 // tolerates reports whether the guests of a failed Host would fit on the others with a new VM on
 // the target.
-func (f *Failover) tolerates(failed, target int, vm Amount) bool {
+func (f *Failover) tolerates(failed, target int, vm observed.Amount) bool {
 	if f.plans[failed] == nil {
 		return false // a further VM does not change that
 	}
@@ -278,7 +199,7 @@ func (f *Failover) Shortfall() (Shortfall, bool) { return f.current() }
 
 // ShortfallWith is Shortfall with a new VM on a Host. If the guests already do not fit without
 // the VM, it returns the Shortfall without it.
-func (f *Failover) ShortfallWith(host string, vm Amount) (Shortfall, bool) {
+func (f *Failover) ShortfallWith(host string, vm observed.Amount) (Shortfall, bool) {
 	if s, ok := f.Shortfall(); ok {
 		return s, true
 	}
@@ -289,7 +210,7 @@ func (f *Failover) ShortfallWith(host string, vm Amount) (Shortfall, bool) {
 	return f.shortfall(target, vm)
 }
 
-func (f *Failover) shortfall(target int, vm Amount) (Shortfall, bool) {
+func (f *Failover) shortfall(target int, vm observed.Amount) (Shortfall, bool) {
 	var all []Shortfall
 	for failed := range f.hosts {
 		if (target < 0 && f.plans[failed] != nil) || (target >= 0 && f.tolerates(failed, target, vm)) {

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -28,7 +30,7 @@ func (e failoverEnv) view(t *testing.T) inventory.View {
 }
 
 // with returns the region with another guest.
-func (e failoverEnv) with(host string, size inventory.Amount) failoverEnv {
+func (e failoverEnv) with(host string, size observed.Amount) failoverEnv {
 	g := vm(999, host, "running", size.CPUs, 0)
 	g.MemoryBytes = size.MemoryBytes
 	e.guests = append(slices.Clone(e.guests), g)
@@ -76,10 +78,10 @@ func (e failoverEnv) tolerates(v inventory.View, arch string) bool {
 		}
 	}
 	for n, failed := range hosts {
-		var guests []inventory.Amount
+		var guests []observed.Amount
 		for _, g := range e.guests {
 			if g.Host == failed.Name {
-				guests = append(guests, inventory.Amount{CPUs: g.CPUs, MemoryBytes: g.MemoryBytes})
+				guests = append(guests, observed.Amount{CPUs: g.CPUs, MemoryBytes: g.MemoryBytes})
 			}
 		}
 		for _, r := range e.reservations {
@@ -94,7 +96,7 @@ func (e failoverEnv) tolerates(v inventory.View, arch string) bool {
 	return true
 }
 
-func canPlace(guests []inventory.Amount, hosts []inventory.HostState) bool {
+func canPlace(guests []observed.Amount, hosts []inventory.HostState) bool {
 	if len(guests) == 0 {
 		return true
 	}
@@ -145,7 +147,7 @@ func TestFailoverProperties(t *testing.T) {
 		if got && violated {
 			t.Fatalf("seed %d: the check passes with a VM on %s, and fails without it: %s", seed, target, shortfall)
 		}
-		if refusedWith && (len(details.Unplaced) == 0 || details.Missing == (inventory.Amount{})) {
+		if refusedWith && (len(details.Unplaced) == 0 || details.Missing == (observed.Amount{})) {
 			t.Fatalf("seed %d: nothing is missing in %+v", seed, details)
 		}
 		switch {
@@ -218,7 +220,7 @@ func BenchmarkFailover(b *testing.B) {
 	snapshot := snapshotOf(nil, hosts, guests...)
 	b.ReportAllocs()
 	for b.Loop() {
-		f := inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, inventory.Settings{}, inventory.Records{}).Failover("r", "pve0")
+		f := inventory.NewView(map[string]*observed.Snapshot{"r": snapshot}, nil, nil, declared.Settings{}, declared.Records{}).Failover("r", "pve0")
 		for _, h := range hosts {
 			for n := range 20 {
 				f.Tolerates(h.Name, amount(1<<(n%5), int64(2+n)<<(n%5)))

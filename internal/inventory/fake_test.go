@@ -20,6 +20,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -27,7 +28,7 @@ const gib = int64(1) << 30
 
 var (
 	start    = time.Date(2026, 11, 15, 8, 0, 0, 0, time.UTC)
-	ownRange = inventory.VMIDRange{From: 20000, To: 20999}
+	ownRange = observed.VMIDRange{From: 20000, To: 20999}
 )
 
 // cluster is a fake proxmox.Client. The embedded interface makes unexpected calls panic.
@@ -299,8 +300,8 @@ func refresh(t *testing.T, i *inventory.Inventory) {
 	NewWithT(t).Expect(i.Refresh(t.Context(), "r")).To(Succeed())
 }
 
-func amount(cpus int, memoryGiB int64) inventory.Amount {
-	return inventory.Amount{CPUs: cpus, MemoryBytes: memoryGiB * gib}
+func amount(cpus int, memoryGiB int64) observed.Amount {
+	return observed.Amount{CPUs: cpus, MemoryBytes: memoryGiB * gib}
 }
 
 // hostState returns the state of a Host of region r.
@@ -310,14 +311,14 @@ func hostState(v inventory.View, host string) inventory.HostState {
 }
 
 // guestOf returns a guest of region r.
-func guestOf(i *inventory.Inventory, vmid int) inventory.Guest {
+func guestOf(i *inventory.Inventory, vmid int) observed.Guest {
 	guest, _ := i.View().Guest("r", vmid)
 	return guest
 }
 
 // snapshotOf returns a Snapshot without an Inventory.
-func snapshotOf(previous *inventory.Snapshot, hosts []proxmox.HostRow, guests ...proxmox.GuestRow) *inventory.Snapshot {
-	return inventory.NewSnapshot(inventory.PollResult{
+func snapshotOf(previous *observed.Snapshot, hosts []proxmox.HostRow, guests ...proxmox.GuestRow) *observed.Snapshot {
+	return observed.NewSnapshot(observed.Result{
 		Region: "r", Taken: start, Resources: proxmox.Resources{Hosts: hosts, Guests: guests},
 	}, previous, ownRange)
 }

@@ -5,11 +5,13 @@ package inventory
 
 import (
 	"maps"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // NewFixed returns an Inventory of Snapshots by region. It sends no requests: Refresh does
 // nothing, and it must not be started. Only the ledger changes it.
-func NewFixed(snapshots map[string]*Snapshot, options Options) (*Inventory, error) {
+func NewFixed(snapshots map[string]*observed.Snapshot, options Options) (*Inventory, error) {
 	i, err := New(nil, options)
 	if err != nil {
 		return nil, err
@@ -19,7 +21,7 @@ func NewFixed(snapshots map[string]*Snapshot, options Options) (*Inventory, erro
 	for region := range snapshots {
 		i.addCluster(nil, region)
 	}
-	i.snapshots = maps.Clone(snapshots)
+	maps.Copy(i.snapshots, snapshots)
 	i.publish(true)
 	return i, nil
 }

@@ -6,46 +6,17 @@ package inventory
 import (
 	"net/netip"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// index holds the precomputed answers of a View, so thousands of fit checks cost one map
-// lookup each.
-type index struct {
-	hosts map[string]map[string]*hostAccount // by region and name
-	vmids map[vmidKey]struct{}
-	// nodePoolVMs counts VMs by NodePool and Host.
-	nodePoolVMs   map[string]map[hostKey]int
-	reservedBytes map[diskKey]int64
-	// queuedClones counts the VMs that are not cloned or configured yet.
-	queuedClones map[diskKey]int
-	// reservedAddresses are claim UIDs by address.
-	reservedAddresses map[netip.Addr]string
-	failovers         map[failoverKey]func() *Failover
-}
-
-// hostAccount is the state of a Host with its settings.
-type hostAccount struct {
-	state  HostState
-	limits HostSettings
-	cells  func() *CellAccounts
-}
-
-type hostKey struct{ region, host string }
-
-type vmidKey struct {
-	region string
-	vmid   int
-}
-
-// diskKey identifies a storage for capacity. A shared storage has no host.
-type diskKey struct{ region, host, storage string }
-
-func diskKeyOf(region string, row proxmox.StorageRow) diskKey {
-	if row.Shared {
-		return diskKey{region: region, storage: row.Name}
-	}
-	return diskKey{region: region, host: row.Host, storage: row.Name}
+// NewView returns a View of its arguments. The caller must not change the maps
+// afterwards.
+func NewView(snapshots map[string]*observed.Snapshot, failures map[string]error, reservations map[string]Reservation, settings declared.Settings, records declared.Records) View {
+	v := View{Snapshots: snapshots, Failures: failures, Reservations: reservations, settings: settings, records: records}
+	v.index = newIndex(v)
+	return v
 }
 
 func newIndex(v View) *index {
@@ -63,7 +34,7 @@ func newIndex(v View) *index {
 		for name, host := range snapshot.Hosts {
 			limits := v.settings.For(region, name)
 			state := newHostState(region, host, limits)
-			state.Sleep = v.records.Sleeping[HostName{Region: region, Host: name}].sleepState(host.Online)
+			state.Sleep = v.records.Sleeping[observed.HostName{Region: region, Host: name}].SleepState(host.Online)
 			state.Conditions = conditionsOf(host, limits, snapshot, v.records, v.Failures[region])
 			x.hosts[region][name] = &hostAccount{state: state, limits: limits}
 		}
@@ -77,12 +48,12 @@ func newIndex(v View) *index {
 	return x
 }
 
-func newHostState(region string, host Host, limits HostSettings) HostState {
+func newHostState(region string, host observed.Host, limits declared.HostSettings) HostState {
 	state := HostState{
 		Region:       region,
 		Name:         host.Name,
-		Size:         Amount{CPUs: host.CPUs, MemoryBytes: host.MemoryBytes},
-		Allocatable:  limits.allocatable(host.HostRow),
+		Size:         observed.Amount{CPUs: host.CPUs, MemoryBytes: host.MemoryBytes},
+		Allocatable:  limits.Allocatable(host.HostRow),
 		Allocated:    host.Allocated,
 		Arch:         kubernetesArch(host.Arch),
 		PriceFactor:  limits.PriceFactor,
@@ -122,35 +93,35 @@ func (x *index) addReservation(r Reservation, v View) {
 
 	extra := r.Amount
 	if visible && guest.Host == r.Host {
-		extra = r.Amount.Minus(guest.Allocated).atLeast(Amount{})
+		extra = r.Amount.Minus(guest.Allocated).AtLeast(observed.Amount{})
 	}
 	if account, ok := x.hosts[r.Region][r.Host]; ok {
 		account.state.Reserved = account.state.Reserved.Plus(extra)
 		account.state.Free = account.state.Free.Minus(extra)
 	}
 	// A VM that is listed on a Host that is offline has its disks, and they count as used.
-	if !visible || v.Snapshots[r.Region].host(guest.Host).Online {
+	if !visible || v.Snapshots[r.Region].Host(guest.Host).Online {
 		x.addReservedDisks(r, v.Snapshots[r.Region])
 	}
 }
 
-func (x *index) addReservedDisks(r Reservation, snapshot *Snapshot) {
+func (x *index) addReservedDisks(r Reservation, snapshot *observed.Snapshot) {
 	if snapshot == nil || r.Storage == "" {
 		return
 	}
-	key := snapshot.diskKey(r.Region, r.Host, r.Storage)
+	key := diskKeyIn(snapshot, r.Region, r.Host, r.Storage)
 	x.reservedBytes[key] += r.DiskBytes
 	if r.CPUs > 0 { // not parked
 		x.queuedClones[key]++
 	}
 	for _, disk := range r.Disks {
-		x.reservedBytes[snapshot.diskKey(r.Region, r.Host, disk.Storage)] += disk.Bytes
+		x.reservedBytes[diskKeyIn(snapshot, r.Region, r.Host, disk.Storage)] += disk.Bytes
 	}
 }
 
-// diskKey returns the key of a storage of a Host, which the Snapshot may not list.
-func (s *Snapshot) diskKey(region, host, storage string) diskKey {
-	row, ok := s.Storages[StorageKey{Host: host, Storage: storage}]
+// diskKeyIn returns the key of a storage of a Host, which the Snapshot may not list.
+func diskKeyIn(s *observed.Snapshot, region, host, storage string) diskKey {
+	row, ok := s.Storages[observed.StorageKey{Host: host, Storage: storage}]
 	if !ok {
 		row = proxmox.StorageRow{Name: storage, Host: host}
 	}

@@ -20,6 +20,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -38,8 +41,8 @@ type Options struct {
 	// continues. It is 5 s by default.
 	ReadTimeout time.Duration
 	// DetailRange is the range of our VMIDs. Stopped VMs in it count as allocated.
-	DetailRange VMIDRange
-	Settings    Settings
+	DetailRange observed.VMIDRange
+	Settings    declared.Settings
 	Clock       clock.Clock
 	Log         logr.Logger
 	// Registerer registers the metrics; nil for none.
@@ -50,7 +53,7 @@ type Options struct {
 // concurrent use.
 type Inventory struct {
 	options  Options
-	clusters map[string]*cluster
+	clusters map[string]*poll.Cluster
 	metrics  *metrics
 
 	view atomic.Pointer[View]
@@ -58,9 +61,9 @@ type Inventory struct {
 	// mu guards the rest, including the ledger. No I/O is done while it is held.
 	mu        sync.Mutex
 	ledger    *Ledger
-	snapshots map[string]*Snapshot
+	snapshots map[string]*observed.Snapshot
 	failures  map[string]error
-	records   Records
+	records   declared.Records
 	// leads is true after SetSleeping: this process writes the records about sleeping Hosts.
 	leads          bool
 	generation     uint64
@@ -84,14 +87,14 @@ func New(clients []proxmox.Client, options Options) (*Inventory, error) {
 	}
 	i := &Inventory{
 		options:     options,
-		clusters:    make(map[string]*cluster, len(clients)),
-		snapshots:   map[string]*Snapshot{},
+		clusters:    make(map[string]*poll.Cluster, len(clients)),
+		snapshots:   map[string]*observed.Snapshot{},
 		failures:    map[string]error{},
 		subscribers: map[int]chan Event{},
 		loggedHosts: map[string]bool{},
 	}
 	i.ledger = &Ledger{
-		inventory:    i,
+		clock: options.Clock, view: i.View, publish: i.publish, mu: &i.mu, snapshots: i.snapshots,
 		reservations: map[string]Reservation{},
 		deleted:      map[vmidKey]time.Time{},
 		released:     backoff.NewHolds[netip.Addr](options.Clock, backoff.Exponential{}),
@@ -105,7 +108,7 @@ func New(clients []proxmox.Client, options Options) (*Inventory, error) {
 	}
 	i.publish(true)
 	var err error
-	if i.metrics, err = newMetrics(i, options.Registerer); err != nil {
+	if i.metrics, err = newMetrics(options.Clock, options.Registerer, i.Regions(), i.View); err != nil {
 		return nil, fmt.Errorf("registering the inventory metrics: %w", err)
 	}
 	return i, nil
@@ -113,9 +116,9 @@ func New(clients []proxmox.Client, options Options) (*Inventory, error) {
 
 // addCluster adds a Cluster, which is never polled without a client.
 func (i *Inventory) addCluster(client proxmox.Client, region string) {
-	i.clusters[region] = newCluster(client, region, pollOptions{
+	i.clusters[region] = poll.New(client, region, poll.Options{
 		Interval: i.options.PollInterval, ReadTimeout: i.options.ReadTimeout, Own: i.options.DetailRange, Clock: i.options.Clock, Log: i.options.Log,
-		Last:     func(region string) *Snapshot { return i.View().Snapshots[region] },
+		Last:     func(region string) *observed.Snapshot { return i.View().Snapshots[region] },
 		Finished: i.finishPoll,
 		Accept:   i.accept,
 	})
@@ -182,7 +185,7 @@ func (i *Inventory) RefreshAll(ctx context.Context) error {
 // Invalidate requests that Facts of a Cluster are read again with its next poll, unless
 // they were read in the last 30 seconds. Use it for Facts that caused a failed check,
 // because they may have been fixed.
-func (i *Inventory) Invalidate(region string, facts ...Fact) {
+func (i *Inventory) Invalidate(region string, facts ...poll.Fact) {
 	if c, ok := i.clusters[region]; ok {
 		c.Invalidate(facts...)
 	}
@@ -207,7 +210,7 @@ func (i *Inventory) HasCurrentConfig(region string, vmid int) bool {
 // TryAcquire reports whether the caller may make a background read of this kind in a
 // Cluster now, and uses a slot of the call budget if so. It returns false for a region
 // that is not configured.
-func (i *Inventory) TryAcquire(region string, kind ReadKind) bool {
+func (i *Inventory) TryAcquire(region string, kind poll.ReadKind) bool {
 	c, ok := i.clusters[region]
 	return ok && c.TryAcquire(kind)
 }
@@ -236,7 +239,7 @@ func (i *Inventory) Subscribe(ctx context.Context) <-chan Event {
 }
 
 // SetSettings replaces the host settings.
-func (i *Inventory) SetSettings(settings Settings) {
+func (i *Inventory) SetSettings(settings declared.Settings) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.options.Settings = settings
@@ -244,13 +247,13 @@ func (i *Inventory) SetSettings(settings Settings) {
 }
 
 // accept makes the result of a poll that began at the given time the Cluster's Snapshot.
-func (i *Inventory) accept(result PollResult, began time.Time) {
+func (i *Inventory) accept(result observed.Result, began time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	result.Resources.Guests = i.ledger.withoutDeleted(result.Region, result.Resources.Guests, began)
-	result.Known = i.knownHosts(result.Region)
+	result.Known = i.records.KnownHosts(result.Region)
 	before := i.snapshots[result.Region]
-	snapshot := NewSnapshot(result, before, i.options.DetailRange)
+	snapshot := observed.NewSnapshot(result, before, i.options.DetailRange)
 	i.snapshots[result.Region] = snapshot
 
 	failure, failed := i.failures[result.Region]
@@ -265,14 +268,14 @@ func (i *Inventory) accept(result PollResult, began time.Time) {
 	fulfilled := i.ledger.fulfill(result.Region, snapshot)
 	i.logDuplicateHosts()
 	i.logHostChanges(before, snapshot)
-	i.publish(fulfilled || isConclusive(failure) || hasChanged(before, snapshot))
+	i.publish(fulfilled || isConclusive(failure) || observed.HasChanged(before, snapshot))
 }
 
 // logHostChanges logs the Hosts that went offline or returned since the previous Snapshot,
 // which is nil at the start.
-func (i *Inventory) logHostChanges(before, now *Snapshot) {
+func (i *Inventory) logHostChanges(before, now *observed.Snapshot) {
 	for _, name := range slices.Sorted(maps.Keys(now.Hosts)) {
-		was, is := before.host(name).OfflineSince, now.Hosts[name].OfflineSince
+		was, is := before.Host(name).OfflineSince, now.Hosts[name].OfflineSince
 		switch {
 		case was.IsZero() && !is.IsZero():
 			i.options.Log.Info("host is offline", "region", now.Region, "host", name)

@@ -9,9 +9,13 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
+	"k8s.io/utils/clock"
+
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -23,8 +27,14 @@ const reuseDelay = 10 * time.Minute
 // and deleted guests. It belongs to an Inventory, whose View includes it. All methods are
 // safe for concurrent use.
 type Ledger struct {
-	inventory *Inventory
-	// The lock of the Inventory guards the rest.
+	clock clock.PassiveClock
+	view  func() View
+	// publish makes the changes visible in the View.
+	publish func(changed bool)
+
+	// mu is the lock of the Inventory, which guards the rest, and its Snapshots.
+	mu           *sync.Mutex
+	snapshots    map[string]*observed.Snapshot
 	reservations map[string]Reservation // by Reservation.ClaimUID
 	deleted      map[vmidKey]time.Time
 	released     *backoff.Holds[netip.Addr]
@@ -43,21 +53,21 @@ func (l *Ledger) Reserve(claimUID string, decide DecideFunc) (Reservation, error
 	if claimUID == "" {
 		return Reservation{}, errors.New("reserving capacity: the NodeClaim has no UID")
 	}
-	l.inventory.mu.Lock()
-	defer l.inventory.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if existing, ok := l.reservations[claimUID]; ok {
 		return existing, nil
 	}
-	return l.record(claimUID, l.inventory.View(), decide)
+	return l.record(claimUID, l.view(), decide)
 }
 
 // Replace replaces the Reservation of a Claim by what decide returns in a View without it and its
 // VM. The Claim always has one of them, so Restore never adds an outdated one. If Replace fails,
 // which it does as Reserve does, the Reservation remains.
 func (l *Ledger) Replace(claimUID string, decide DecideFunc) (Reservation, error) {
-	l.inventory.mu.Lock()
-	defer l.inventory.mu.Unlock()
-	view, before := l.inventory.View(), l.reservations[claimUID]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	view, before := l.view(), l.reservations[claimUID]
 	return l.record(claimUID, view.Without(before.Region, before.VMID), decide)
 }
 
@@ -79,37 +89,37 @@ func (l *Ledger) record(claimUID string, view View, decide DecideFunc) (Reservat
 	r.ClaimUID = claimUID
 	r.Fulfilled = false
 	if r.CreatedAt.IsZero() {
-		r.CreatedAt = l.inventory.options.Clock.Now()
+		r.CreatedAt = l.clock.Now()
 	}
 	l.reservations[claimUID] = r
-	l.inventory.publish(true)
+	l.publish(true)
 	return r, nil
 }
 
 // Restore adds Reservations that an earlier process made, from the intents on their
 // Claims, whether or not they fit. Claims that already have a Reservation keep it.
 func (l *Ledger) Restore(reservations ...Reservation) {
-	l.inventory.mu.Lock()
-	defer l.inventory.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	restored := false
 	for _, r := range reservations {
 		if _, ok := l.reservations[r.ClaimUID]; ok || r.ClaimUID == "" {
 			continue
 		}
-		r.Fulfilled = isVisible(r, l.inventory.snapshots[r.Region])
+		r.Fulfilled = isVisible(r, l.snapshots[r.Region])
 		l.reservations[r.ClaimUID] = r
 		restored = true
 	}
 	if restored {
-		l.inventory.publish(true)
+		l.publish(true)
 	}
 }
 
 // Release removes the Reservation of a Claim whose launch was abandoned or whose VM was
 // deleted.
 func (l *Ledger) Release(claimUID string) {
-	l.inventory.mu.Lock()
-	defer l.inventory.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	r, ok := l.reservations[claimUID]
 	if !ok {
 		return
@@ -118,21 +128,21 @@ func (l *Ledger) Release(claimUID string) {
 	for _, addr := range r.Addresses {
 		l.released.Add(addr, "", reuseDelay)
 	}
-	l.inventory.publish(true)
+	l.publish(true)
 }
 
 // ObserveDeleted removes a guest from the View. The caller must have confirmed that the
 // guest does not exist. A poll that began earlier does not add it back.
 func (l *Ledger) ObserveDeleted(region string, vmid int) {
-	l.inventory.mu.Lock()
-	defer l.inventory.mu.Unlock()
-	l.deleted[vmidKey{region, vmid}] = l.inventory.options.Clock.Now()
-	before := l.inventory.snapshots[region]
-	if _, ok := before.guest(vmid); !ok {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.deleted[vmidKey{region, vmid}] = l.clock.Now()
+	before := l.snapshots[region]
+	if _, ok := before.Guest(vmid); !ok {
 		return
 	}
-	l.inventory.snapshots[region] = before.without(vmid)
-	l.inventory.publish(true)
+	l.snapshots[region] = before.Without(vmid)
+	l.publish(true)
 }
 
 // withoutDeleted drops the rows of guests that were deleted since the poll began, and
@@ -147,7 +157,7 @@ func (l *Ledger) withoutDeleted(region string, guests []proxmox.GuestRow, began 
 
 // fulfill marks the region's Reservations whose VM the Snapshot shows as reserved, and
 // reports whether there were any. The caller holds the lock.
-func (l *Ledger) fulfill(region string, snapshot *Snapshot) bool {
+func (l *Ledger) fulfill(region string, snapshot *observed.Snapshot) bool {
 	changed := false
 	for uid, r := range l.reservations {
 		if r.Region != region || r.Fulfilled || !isVisible(r, snapshot) {
@@ -158,17 +168,4 @@ func (l *Ledger) fulfill(region string, snapshot *Snapshot) bool {
 		changed = true
 	}
 	return changed
-}
-
-// isVisible reports whether the Snapshot shows the VM with its reserved size. A clone
-// has its template's size until it is configured, and its disks grow until its lock is
-// removed; a running VM is configured. The Host
-// does not matter: a migrated VM counts where it is, and the launch fails if another
-// guest uses the VMID.
-func isVisible(r Reservation, snapshot *Snapshot) bool {
-	guest, ok := snapshot.guest(r.VMID)
-	if !ok || !guest.HasResources() || guest.Stale || guest.Lock == "clone" {
-		return false
-	}
-	return guest.Status == statusRunning || guest.Allocated.Covers(r.Amount)
 }

@@ -12,6 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -113,7 +114,7 @@ func TestReserveFulfilled(t *testing.T) {
 		name      string
 		guests    guests
 		fulfilled bool
-		free      inventory.Amount
+		free      observed.Amount
 	}{
 		{"not_visible", nil, false, amount(14, 60)},
 		{"row_without_resources", guests{rowWithoutResources(vmid)}, false, amount(14, 60)},

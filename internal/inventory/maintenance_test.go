@@ -14,18 +14,19 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 func TestParseMaintenance(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	hosts, errs := inventory.ParseMaintenance(map[string]string{"home.pve1": " new disk\n", "site.a.pve-2": "", "pve1": "", ".pve1": "", "home.": ""})
-	want := inventory.Maintenance{{Region: "home", Host: "pve1"}: "new disk", {Region: "site.a", Host: "pve-2"}: ""}
+	hosts, errs := declared.ParseMaintenance(map[string]string{"home.pve1": " new disk\n", "site.a.pve-2": "", "pve1": "", ".pve1": "", "home.": ""})
+	want := declared.Maintenance{{Region: "home", Host: "pve1"}: "new disk", {Region: "site.a", Host: "pve-2"}: ""}
 	g.Expect(hosts).To(Equal(want))
 	g.Expect(errs).To(HaveLen(3))
 	for host := range want {
-		if parsed, errs := inventory.ParseMaintenance(map[string]string{host.Key(): "x"}); parsed[host] != "x" || len(errs) > 0 {
+		if parsed, errs := declared.ParseMaintenance(map[string]string{host.Key(): "x"}); parsed[host] != "x" || len(errs) > 0 {
 			t.Errorf("key %s of host %s: found %v, %v", host.Key(), host, parsed, errs)
 		}
 	}
@@ -37,7 +38,7 @@ func FuzzParseMaintenance(f *testing.F) {
 	f.Add("site.a.pve-2", "")
 	f.Add("home.", "")
 	f.Fuzz(func(t *testing.T, key, reason string) {
-		hosts, errs := inventory.ParseMaintenance(map[string]string{key: reason})
+		hosts, errs := declared.ParseMaintenance(map[string]string{key: reason})
 		if len(hosts)+len(errs) != 1 {
 			t.Fatalf("%q: found %v and %v", key, hosts, errs)
 		}
@@ -59,13 +60,13 @@ func TestSetMaintenance(t *testing.T) {
 	g := NewWithT(t)
 	i, _ := newPolled(t, newCluster("r", host("pve1", 16, 64), host("pve2", 16, 64)))
 	generation := i.View().Generation
-	i.SetMaintenance(inventory.Maintenance{{Region: "r", Host: "pve1"}: "new disk"})
+	i.SetMaintenance(declared.Maintenance{{Region: "r", Host: "pve1"}: "new disk"})
 	g.Expect(hostState(i.View(), "pve1")).To(haveReasons(inventory.InMaintenance))
 	g.Expect(unusable(i.View(), "pve1")).To(Equal("in maintenance (requested in Kubernetes: new disk)"))
 	g.Expect(hostState(i.View(), "pve2")).To(haveReasons())
 	g.Expect(i.View().Generation).NotTo(Equal(generation), "subscribers were not notified")
 	refresh(t, i)
-	i.SetSettings(inventory.Settings{})
+	i.SetSettings(declared.Settings{})
 	g.Expect(hostState(i.View(), "pve1")).To(haveReasons(inventory.InMaintenance), "after a poll and new settings")
 	i.SetMaintenance(nil)
 	g.Expect(hostState(i.View(), "pve1")).To(haveReasons())

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/clock"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -20,7 +22,9 @@ const (
 // metrics are the metrics of the inventory. Those about a View are computed when they are
 // collected, so a removed Host leaves no stale series.
 type metrics struct {
-	inventory      *Inventory
+	clock          clock.PassiveClock
+	regions        []string
+	view           func() View
 	duration       *prometheus.HistogramVec
 	failures       *prometheus.CounterVec
 	settingsErrors prometheus.Counter
@@ -35,12 +39,12 @@ type metrics struct {
 	cost   *prometheus.Desc
 }
 
-func newMetrics(i *Inventory, registerer prometheus.Registerer) (*metrics, error) {
+func newMetrics(clk clock.PassiveClock, registerer prometheus.Registerer, regions []string, view func() View) (*metrics, error) {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(prometheus.BuildFQName(metricsNamespace, metricsSubsystem, name), help, labels, nil)
 	}
 	m := &metrics{
-		inventory: i,
+		clock: clk, regions: regions, view: view,
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "inventory_poll_duration_seconds",
 			Help:    "Duration of a poll of a Proxmox cluster's resources.",
@@ -67,7 +71,7 @@ func newMetrics(i *Inventory, registerer prometheus.Registerer) (*metrics, error
 		cost: desc("nodepool_energy_cost_per_hour",
 			"Estimated cost of the energy that the VMs of a NodePool use in an hour, by the host setting energyprice.", "nodepool"),
 	}
-	for region := range i.clusters {
+	for _, region := range regions {
 		m.failures.WithLabelValues(region) // alerts need a series that starts at zero
 	}
 	if registerer == nil {
@@ -96,11 +100,11 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
 	}
-	view := m.inventory.View()
+	view := m.view()
 	for region, snapshot := range view.Snapshots {
-		gauge(m.age, m.inventory.options.Clock.Since(snapshot.Taken).Seconds(), region)
+		gauge(m.age, m.clock.Since(snapshot.Taken).Seconds(), region)
 	}
-	for region := range m.inventory.clusters {
+	for _, region := range m.regions {
 		gauge(m.quorum, asGauge(!errors.Is(view.Failures[region], proxmox.ErrNoQuorum)), region)
 	}
 	for _, host := range view.Hosts() {
@@ -108,7 +112,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 		gauge(m.online, asGauge(!host.Has(Off)), host.Region, host.Name)
 		for _, state := range []struct {
 			name   string
-			amount Amount
+			amount observed.Amount
 		}{
 			{"allocatable", host.Allocatable}, {"allocated", host.Allocated}, {"reserved", host.Reserved}, {"free", host.Free},
 		} {

@@ -8,7 +8,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -16,7 +16,7 @@ func TestAllocation(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		guest proxmox.GuestRow
-		want  inventory.Amount
+		want  observed.Amount
 	}{
 		"running_VM_of_another_user":  {vm(100, "pve1", "running", 4, 8), amount(4, 8)},
 		"paused_VM":                   {vm(100, "pve1", "paused", 4, 8), amount(4, 8)},
@@ -51,7 +51,7 @@ func TestAllocationOfStaleRow(t *testing.T) {
 	g.Expect(after.Guests[900].Template).To(BeTrue(), "the template lost its flag")
 
 	fresh := snapshotOf(after, hosts, vm(100, "pve1", "stopped", 4, 8))
-	g.Expect(fresh.Guests[100]).To(And(HaveField("Stale", false), HaveField("Allocated", inventory.Amount{})))
+	g.Expect(fresh.Guests[100]).To(And(HaveField("Stale", false), HaveField("Allocated", observed.Amount{})))
 	row := rowWithoutResources(100)
 	row.Kind = proxmox.KindLXC
 	g.Expect(snapshotOf(before, hosts, row).Guests[100].Stale).To(BeFalse(), "a container inherited the resources of a VM with its VMID")
@@ -77,8 +77,8 @@ func TestAllocationOfRestartedHost(t *testing.T) {
 	moved := running
 	moved.Host = "pve2"
 	for name, c := range map[string]struct {
-		snapshot *inventory.Snapshot
-		want     inventory.Amount
+		snapshot *observed.Snapshot
+		want     observed.Amount
 	}{
 		"stopped_by_its_owner": {snapshotOf(before, up(100_060), running, stopped), amount(0, 0)},
 		"restarted":            {restarted, amount(4, 8)},
@@ -94,7 +94,7 @@ func TestAllocationOfRestartedHost(t *testing.T) {
 func TestAllocationFromConfig(t *testing.T) {
 	t.Parallel()
 	c := config("cores", "2", "sockets", "2", "memory", "4096")
-	s := inventory.NewSnapshot(inventory.PollResult{
+	s := observed.NewSnapshot(observed.Result{
 		Resources: proxmox.Resources{
 			Hosts:  []proxmox.HostRow{host("pve1", 16, 64)},
 			Guests: []proxmox.GuestRow{rowWithoutResources(20001)},

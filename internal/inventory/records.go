@@ -6,10 +6,13 @@ package inventory
 import (
 	"maps"
 	"reflect"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // record changes the Records. It notifies the subscribers if relevant is true and something changed.
-func (i *Inventory) record(relevant bool, change func(*Records)) {
+func (i *Inventory) record(relevant bool, change func(*declared.Records)) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	before := i.records
@@ -20,24 +23,24 @@ func (i *Inventory) record(relevant bool, change func(*Records)) {
 
 // SetMaintenance replaces the Hosts that are in maintenance in addition to those in HA
 // maintenance. A Host that does not exist has no effect.
-func (i *Inventory) SetMaintenance(hosts Maintenance) {
-	i.record(true, func(r *Records) { r.Maintenance, r.MaintenanceUnknown = maps.Clone(hosts), false })
+func (i *Inventory) SetMaintenance(hosts declared.Maintenance) {
+	i.record(true, func(r *declared.Records) { r.Maintenance, r.MaintenanceUnknown = maps.Clone(hosts), false })
 }
 
 // SetMaintenanceUnknown records that the Hosts in maintenance could not be read at the
 // start. SetMaintenance ends it.
 func (i *Inventory) SetMaintenanceUnknown() {
-	i.record(true, func(r *Records) { r.MaintenanceUnknown = true })
+	i.record(true, func(r *declared.Records) { r.MaintenanceUnknown = true })
 }
 
 // SetFences replaces the Hosts that are declared as powered off.
-func (i *Inventory) SetFences(fences map[HostName]Fence) {
-	i.record(true, func(r *Records) { r.Fences = maps.Clone(fences) })
+func (i *Inventory) SetFences(fences map[observed.HostName]declared.Fence) {
+	i.record(true, func(r *declared.Records) { r.Fences = maps.Clone(fences) })
 }
 
 // SetSleeping replaces the records about Hosts that were shut down to save energy.
-func (i *Inventory) SetSleeping(hosts map[HostName]Sleep) {
-	i.record(true, func(r *Records) {
+func (i *Inventory) SetSleeping(hosts map[observed.HostName]declared.Sleep) {
+	i.record(true, func(r *declared.Records) {
 		i.leads = true
 		r.Sleeping, r.SleepingOutdated, r.SleepingFailure = maps.Clone(hosts), false, ""
 	})
@@ -46,8 +49,8 @@ func (i *Inventory) SetSleeping(hosts map[HostName]Sleep) {
 // SetSleepingOutdated is SetSleeping for records that were read before this process became the
 // leader. The leader may change them until then, so no request is sent to a Host that may be
 // asleep. SetSleeping ends it; afterwards SetSleepingOutdated has no effect.
-func (i *Inventory) SetSleepingOutdated(hosts map[HostName]Sleep) {
-	i.record(true, func(r *Records) {
+func (i *Inventory) SetSleepingOutdated(hosts map[observed.HostName]declared.Sleep) {
+	i.record(true, func(r *declared.Records) {
 		if !i.leads {
 			r.Sleeping, r.SleepingOutdated, r.SleepingFailure = maps.Clone(hosts), true, ""
 		}
@@ -57,21 +60,9 @@ func (i *Inventory) SetSleepingOutdated(hosts map[HostName]Sleep) {
 // SetSleepingFailure records why the leader cannot read the records, which remain outdated until
 // SetSleeping. It notifies no subscribers: they would make the leader read again at once.
 func (i *Inventory) SetSleepingFailure(err error) {
-	i.record(false, func(r *Records) {
+	i.record(false, func(r *declared.Records) {
 		if r.SleepingOutdated {
 			r.SleepingFailure = err.Error()
 		}
 	})
-}
-
-// knownHosts returns what is known about the sleeping Hosts of a region, by name. The caller
-// holds the lock.
-func (i *Inventory) knownHosts(region string) map[string]KnownHost {
-	known := map[string]KnownHost{}
-	for name, sleep := range i.records.Sleeping {
-		if name.Region == region {
-			known[name.Host] = sleep.Known
-		}
-	}
-	return known
 }

@@ -6,6 +6,8 @@ package inventory
 import (
 	"net/netip"
 	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // Reservation is capacity, a VMID and addresses reserved for a Claim, or for a VM that becomes a Template.
@@ -22,7 +24,7 @@ type Reservation struct {
 	VMID         int
 	Storage      string
 	// Amount is zero while the VM waits for capacity.
-	Amount
+	observed.Amount
 	DiskBytes int64
 	// Disks are those besides the boot disk.
 	Disks []ReservedDisk
@@ -44,4 +46,17 @@ type Reservation struct {
 type ReservedDisk struct {
 	Storage string
 	Bytes   int64
+}
+
+// isVisible reports whether the Snapshot shows the VM with its reserved size. A clone
+// has its template's size until it is configured, and its disks grow until its lock is
+// removed; a running VM is configured. The Host
+// does not matter: a migrated VM counts where it is, and the launch fails if another
+// guest uses the VMID.
+func isVisible(r Reservation, snapshot *observed.Snapshot) bool {
+	guest, ok := snapshot.Guest(r.VMID)
+	if !ok || !guest.HasResources() || guest.Stale || guest.Lock == "clone" {
+		return false
+	}
+	return guest.Status == observed.StatusRunning || guest.Allocated.Covers(r.Amount)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 )
 
 func TestLoadSettings(t *testing.T) {
@@ -30,7 +31,7 @@ func TestLoadSettings(t *testing.T) {
 	           "nodes": {"0": {"cpus": "0-7,32-39", "memsize": 68719476736}, "1": {"cpus": "8-15", "memory": "64Gi"}}}
 	}}`), 0o600)
 	g.Expect(err).NotTo(HaveOccurred())
-	settings, err := inventory.LoadSettings(file)
+	settings, err := declared.LoadSettings(file)
 	g.Expect(err).NotTo(HaveOccurred())
 	s := settings.For("cluster-1", "pve1")
 	g.Expect([]any{s.ReservedMemoryBytes, s.ReservedCPUs.String(), s.CPURatio, s.Excluded}).To(Equal([]any{2 * gib, "0,32", 1.0, false}))
@@ -38,19 +39,19 @@ func TestLoadSettings(t *testing.T) {
 	for id, cpus := range map[int]int{0: 16, 1: 8} {
 		g.Expect(s.Topology.Cells[id]).To(And(HaveField("CPUs.Size()", cpus), HaveField("MemoryBytes", 64*gib)))
 	}
-	settings, err = inventory.LoadSettings("")
+	settings, err = declared.LoadSettings("")
 	g.Expect(err).NotTo(HaveOccurred())
 	s = settings.For("any", "host")
 	g.Expect([]any{s.ReservedMemoryBytes, s.CPURatio, s.MemoryRatio, s.StorageHighWater, s.StorageThinFactor}).To(Equal([]any{gib, 1.0, 1.0, 0.9, 1.0}))
-	g.Expect(inventory.LoadSettings("/nowhere/hosts.json")).Error().To(MatchError(ContainSubstring("/nowhere/hosts.json")))
+	g.Expect(declared.LoadSettings("/nowhere/hosts.json")).Error().To(MatchError(ContainSubstring("/nowhere/hosts.json")))
 	g.Expect(os.WriteFile(file, []byte(`{"a": {"b": {"x": 1}}}`), 0o600)).To(Succeed())
-	g.Expect(inventory.LoadSettings(file)).Error().To(MatchError(ContainSubstring(file + `: region "a", host "b"`)))
+	g.Expect(declared.LoadSettings(file)).Error().To(MatchError(ContainSubstring(file + `: region "a", host "b"`)))
 }
 
 func TestParseSettingsSpecificity(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	settings, err := inventory.ParseSettings([]byte(`{
+	settings, err := declared.ParseSettings([]byte(`{
 	  "*":         {"pve-a-1": {"cpuratio": 5, "excluded": true}, "*": {"memoryratio": 1.5}},
 	  "cluster-1": {"*": {"cpuratio": 2}, "pve-*": {"cpuratio": 3}, "pve-a-*": {"cpuratio": 4}, "pve-a-1": {"storagehighwater": 0.5}}
 	}`))
@@ -102,7 +103,7 @@ func TestParseSettingsInvalid(t *testing.T) {
 		"siblings":             {`{"a": {"b": {"siblings": "twins"}}}`, `region "a", host "b": field "siblings": found "twins", want "spread"`},
 		"cell_field":           {`{"a": {"b": {"nodes": {"0": {"cpu": "1"}}}}}`, `unknown field "0.cpu"`},
 	} {
-		_, err := inventory.ParseSettings([]byte(c.file))
+		_, err := declared.ParseSettings([]byte(c.file))
 		NewWithT(t).Expect(err).To(MatchError(And(ContainSubstring(c.want), Not(ContainSubstring("\n")))), name)
 	}
 }
@@ -114,7 +115,7 @@ func FuzzParseSettings(f *testing.F) {
 	f.Add([]byte(`{"*": {"*": {"nodes": {"0": {"cpus": "0-99999999999"}}}}}`))
 	f.Add([]byte(`{"*": {"*": {"nodes": {"0": {"memsize": 1, "memory": "x\ny"}}, "siblings": "spread", "excluded": true}}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		settings, err := inventory.ParseSettings(data)
+		settings, err := declared.ParseSettings(data)
 		if err != nil {
 			if !strings.Contains(err.Error(), "want") || strings.Contains(err.Error(), "\n") {
 				t.Errorf("the error is %q, want one line with what is allowed", err)
@@ -146,7 +147,7 @@ func TestWatchSettings(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "hosts.json")
 		write := func(text string) { g.Expect(os.WriteFile(file, []byte(text), 0o600)).To(Succeed()) }
 		write(`{"r": {"pve1": {"cpuratio": 2}}}`)
-		settings, err := inventory.LoadSettings(file)
+		settings, err := declared.LoadSettings(file)
 		g.Expect(err).NotTo(HaveOccurred())
 		registry := prometheus.NewRegistry()
 		i := newInventoryWith(t, inventory.Options{Settings: settings, Registerer: registry}, newCluster("r", host("pve1", 16, 64)))
@@ -182,7 +183,7 @@ func TestWatchSettings(t *testing.T) {
 func TestDuplicateHostNames(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	settings, err := inventory.ParseSettings([]byte(`{"west": {"pve1": {"pricefactor": 0.5}}}`))
+	settings, err := declared.ParseSettings([]byte(`{"west": {"pve1": {"pricefactor": 0.5}}}`))
 	g.Expect(err).NotTo(HaveOccurred())
 	var mu sync.Mutex
 	all := ""
@@ -204,7 +205,7 @@ func TestDuplicateHostNames(t *testing.T) {
 func TestPowerSettings(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	settings, err := inventory.ParseSettings([]byte(`{"home": {
+	settings, err := declared.ParseSettings([]byte(`{"home": {
 	  "*":    {"powermanagement": "Report", "idletime": "15m", "waketimeout": "8m", "minawake": 2, "wattsidle": 60, "wattsfull": 180,
 	           "sleepwindow": {"schedule": "0 19 * * mon-fri", "duration": "11h"}},
 	  "pve1": {"powermanagement": "None"},
@@ -213,7 +214,7 @@ func TestPowerSettings(t *testing.T) {
 	}}`))
 	g.Expect(err).NotTo(HaveOccurred())
 	power := settings.For("home", "pve3").Power
-	if power.Mode != inventory.PowerReport || power.IdleTime != 15*time.Minute || power.WakeTimeout != 8*time.Minute || power.MinAwake != 2 || power.WattsIdle != 60 || power.WattsFull != 180 {
+	if power.Mode != declared.PowerReport || power.IdleTime != 15*time.Minute || power.WakeTimeout != 8*time.Minute || power.MinAwake != 2 || power.WattsIdle != 60 || power.WattsFull != 180 {
 		t.Errorf("pve3 has %+v", power)
 	}
 	for at, want := range map[string]bool{
@@ -227,9 +228,9 @@ func TestPowerSettings(t *testing.T) {
 		g.Expect(settings.For("home", "pve2").Power.SleepWindow.Contains(moment)).To(BeFalse(), "a window that never begins contains %s", at)
 		g.Expect(settings.For("other", "pve1").Power.SleepWindow.Contains(moment)).To(BeTrue(), "no window does not contain %s", at)
 	}
-	g.Expect(settings.For("home", "pve4").Power.Mode).To(Equal(inventory.PowerEnabled))
-	g.Expect(settings.For("home", "pve1").Power.Mode).To(Equal(inventory.PowerNone))
-	if power := settings.For("other", "pve1").Power; power.Mode != inventory.PowerNone || power.IdleTime != 30*time.Minute || power.WakeTimeout != 5*time.Minute || power.MinAwake != 1 {
+	g.Expect(settings.For("home", "pve4").Power.Mode).To(Equal(declared.PowerEnabled))
+	g.Expect(settings.For("home", "pve1").Power.Mode).To(Equal(declared.PowerNone))
+	if power := settings.For("other", "pve1").Power; power.Mode != declared.PowerNone || power.IdleTime != 30*time.Minute || power.WakeTimeout != 5*time.Minute || power.MinAwake != 1 {
 		t.Errorf("the defaults are %+v", power)
 	}
 }

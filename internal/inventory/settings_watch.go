@@ -9,18 +9,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/file"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 )
 
 // WatchSettings returns a Runnable that applies changes of a host settings file within one
 // poll interval. If the file is missing or invalid, it logs the error and the last good
 // settings remain in effect.
 func WatchSettings(i *Inventory, path string) manager.Runnable {
-	return &settingsWatcher{inventory: i, file: file.Watch(path, LoadSettings)}
+	return &settingsWatcher{inventory: i, file: file.Watch(path, declared.LoadSettings)}
 }
 
 type settingsWatcher struct {
 	inventory *Inventory
-	file      *file.Watched[Settings]
+	file      *file.Watched[declared.Settings]
 }
 
 // NeedLeaderElection returns false: every replica reads the file.

@@ -14,6 +14,8 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/hosttopology"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -31,21 +33,21 @@ func TestKnownHost(t *testing.T) {
 	}
 	arm, tpl := host("pve2", 8, 64), template(9000)
 	arm.Arch, tpl.Host = "aarch64", "pve2"
-	online := inventory.PollResult{
+	online := observed.Result{
 		Region: "r", Configs: map[int]*proxmox.VMConfig{9000: {Options: map[string]string{"template": "1", "name": "ubuntu"}}},
-		Facts: &inventory.Facts{Topologies: map[string]inventory.PublishedTopology{"pve2": {Topology: topology}}},
+		Facts: &observed.Facts{Topologies: map[string]observed.PublishedTopology{"pve2": {Topology: topology}}},
 		Resources: proxmox.Resources{
 			Hosts:    []proxmox.HostRow{host("pve1", 8, 64), arm},
 			Guests:   []proxmox.GuestRow{tpl, vm(100, "pve2", "stopped", 4, 1)},
 			Storages: []proxmox.StorageRow{storage("local", "pve2", false, 10), storage("nas", "pve2", true, 10), storage("nas", "pve1", true, 10)},
 		},
 	}
-	raw, err := json.Marshal(inventory.Sleep{State: inventory.Asleep, Known: inventory.NewSnapshot(online, nil, inventory.VMIDRange{}).KnownHost("pve2")})
+	raw, err := json.Marshal(declared.Sleep{State: declared.Asleep, Known: observed.NewSnapshot(online, nil, observed.VMIDRange{}).KnownHost("pve2")})
 	g.Expect(err).NotTo(HaveOccurred())
-	var record inventory.Sleep
+	var record declared.Sleep
 	g.Expect(json.Unmarshal(raw, &record)).To(Succeed())
-	off := inventory.PollResult{
-		Region: "r", Taken: start, Known: map[string]inventory.KnownHost{"pve2": record.Known},
+	off := observed.Result{
+		Region: "r", Taken: start, Known: map[string]observed.KnownHost{"pve2": record.Known},
 		Resources: proxmox.Resources{
 			Hosts: []proxmox.HostRow{host("pve1", 8, 64), {Name: "pve2"}},
 			Guests: []proxmox.GuestRow{
@@ -56,18 +58,18 @@ func TestKnownHost(t *testing.T) {
 	}
 	without := off
 	without.Known = nil
-	for name, previous := range map[string]*inventory.Snapshot{
-		"restarted": nil, "running": inventory.NewSnapshot(online, nil, inventory.VMIDRange{}), "record_read_late": inventory.NewSnapshot(without, nil, inventory.VMIDRange{}),
+	for name, previous := range map[string]*observed.Snapshot{
+		"restarted": nil, "running": observed.NewSnapshot(online, nil, observed.VMIDRange{}), "record_read_late": observed.NewSnapshot(without, nil, observed.VMIDRange{}),
 	} {
 		result := off
 		if name == "running" {
 			result.Configs = online.Configs
 		}
-		snapshot := inventory.NewSnapshot(result, previous, inventory.VMIDRange{})
-		records := inventory.Records{Sleeping: map[inventory.HostName]inventory.Sleep{{Region: "r", Host: "pve2"}: record}}
-		view := inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, inventory.Settings{}, records)
+		snapshot := observed.NewSnapshot(result, previous, observed.VMIDRange{})
+		records := declared.Records{Sleeping: map[observed.HostName]declared.Sleep{{Region: "r", Host: "pve2"}: record}}
+		view := inventory.NewView(map[string]*observed.Snapshot{"r": snapshot}, nil, nil, declared.Settings{}, records)
 		g.Expect(hostState(view, "pve2")).To(And(HaveField("Size.CPUs", 8), HaveField("Free.CPUs", 8), HaveField("Arch", "arm64"),
-			HaveField("Sleep", inventory.Asleep), haveReasons(inventory.Sleeping, inventory.Off)), name)
+			HaveField("Sleep", declared.Asleep), haveReasons(inventory.Sleeping, inventory.Off)), name)
 		cells := view.Cells("r", "pve2").Cells
 		g.Expect(cells).To(HaveLen(2), name)
 		g.Expect(slices.EqualFunc(cells[1].FreeCores, topology.Cells[1].Cores, cpuset.CPUSet.Equals)).To(BeTrue(), name)
@@ -84,27 +86,27 @@ func TestKnownHost(t *testing.T) {
 func TestSleepState(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		state  inventory.SleepState
+		state  declared.SleepState
 		online bool
-		want   inventory.SleepState
+		want   declared.SleepState
 		usable bool
 	}{
 		{"", true, "", true},
 		{"", false, "", false},
-		{inventory.ShuttingDown, true, inventory.ShuttingDown, true},
-		{inventory.ShuttingDown, false, inventory.Asleep, true},
-		{inventory.Asleep, false, inventory.Asleep, true},
-		{inventory.Waking, false, inventory.Waking, true},
-		{inventory.WakeFailed, false, inventory.WakeFailed, false},
+		{declared.ShuttingDown, true, declared.ShuttingDown, true},
+		{declared.ShuttingDown, false, declared.Asleep, true},
+		{declared.Asleep, false, declared.Asleep, true},
+		{declared.Waking, false, declared.Waking, true},
+		{declared.WakeFailed, false, declared.WakeFailed, false},
 	} {
 		row := host("pve1", 8, 64)
 		row.Online = test.online
 		snapshot := snapshotOf(nil, []proxmox.HostRow{row})
-		records := inventory.Records{}
+		records := declared.Records{}
 		if test.state != "" {
-			records.Sleeping = map[inventory.HostName]inventory.Sleep{{Region: "r", Host: "pve1"}: {State: test.state}}
+			records.Sleeping = map[observed.HostName]declared.Sleep{{Region: "r", Host: "pve1"}: {State: test.state}}
 		}
-		state := hostState(inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, inventory.Settings{}, records), "pve1")
+		state := hostState(inventory.NewView(map[string]*observed.Snapshot{"r": snapshot}, nil, nil, declared.Settings{}, records), "pve1")
 		if state.Sleep != test.want || state.IsAvailable(inventory.Launch) != test.usable || state.IsAvailable(inventory.Keep) != test.usable {
 			t.Errorf("%s, online %v: %+v", test.state, test.online, state)
 		}
@@ -118,9 +120,9 @@ func TestKnownTemplateOfSleepingHost(t *testing.T) {
 	options := config("template", "1")
 	asleep := host("pve1", 4, 8)
 	asleep.Online = false
-	s := inventory.NewSnapshot(inventory.PollResult{
+	s := observed.NewSnapshot(observed.Result{
 		Region: "r", Taken: start, Resources: proxmox.Resources{Hosts: []proxmox.HostRow{asleep}, Guests: []proxmox.GuestRow{template(900)}},
-		Known: map[string]inventory.KnownHost{"pve1": {Host: asleep, Guests: []inventory.KnownGuest{{GuestRow: template(900), Config: &options}}}},
+		Known: map[string]observed.KnownHost{"pve1": {Host: asleep, Guests: []observed.KnownGuest{{GuestRow: template(900), Config: &options}}}},
 	}, nil, ownRange)
 	NewWithT(t).Expect(s.Guests[900].Config).NotTo(BeNil(), "the template has no configuration")
 }

@@ -11,6 +11,8 @@ import (
 	"k8s.io/utils/cpuset"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/hosttopology"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -36,8 +38,8 @@ type hardwareCell struct {
 
 // newHardware combines the settings, the published topology and what Proxmox reports about
 // a Host. The settings have precedence. The error describes what is missing or wrong.
-func newHardware(host Host, configured Topology) (hardware, error) {
-	published, problem := host.Topology.cells(host.CPUs)
+func newHardware(host observed.Host, configured declared.Topology) (hardware, error) {
+	published, problem := host.Topology.Cells(host.CPUs)
 	h := hardware{threads: threadsOf(host.Hardware, configured, published)}
 	switch {
 	case len(configured.Cells) > 0:
@@ -54,7 +56,7 @@ func newHardware(host Host, configured Topology) (hardware, error) {
 
 // threadsOf returns the threads per core; 0 if unknown. Without a published topology it is
 // also 0 if cores differ, as on hybrid CPUs.
-func threadsOf(info proxmox.HostInfo, configured Topology, published []hosttopology.Cell) int {
+func threadsOf(info proxmox.HostInfo, configured declared.Topology, published []hosttopology.Cell) int {
 	switch {
 	case len(published) > 0 && (configured.Siblings == "" || configured.Threads == 0):
 		return maxThreads(published)
@@ -67,7 +69,7 @@ func threadsOf(info proxmox.HostInfo, configured Topology, published []hosttopol
 }
 
 // fromSettings uses the cells in the settings. What these lack is as published.
-func (h hardware) fromSettings(row proxmox.HostRow, configured Topology, published []hosttopology.Cell) (hardware, error) {
+func (h hardware) fromSettings(row proxmox.HostRow, configured declared.Topology, published []hosttopology.Cell) (hardware, error) {
 	for _, id := range slices.Sorted(maps.Keys(configured.Cells)) {
 		cell := configured.Cells[id]
 		if cell.CPUs.IsEmpty() {
@@ -90,7 +92,7 @@ func (h hardware) fromSettings(row proxmox.HostRow, configured Topology, publish
 
 // withCores sets the cores and caches of the cells. A number of threads does not identify the
 // CPUs of a core, so only siblings in the settings replace the published cores.
-func (h hardware) withCores(configured Topology, published []hosttopology.Cell) (hardware, error) {
+func (h hardware) withCores(configured declared.Topology, published []hosttopology.Cell) (hardware, error) {
 	if h.threads == 0 {
 		h.unnumbered = "the number of threads per core is unknown: set threads in the host settings"
 		return h, nil
@@ -118,7 +120,7 @@ func coresOf(cpus cpuset.CPUSet, threads int, siblings string) []cpuset.CPUSet {
 	for core := range count {
 		members := make([]int, threads)
 		for thread := range threads {
-			if siblings == SiblingsAdjacent {
+			if siblings == declared.SiblingsAdjacent {
 				members[thread] = list[core*threads+thread]
 			} else {
 				members[thread] = list[core+thread*count]
@@ -132,7 +134,7 @@ func coresOf(cpus cpuset.CPUSet, threads int, siblings string) []cpuset.CPUSet {
 // bySockets creates one cell per socket, like most firmware. How CPUs are numbered across
 // sockets and threads differs between vendors, so cores are known only for a single socket
 // without SMT.
-func (h hardware) bySockets(row proxmox.HostRow, info proxmox.HostInfo, configured Topology) (hardware, error) {
+func (h hardware) bySockets(row proxmox.HostRow, info proxmox.HostInfo, configured declared.Topology) (hardware, error) {
 	sockets := configured.Sockets
 	if sockets == 0 {
 		sockets = info.Sockets
@@ -168,7 +170,7 @@ func (h hardware) indexOf(id int) (n int, ok bool) {
 }
 
 // fromPublished uses the published cells.
-func (h hardware) fromPublished(published []hosttopology.Cell, configured Topology) (hardware, error) {
+func (h hardware) fromPublished(published []hosttopology.Cell, configured declared.Topology) (hardware, error) {
 	for _, cell := range published {
 		h.cells = append(h.cells, hardwareCell{id: cell.ID, cpus: cell.CPUs(), memoryMiB: cell.MemoryMiB})
 	}

@@ -18,6 +18,8 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/hosttopology"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -26,7 +28,7 @@ type numaHost struct {
 	row          proxmox.HostRow
 	info         proxmox.HostInfo
 	settings     string // entry in the host settings; by default, no memory is reserved
-	published    inventory.PublishedTopology
+	published    observed.PublishedTopology
 	guests       []proxmox.GuestRow
 	configs      map[int]*proxmox.VMConfig
 	reservations map[string]inventory.Reservation
@@ -49,10 +51,10 @@ func (h *numaHost) guest(row proxmox.GuestRow, options ...string) {
 
 func (h *numaHost) view(t *testing.T) inventory.View {
 	t.Helper()
-	snapshot := inventory.NewSnapshot(inventory.PollResult{
+	snapshot := observed.NewSnapshot(observed.Result{
 		Region: "r", Taken: start, Resources: proxmox.Resources{Hosts: []proxmox.HostRow{h.row}, Guests: h.guests},
 		Configs: h.configs, Hardware: map[string]proxmox.HostInfo{h.row.Name: h.info},
-		Facts: &inventory.Facts{Topologies: map[string]inventory.PublishedTopology{h.row.Name: h.published}},
+		Facts: &observed.Facts{Topologies: map[string]observed.PublishedTopology{h.row.Name: h.published}},
 	}, nil, ownRange)
 	settings := cmp.Or(h.settings, "{}")
 	return viewOf(t, snapshot, `{"r": {"*": {"reservedmemory": 0}, "pve1": `+settings+`}}`, slices.Collect(maps.Values(h.reservations))...)
@@ -201,7 +203,7 @@ func TestCellsPublishedTopology(t *testing.T) {
 		"invalid":              {8, `{"id":0}`, "", "0: 8 24.0 []; unnumbered"},
 	} {
 		topology, err := hosttopology.Read(topologyLine(test.cells), "pve1")
-		h := numaHost{row: host("pve1", test.cpus, 24), info: oneSocket, settings: test.settings, published: inventory.PublishedTopology{Topology: topology}}
+		h := numaHost{row: host("pve1", test.cpus, 24), info: oneSocket, settings: test.settings, published: observed.PublishedTopology{Topology: topology}}
 		if err != nil {
 			h.published.Problem = err.Error()
 		}
@@ -240,7 +242,7 @@ func TestPublishedTopologyReads(t *testing.T) {
 	c.change(func() { c.notes["pve1"] = topologyLine("") })
 	for range 2 {
 		clock.Step(time.Minute)
-		i.Invalidate("r", inventory.FactTopology("pve1"))
+		i.Invalidate("r", poll.FactTopology("pve1"))
 		refresh(t, i)
 		expect("invalid topology", 1, "the topology in the notes of host pve1 is invalid: found no cells", 1)
 	}
@@ -254,7 +256,7 @@ func TestPublishedTopologyReads(t *testing.T) {
 
 	c.change(func() { c.notes["pve1"] = "Rack 7" })
 	clock.Step(time.Minute)
-	i.Invalidate("r", inventory.FactTopology("pve1"))
+	i.Invalidate("r", poll.FactTopology("pve1"))
 	refresh(t, i)
 	expect("line removed", 1, `run "pve-hook topology --publish" on the host`, 1)
 }
@@ -268,7 +270,7 @@ func TestPublishedTopologyPrivilege(t *testing.T) {
 	c.takeCalls()
 	for range 3 {
 		clock.Step(time.Minute)
-		i.Invalidate("r", inventory.FactTopology("pve1"))
+		i.Invalidate("r", poll.FactTopology("pve1"))
 		refresh(t, i)
 	}
 	NewWithT(t).Expect(c.takeCalls()).NotTo(ContainElement("notes pve1"), "the notes were read without Sys.Audit on /")

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -19,7 +21,7 @@ import (
 // value contains no Hosts.
 type View struct {
 	// Snapshots by region. A Cluster that was never read has none.
-	Snapshots map[string]*Snapshot
+	Snapshots map[string]*observed.Snapshot
 	// Failures by region: the error of the last poll if it failed, always a *PollError.
 	Failures map[string]error
 	// Reservations by claim UID.
@@ -27,77 +29,10 @@ type View struct {
 	// Generation increases with every relevant change.
 	Generation uint64
 
-	settings Settings
-	records  Records
+	settings declared.Settings
+	records  declared.Records
 	index    *index
 	released *backoff.Holds[netip.Addr]
-}
-
-// HostState is the capacity and availability of a Host.
-type HostState struct {
-	Region string
-	Name   string
-	// Size is the physical size of the Host, the limit for a single VM.
-	Size Amount
-	// Allocatable is the total for all guests, as configured in the settings.
-	Allocatable Amount
-	// Allocated is what guests use, Reserved what Reservations add to it.
-	Allocated Amount
-	Reserved  Amount
-	// Free is Allocatable - Allocated - Reserved. It is negative if other users filled
-	// the Host beyond our settings.
-	Free Amount
-	// FreeDevices is the number of free PCI devices by mapping.
-	FreeDevices map[string]int
-	// Arch is the architecture of the Host as Kubernetes names it: amd64 or arm64.
-	Arch string
-	// PriceFactor multiplies the price of VMs on this Host.
-	PriceFactor float64
-	// Conditions are why the Host is not available for some purposes, the most important first; see Obstacle.
-	Conditions []HostCondition
-	// KeepsReserve is true if a VM on the Host must leave free what the largest Host holds; see
-	// Failover.
-	KeepsReserve bool
-	// Power are the settings for power management.
-	Power PowerSettings
-	// Sleep is the state of a Host that was shut down to save energy; empty if it was not.
-	Sleep SleepState
-}
-
-// StorageState is a storage of a Host with its free capacity.
-type StorageState struct {
-	proxmox.StorageRow
-	// FreeBytes is the capacity below the high-water mark after Reservations. It is
-	// negative above the mark.
-	FreeBytes int64
-	// ReservedBytes is what Reservations count on the storage.
-	ReservedBytes int64
-	// QueuedClones is the number of VMs whose clone to the storage waits or runs.
-	QueuedClones int
-}
-
-// PollError is why the Snapshot of a Cluster is outdated.
-type PollError struct {
-	Region string
-	// Since is the time of the first of Count consecutive failures.
-	Since time.Time
-	Count int
-	Err   error
-}
-
-// Error omits Count: conditions quote the text and would change with each poll.
-func (e *PollError) Error() string {
-	return fmt.Sprintf("polling %s has failed since %s: %v", e.Region, e.Since.UTC().Format(time.RFC3339), e.Err)
-}
-
-func (e *PollError) Unwrap() error { return e.Err }
-
-// NewView returns a View of its arguments. The caller must not change the maps
-// afterwards.
-func NewView(snapshots map[string]*Snapshot, failures map[string]error, reservations map[string]Reservation, settings Settings, records Records) View {
-	v := View{Snapshots: snapshots, Failures: failures, Reservations: reservations, settings: settings, records: records}
-	v.index = newIndex(v)
-	return v
 }
 
 // Host returns the state of a Host. It returns false, and a state that is available for nothing, if no
@@ -143,8 +78,8 @@ func (v View) unlistedMessage(region string) string {
 
 // Guest returns a guest from the region's Snapshot. It returns false if the Snapshot
 // does not list the VMID.
-func (v View) Guest(region string, vmid int) (Guest, bool) {
-	return v.Snapshots[region].guest(vmid)
+func (v View) Guest(region string, vmid int) (observed.Guest, bool) {
+	return v.Snapshots[region].Guest(vmid)
 }
 
 // IsVMIDTaken reports whether a VMID is in use or reserved.
@@ -190,7 +125,7 @@ func (v View) Storage(region, host, storage string) (StorageState, bool) {
 	if snapshot == nil || v.index == nil {
 		return StorageState{}, false
 	}
-	row, ok := snapshot.Storages[StorageKey{Host: host, Storage: storage}]
+	row, ok := snapshot.Storages[observed.StorageKey{Host: host, Storage: storage}]
 	if !ok {
 		return StorageState{}, false
 	}
@@ -199,7 +134,7 @@ func (v View) Storage(region, host, storage string) (StorageState, bool) {
 		return StorageState{}, false
 	}
 	key := diskKeyOf(region, row)
-	reserved := account.limits.reservedBytes(row, v.index.reservedBytes[key])
+	reserved := account.limits.ReservedBytes(row, v.index.reservedBytes[key])
 	free := int64(float64(row.TotalBytes)*account.limits.StorageHighWater) - row.UsedBytes - reserved
 	return StorageState{StorageRow: row, FreeBytes: free, ReservedBytes: reserved, QueuedClones: v.index.queuedClones[key]}, true
 }
@@ -217,7 +152,7 @@ func (v View) Unavailable(region string) error {
 // IsRemoved reports whether a Host was removed permanently from its Cluster: the Cluster is
 // reachable and polls have found no such Host for the given duration, even if it still lists guests of it.
 // An offline Host is listed.
-func (v View) IsRemoved(name HostName, after time.Duration) bool {
+func (v View) IsRemoved(name observed.HostName, after time.Duration) bool {
 	s := v.Snapshots[name.Region]
 	if name.Host == "" || s == nil || v.Failures[name.Region] != nil {
 		return false
@@ -234,38 +169,38 @@ func (v View) IsRemoved(name HostName, after time.Duration) bool {
 
 // IsFenced reports whether an administrator declared a Host as powered off, and it was not
 // seen online since.
-func (v View) IsFenced(name HostName) bool {
+func (v View) IsFenced(name observed.HostName) bool {
 	_, fenced := v.records.Fences[name]
 	return fenced && !v.HasFenceEnded(name)
 }
 
 // HasFenceEnded reports whether a Host was seen online after an administrator declared it as
 // powered off.
-func (v View) HasFenceEnded(name HostName) bool {
+func (v View) HasFenceEnded(name observed.HostName) bool {
 	fence, fenced := v.records.Fences[name]
-	return fenced && fence.hasEnded(v.Snapshots[name.Region].host(name.Host).LastOnline)
+	return fenced && fence.HasEnded(v.Snapshots[name.Region].Host(name.Host).LastOnline)
 }
 
 // HostEnergy returns the Energy of a Host; zero if it is offline.
-func (v View) HostEnergy(host HostState) Energy {
+func (v View) HostEnergy(host HostState) declared.Energy {
 	if row := v.Snapshots[host.Region].Hosts[host.Name]; row.Online {
 		return host.Power.Energy(row.CPULoad)
 	}
-	return Energy{}
+	return declared.Energy{}
 }
 
 // SavedEnergy returns the Energy of a Host without load if it is off to save energy.
-func (h HostState) SavedEnergy() Energy {
-	if h.Sleep != Asleep {
-		return Energy{}
+func (h HostState) SavedEnergy() declared.Energy {
+	if h.Sleep != declared.Asleep {
+		return declared.Energy{}
 	}
 	return h.Power.Energy(0)
 }
 
 // NodePoolEnergy returns the Energy of each NodePool. The guests of a Host share its Energy in
 // proportion to their CPUs.
-func (v View) NodePoolEnergy() map[string]Energy {
-	out := map[string]Energy{}
+func (v View) NodePoolEnergy() map[string]declared.Energy {
+	out := map[string]declared.Energy{}
 	for _, r := range v.Reservations {
 		guest, ok := v.Guest(r.Region, r.VMID)
 		host, known := v.Host(r.Region, guest.Host)
@@ -278,3 +213,45 @@ func (v View) NodePoolEnergy() map[string]Energy {
 	}
 	return out
 }
+
+// index holds the precomputed answers of a View, so thousands of fit checks cost one map
+// lookup each.
+type index struct {
+	hosts map[string]map[string]*hostAccount // by region and name
+	vmids map[vmidKey]struct{}
+	// nodePoolVMs counts VMs by NodePool and Host.
+	nodePoolVMs   map[string]map[hostKey]int
+	reservedBytes map[diskKey]int64
+	// queuedClones counts the VMs that are not cloned or configured yet.
+	queuedClones map[diskKey]int
+	// reservedAddresses are claim UIDs by address.
+	reservedAddresses map[netip.Addr]string
+	failovers         map[failoverKey]func() *Failover
+}
+
+// hostAccount is the state of a Host with its settings.
+type hostAccount struct {
+	state  HostState
+	limits declared.HostSettings
+	cells  func() *CellAccounts
+}
+
+type hostKey struct{ region, host string }
+
+type vmidKey struct {
+	region string
+	vmid   int
+}
+
+// diskKey identifies a storage for capacity. A shared storage has no host.
+type diskKey struct{ region, host, storage string }
+
+func diskKeyOf(region string, row proxmox.StorageRow) diskKey {
+	if row.Shared {
+		return diskKey{region: region, storage: row.Name}
+	}
+	return diskKey{region: region, host: row.Host, storage: row.Name}
+}
+
+// failoverKey identifies Hosts that can replace each other.
+type failoverKey struct{ region, arch string }

@@ -10,16 +10,18 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 // viewOf returns a View of region r.
-func viewOf(t *testing.T, s *inventory.Snapshot, settings string, reservations ...inventory.Reservation) inventory.View {
+func viewOf(t *testing.T, s *observed.Snapshot, settings string, reservations ...inventory.Reservation) inventory.View {
 	t.Helper()
-	parsed := inventory.Settings{}
+	parsed := declared.Settings{}
 	if settings != "" {
 		var err error
-		if parsed, err = inventory.ParseSettings([]byte(settings)); err != nil {
+		if parsed, err = declared.ParseSettings([]byte(settings)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -27,7 +29,7 @@ func viewOf(t *testing.T, s *inventory.Snapshot, settings string, reservations .
 	for _, r := range reservations {
 		byClaim[r.ClaimUID] = r
 	}
-	return inventory.NewView(map[string]*inventory.Snapshot{"r": s}, nil, byClaim, parsed, inventory.Records{})
+	return inventory.NewView(map[string]*observed.Snapshot{"r": s}, nil, byClaim, parsed, declared.Records{})
 }
 
 func TestUsable(t *testing.T) {
@@ -57,7 +59,7 @@ func TestFreeWithSettings(t *testing.T) {
 	s := snapshotOf(nil, []proxmox.HostRow{host("pve1", 10, 64)}, vm(100, "pve1", "running", 4, 8))
 	for name, c := range map[string]struct {
 		settings    string
-		allocatable inventory.Amount
+		allocatable observed.Amount
 	}{
 		"defaults":          {"", amount(10, 63)},
 		"reserved":          {`{"r": {"pve1": {"reservedcpus": [0, 1], "reservedmemory": "4Gi"}}}`, amount(8, 60)},
@@ -90,7 +92,7 @@ func TestStorageFree(t *testing.T) {
 	}
 	down := storage("down", "pve1", "nfs", true)
 	down.Available = false
-	s := inventory.NewSnapshot(inventory.PollResult{Resources: proxmox.Resources{
+	s := observed.NewSnapshot(observed.Result{Resources: proxmox.Resources{
 		Hosts: []proxmox.HostRow{host("pve1", 8, 32), host("pve2", 8, 32)},
 		Storages: []proxmox.StorageRow{
 			storage("thin", "pve1", "lvmthin", false), storage("thin", "pve2", "lvmthin", false),
@@ -142,9 +144,9 @@ func TestWithout(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	ours := vm(20000, "pve1", "running", 2, 4)
-	s := inventory.NewSnapshot(inventory.PollResult{
+	s := observed.NewSnapshot(observed.Result{
 		Resources:         proxmox.Resources{Hosts: []proxmox.HostRow{host("pve1", 8, 32)}, Guests: []proxmox.GuestRow{ours, vm(100, "pve1", "running", 2, 4)}},
-		ReportedAddresses: inventory.ReportedAddresses{Guests: map[int][]netip.Addr{20000: {addr("10.0.0.20")}}},
+		ReportedAddresses: observed.ReportedAddresses{Guests: map[int][]netip.Addr{20000: {addr("10.0.0.20")}}},
 	}, nil, ownRange)
 	v := viewOf(t, s, "",
 		inventory.Reservation{ClaimUID: "a", Region: "r", Host: "pve1", VMID: 20000, NodePool: "p", Amount: amount(2, 4), Fulfilled: true},
@@ -153,7 +155,7 @@ func TestWithout(t *testing.T) {
 	free := hostState(v, "pve1").Free
 	for name, c := range map[string]struct {
 		vmid int
-		want inventory.Amount
+		want observed.Amount
 	}{
 		"VM":                  {20000, free.Plus(amount(2, 4))},
 		"VM_not_launched_yet": {20001, free.Plus(amount(1, 1))},

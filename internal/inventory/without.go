@@ -3,7 +3,11 @@
 
 package inventory
 
-import "maps"
+import (
+	"maps"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
+)
 
 // Without returns the View as it will be when a VM is deleted: without the guest and its
 // Reservation. The capacity of storages is the same, because Proxmox does not report how
@@ -13,7 +17,7 @@ func (v View) Without(region string, vmid int) View {
 	maps.DeleteFunc(reservations, func(_ string, r Reservation) bool { return r.Region == region && r.VMID == vmid })
 	snapshots := maps.Clone(v.Snapshots)
 	if _, ok := v.Guest(region, vmid); ok {
-		snapshots[region] = snapshots[region].without(vmid)
+		snapshots[region] = snapshots[region].Without(vmid)
 	}
 	return v.with(snapshots, reservations)
 }
@@ -30,7 +34,7 @@ func (v View) WithReservations(reservations ...Reservation) View {
 }
 
 // with returns the View with other Snapshots and Reservations.
-func (v View) with(snapshots map[string]*Snapshot, reservations map[string]Reservation) View {
+func (v View) with(snapshots map[string]*observed.Snapshot, reservations map[string]Reservation) View {
 	out := NewView(snapshots, v.Failures, reservations, v.settings, v.records)
 	out.Generation, out.released = v.Generation, v.released
 	return out

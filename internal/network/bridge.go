@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -27,7 +27,7 @@ type BridgeProblem struct {
 // subject names the interface in the message, alternative what to do instead of creating
 // the bridge. CheckBridge returns nil if there is no problem, or if the bridges of the Host
 // were not read yet.
-func CheckBridge(facts *inventory.Facts, host, subject, alternative string, nic proxmox.NIC) *BridgeProblem {
+func CheckBridge(facts *observed.Facts, host, subject, alternative string, nic proxmox.NIC) *BridgeProblem {
 	bridges := facts.Bridges[host]
 	if nic.Bridge == "" || bridges == nil {
 		return nil
@@ -46,7 +46,7 @@ func CheckBridge(facts *inventory.Facts, host, subject, alternative string, nic 
 
 // checkVLANs checks whether a bridge supports the VLAN of an interface, and its trunks, for
 // which it must be VLAN-aware in any case.
-func checkVLANs(facts *inventory.Facts, host, subject string, bridge proxmox.Bridge, nic proxmox.NIC) *BridgeProblem {
+func checkVLANs(facts *observed.Facts, host, subject string, bridge proxmox.Bridge, nic proxmox.NIC) *BridgeProblem {
 	vlans := fmt.Sprintf("VLAN %d", nic.VLAN)
 	if nic.Trunks != "" {
 		vlans = "the trunks " + nic.Trunks

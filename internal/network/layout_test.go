@@ -11,6 +11,8 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -35,11 +37,11 @@ func template(options ...string) proxmox.VMConfig {
 }
 
 func viewOf(bridges map[string]proxmox.Bridge) inventory.View {
-	result := inventory.PollResult{
+	result := observed.Result{
 		Region: "r", Resources: proxmox.Resources{Hosts: []proxmox.HostRow{{Name: "pve1", Online: true, CPUs: 16, MemoryBytes: 1 << 36}}},
-		Facts: &inventory.Facts{Bridges: map[string]map[string]proxmox.Bridge{"pve1": bridges}},
+		Facts: &observed.Facts{Bridges: map[string]map[string]proxmox.Bridge{"pve1": bridges}},
 	}
-	return inventory.NewView(map[string]*inventory.Snapshot{"r": inventory.NewSnapshot(result, nil, inventory.VMIDRange{})}, nil, nil, inventory.Settings{}, inventory.Records{})
+	return inventory.NewView(map[string]*observed.Snapshot{"r": observed.NewSnapshot(result, nil, observed.VMIDRange{})}, nil, nil, declared.Settings{}, declared.Records{})
 }
 
 func newLayout(t *testing.T, c *v1alpha1.ProxmoxNodeClass, template proxmox.VMConfig) network.Layout {

@@ -10,7 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -101,7 +101,7 @@ func TestNewLayoutInvalidDevice(t *testing.T) {
 
 func TestCheckBridgeTrunks(t *testing.T) {
 	t.Parallel()
-	facts := &inventory.Facts{Bridges: map[string]map[string]proxmox.Bridge{"pve1": {
+	facts := &observed.Facts{Bridges: map[string]map[string]proxmox.Bridge{"pve1": {
 		"vmbr0": {Name: "vmbr0", Type: "bridge", Ports: "eno1"}, "vmbr1": {Name: "vmbr1", Type: "bridge", VLANAware: true}, "ovs": {Name: "ovs", Type: "OVSBridge"},
 	}}}
 	for bridge, want := range map[string]string{

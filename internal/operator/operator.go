@@ -61,6 +61,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
@@ -145,7 +146,7 @@ func (o *Operator) addInventory(ctx context.Context, clients []proxmox.Client) e
 	opts := o.settings.Options
 	var err error
 	o.Inventory, err = inventory.New(clients, inventory.Options{
-		PollInterval: opts.ProxmoxPollInterval, DetailRange: inventory.VMIDRange{From: opts.ProxmoxVMID, To: opts.ProxmoxVMIDMax},
+		PollInterval: opts.ProxmoxPollInterval, DetailRange: observed.VMIDRange{From: opts.ProxmoxVMID, To: opts.ProxmoxVMIDMax},
 		Settings: o.settings.Hosts, Clock: o.Clock,
 		Log: log.FromContext(ctx).WithName("inventory"), Registerer: crmetrics.Registry,
 	})
@@ -265,7 +266,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 		}),
 		power.NewController(power.Deps{
 			Clients: o.clients, Inventory: o.Inventory, KubeCluster: o.kubeID, Store: o.powerStore(), Recorder: o.EventRecorder, Clock: o.Clock,
-			Registerer: crmetrics.Registry, PendingTemplates: func(ctx context.Context) (map[inventory.HostName][]string, error) {
+			Registerer: crmetrics.Registry, PendingTemplates: func(ctx context.Context) (map[observed.HostName][]string, error) {
 				return templatebuild.HostsToKeepAwake(ctx, kube, o.Templates)
 			},
 		}),

@@ -14,7 +14,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -23,7 +23,7 @@ type Settings struct {
 	Options *Options
 	Cloud   proxmox.Config
 	Catalog instancetype.Catalog
-	Hosts   inventory.Settings
+	Hosts   declared.Settings
 
 	// files are the files that Load read.
 	files []*configFile
@@ -50,7 +50,7 @@ func (s *Settings) readFiles(read func(path string) ([]byte, error)) error {
 	if o.NodeSettingFile != "" {
 		content, err := read(o.NodeSettingFile)
 		if err == nil {
-			s.Hosts, err = inventory.ParseSettings(content)
+			s.Hosts, err = declared.ParseSettings(content)
 		}
 		if err != nil {
 			return fmt.Errorf("reading the host settings %s: %w", o.NodeSettingFile, err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -31,12 +32,12 @@ func burst(t *testing.T, strategy v1alpha1.ZoneBalance, claims int) {
 	t.Helper()
 	g := NewWithT(t)
 	var names []string
-	result := inventory.PollResult{Region: "r"}
+	result := observed.Result{Region: "r"}
 	for h := range 6 {
 		names = append(names, fmt.Sprint("pve", h+1))
 		result.Resources.Hosts = append(result.Resources.Hosts, proxmox.HostRow{Name: names[h], Online: true, CPUs: 64, MemoryBytes: 257 * gib})
 	}
-	i, err := inventory.NewFixed(map[string]*inventory.Snapshot{"r": inventory.NewSnapshot(result, nil, own)}, inventory.Options{})
+	i, err := inventory.NewFixed(map[string]*observed.Snapshot{"r": observed.NewSnapshot(result, nil, own)}, inventory.Options{})
 	g.Expect(err).NotTo(HaveOccurred())
 	var (
 		all    sync.WaitGroup
@@ -73,6 +74,6 @@ func chooseAndReserve(i *inventory.Inventory, request placement.Request) (invent
 		}
 		vmid, err := placement.PickVMID(v, p.Zone.Region, request.ClaimUID, placement.Range{From: 30000, To: 30099})
 		return inventory.Reservation{NodePool: request.NodePool, Region: p.Zone.Region, Host: p.Zone.Host, VMID: vmid,
-			Amount: inventory.Amount{CPUs: p.Need.CPUs, MemoryBytes: p.Need.MemoryBytes}}, err
+			Amount: observed.Amount{CPUs: p.Need.CPUs, MemoryBytes: p.Need.MemoryBytes}}, err
 	})
 }

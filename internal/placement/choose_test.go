@@ -13,6 +13,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
@@ -104,7 +105,7 @@ func TestChooseNoFitError(t *testing.T) {
 func TestChoosePoolAffinityReason(t *testing.T) {
 	t.Parallel()
 	env := hostEnv("pve1", "pve2")
-	env.reserve(inventory.Reservation{ClaimUID: "x", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Amount: inventory.Amount{CPUs: 16}})
+	env.reserve(inventory.Reservation{ClaimUID: "x", NodePool: "p", Region: "r", Host: "pve1", VMID: 20001, Amount: observed.Amount{CPUs: 16}})
 	env.reserve(inventory.Reservation{ClaimUID: "y", NodePool: "q", Region: "r", Host: "pve2", VMID: 20002})
 	for affinity, want := range map[v1alpha1.PoolAffinity]string{
 		v1alpha1.PoolAffinitySameHost:      "pve1: 0 CPUs free, 2 requested | pve2: the VMs of NodePool p are kept on pve1",
@@ -130,7 +131,7 @@ func BenchmarkChooseNothingFits(b *testing.B) {
 	}
 	for n := range 1000 {
 		env.reserve(inventory.Reservation{ClaimUID: fmt.Sprint("reserved-", n), NodePool: "p", Region: "r", Host: names[n%100], VMID: 20000 + n,
-			Amount: inventory.Amount{CPUs: 4, MemoryBytes: 16 * gib}})
+			Amount: observed.Amount{CPUs: 4, MemoryBytes: 16 * gib}})
 	}
 	request := placement.Request{ClaimUID: "a", NodePool: "p"}
 	for o := range 60 {

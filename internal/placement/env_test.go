@@ -13,19 +13,21 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 const gib = int64(1) << 30
 
-var own = inventory.VMIDRange{From: 20000, To: 20999}
+var own = observed.VMIDRange{From: 20000, To: 20999}
 
 // testEnv is a set of Clusters.
 type testEnv struct {
 	resources    map[string]*proxmox.Resources
 	reservations map[string]inventory.Reservation
-	settings     inventory.Settings
+	settings     declared.Settings
 	// configs by VMID and mappings by region, for PCI devices.
 	configs  map[int]*proxmox.VMConfig
 	mappings map[string][]proxmox.PCIMapping
@@ -64,22 +66,22 @@ func (env *testEnv) guest(region, host string, vmid, cpus int, memoryGiB int64) 
 
 func (env *testEnv) reserve(r inventory.Reservation) { env.reservations[r.ClaimUID] = r }
 
-func parseSettings(t *testing.T, text string) inventory.Settings {
+func parseSettings(t *testing.T, text string) declared.Settings {
 	t.Helper()
-	settings, err := inventory.ParseSettings([]byte(text))
+	settings, err := declared.ParseSettings([]byte(text))
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return settings
 }
 
 func (env *testEnv) view() inventory.View {
-	snapshots := map[string]*inventory.Snapshot{}
+	snapshots := map[string]*observed.Snapshot{}
 	for region, resources := range env.resources {
-		snapshots[region] = inventory.NewSnapshot(
-			inventory.PollResult{
+		snapshots[region] = observed.NewSnapshot(
+			observed.Result{
 				Region: region, Taken: time.Unix(0, 0), Resources: *resources, Configs: env.configs, Mappings: env.mappings[region],
 			}, nil, own)
 	}
-	return inventory.NewView(snapshots, nil, env.reservations, env.settings, inventory.Records{})
+	return inventory.NewView(snapshots, nil, env.reservations, env.settings, declared.Records{})
 }
 
 func zone(host string) placement.Zone { return placement.Zone{Region: "r", Host: host} }
@@ -109,7 +111,7 @@ func randomEnv(seed uint64) (*testEnv, placement.Request) {
 			env.reserve(inventory.Reservation{
 				ClaimUID: fmt.Sprint("reserved-", vmid), NodePool: fmt.Sprint("p", rng.IntN(2)), Region: z.Region, Host: z.Host, VMID: vmid,
 				Storage: "local", DiskBytes: int64(rng.IntN(500)) * gib,
-				Amount: inventory.Amount{CPUs: 1 + rng.IntN(4), MemoryBytes: int64(1+rng.IntN(8)) * gib},
+				Amount: observed.Amount{CPUs: 1 + rng.IntN(4), MemoryBytes: int64(1+rng.IntN(8)) * gib},
 			})
 		}
 	}

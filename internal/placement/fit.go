@@ -10,6 +10,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // imagesContent is the content type that a storage needs to hold VM disks.
@@ -51,8 +52,8 @@ type Need struct {
 	allowedCells []int
 }
 
-func (n Need) amount() inventory.Amount {
-	return inventory.Amount{CPUs: n.CPUs, MemoryBytes: n.MemoryBytes}
+func (n Need) amount() observed.Amount {
+	return observed.Amount{CPUs: n.CPUs, MemoryBytes: n.MemoryBytes}
 }
 
 // Fit reports whether a Host has the capacity for a VM now. If not, reason starts with

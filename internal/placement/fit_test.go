@@ -13,6 +13,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
@@ -101,7 +102,7 @@ func TestFitCloneQueue(t *testing.T) {
 			env.host("r", host, 64, 256)
 			for n := range waiting {
 				env.reserve(inventory.Reservation{
-					ClaimUID: fmt.Sprint(host, n), Region: "r", Host: host, VMID: 20000 + n, Storage: "local", Amount: inventory.Amount{CPUs: 1},
+					ClaimUID: fmt.Sprint(host, n), Region: "r", Host: host, VMID: 20000 + n, Storage: "local", Amount: observed.Amount{CPUs: 1},
 				})
 				env.reserve(inventory.Reservation{ClaimUID: fmt.Sprint("parked", host, n), Region: "r", Host: host, VMID: 20100 + n, Storage: "local"})
 			}

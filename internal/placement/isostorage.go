@@ -9,14 +9,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 // ISOStorage returns the storage of a Host for boot drives: the requested one, or the
 // first by name with iso content, local storages before shared ones. field is the field
 // that requests one. It fails if the Host has none.
-func ISOStorage(snapshot *inventory.Snapshot, host, field, requested string) (string, error) {
+func ISOStorage(snapshot *observed.Snapshot, host, field, requested string) (string, error) {
 	var candidates []proxmox.StorageRow
 	for key, row := range snapshot.Storages {
 		if key.Host == host && slices.Contains(row.Content, "iso") && row.Available && (requested == "" || requested == key.Storage) {
@@ -40,10 +40,10 @@ func ISOStorage(snapshot *inventory.Snapshot, host, field, requested string) (st
 
 // missingISOStorage explains why a Host has no storage for boot drives, and how to get
 // one. The command contains all content types: Proxmox replaces the list.
-func missingISOStorage(snapshot *inventory.Snapshot, host, field, requested string) string {
+func missingISOStorage(snapshot *observed.Snapshot, host, field, requested string) string {
 	const hint = "run: pvesm set %s --content %s"
 	if requested != "" {
-		row, ok := snapshot.Storages[inventory.StorageKey{Host: host, Storage: requested}]
+		row, ok := snapshot.Storages[observed.StorageKey{Host: host, Storage: requested}]
 		content := strings.Join(row.Content, ",")
 		switch {
 		case !ok:

@@ -15,6 +15,8 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/hosttopology"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -47,7 +49,7 @@ type numaGuest struct {
 	stopped  bool
 }
 
-const slotTag = inventory.SlotTagPrefix + "ubuntu"
+const slotTag = observed.SlotTagPrefix + "ubuntu"
 
 // newNUMAHost returns a Host with equal cells of whole cores. The second threads are
 // numbered after all first ones, as in Linux.
@@ -113,12 +115,12 @@ func (host *numaHost) view(t *testing.T) inventory.View {
 			configs[row.VMID].Options["hugepages"] = pages
 		}
 	}
-	snapshot := inventory.NewSnapshot(inventory.PollResult{Region: "r", Taken: time.Unix(0, 0), Resources: resources, Configs: configs, Facts: host.facts()}, nil, own)
-	return inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, host.reservations, settings, inventory.Records{})
+	snapshot := observed.NewSnapshot(observed.Result{Region: "r", Taken: time.Unix(0, 0), Resources: resources, Configs: configs, Facts: host.facts()}, nil, own)
+	return inventory.NewView(map[string]*observed.Snapshot{"r": snapshot}, nil, host.reservations, settings, declared.Records{})
 }
 
 // facts returns the published topology if the Host has caches.
-func (host *numaHost) facts() *inventory.Facts {
+func (host *numaHost) facts() *observed.Facts {
 	if host.caches == nil {
 		return nil
 	}
@@ -130,7 +132,7 @@ func (host *numaHost) facts() *inventory.Facts {
 		}
 		topology.Cells = append(topology.Cells, published)
 	}
-	return &inventory.Facts{Topologies: map[string]inventory.PublishedTopology{"pve1": {Topology: topology}}}
+	return &observed.Facts{Topologies: map[string]observed.PublishedTopology{"pve1": {Topology: topology}}}
 }
 
 // reserve adds a Reservation for a placement.
@@ -138,7 +140,7 @@ func (host *numaHost) reserve(p placement.Placement) {
 	uid := fmt.Sprint("claim-", len(host.reservations))
 	host.reservations[uid] = inventory.Reservation{
 		ClaimUID: uid, NodePool: p.Need.NodePool, Region: "r", Host: "pve1", VMID: 20000 + len(host.reservations),
-		Amount:  inventory.Amount{CPUs: p.Need.CPUs, MemoryBytes: p.Need.MemoryBytes},
+		Amount:  observed.Amount{CPUs: p.Need.CPUs, MemoryBytes: p.Need.MemoryBytes},
 		Binding: &p.Binding.Binding,
 	}
 }

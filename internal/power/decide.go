@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 )
 
 // JobLead is how long before a backup job its Hosts are kept awake, or woken.
@@ -155,7 +155,7 @@ func (p *plan) wakeForQuorum() {
 // wakeDisabled wakes Hosts that are not to be shut down any more.
 func (p *plan) wakeDisabled() {
 	for _, host := range p.sleepers() {
-		if host.Settings.Mode != inventory.PowerEnabled {
+		if host.Settings.Mode != declared.PowerEnabled {
 			p.wake(host, NotEnabled, fmt.Sprintf("the setting powermanagement is %s", host.Settings.Mode))
 		}
 	}
@@ -182,8 +182,8 @@ func (p *plan) wakeForJobs() {
 func (p *plan) sleep() map[string]Decision {
 	hosts := slices.Clone(p.Hosts)
 	slices.SortStableFunc(hosts, func(a, b Host) int {
-		switch enabled := a.Settings.Mode == inventory.PowerEnabled; {
-		case enabled == (b.Settings.Mode == inventory.PowerEnabled):
+		switch enabled := a.Settings.Mode == declared.PowerEnabled; {
+		case enabled == (b.Settings.Mode == declared.PowerEnabled):
 			return cmp.Compare(b.Settings.WattsIdle, a.Settings.WattsIdle)
 		case enabled:
 			return -1

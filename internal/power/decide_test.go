@@ -10,7 +10,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
 )
 
@@ -20,7 +20,7 @@ var now = time.Date(2026, 11, 16, 12, 0, 0, 0, time.UTC)
 func idleHost(name string) power.Host {
 	return power.Host{
 		Name: name, State: power.Awake, Votes: 1, IdleSince: now.Add(-time.Hour),
-		Settings:    inventory.PowerSettings{Mode: inventory.PowerReport, IdleTime: 30 * time.Minute, MinAwake: 1, WattsIdle: 50, WattsFull: 150},
+		Settings:    declared.PowerSettings{Mode: declared.PowerReport, IdleTime: 30 * time.Minute, MinAwake: 1, WattsIdle: 50, WattsFull: 150},
 		WakeAddress: "BC:24:11:00:00:01", Templates: []string{"ubuntu"},
 	}
 }
@@ -31,7 +31,7 @@ func idleRegion() power.Region {
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
 		host := idleHost(name)
 		if name != "a" {
-			host.Settings.Mode = inventory.PowerNone
+			host.Settings.Mode = declared.PowerNone
 		}
 		region.Hosts = append(region.Hosts, host)
 	}
@@ -55,7 +55,7 @@ func nightly(in time.Duration) map[string]time.Time {
 // Every guard alone keeps a Host awake.
 func TestGuards(t *testing.T) {
 	t.Parallel()
-	window, err := inventory.ParseSettings([]byte(`{"r": {"*": {"sleepwindow": {"schedule": "0 19 * * *", "duration": "11h"}}}}`))
+	window, err := declared.ParseSettings([]byte(`{"r": {"*": {"sleepwindow": {"schedule": "0 19 * * *", "duration": "11h"}}}}`))
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	for name, test := range map[string]struct {
 		change func(region *power.Region, host *power.Host)
@@ -140,7 +140,7 @@ func TestSleepOrder(t *testing.T) {
 	g := NewWithT(t)
 	region := idleRegion()
 	for i := range region.Hosts {
-		region.Hosts[i].Settings.Mode, region.Hosts[i].Settings.WattsIdle = inventory.PowerReport, float64(10*i)
+		region.Hosts[i].Settings.Mode, region.Hosts[i].Settings.WattsIdle = declared.PowerReport, float64(10*i)
 	}
 	var sleep []string
 	for _, d := range power.Decide(region) {
@@ -153,7 +153,7 @@ func TestSleepOrder(t *testing.T) {
 	g.Expect(sleep).To(Equal([]string{"d", "e"}), "hosts to shut down")
 	region = idleRegion()
 	for i := range region.Hosts {
-		region.Hosts[i].Settings.Mode, region.Hosts[i].Votes = inventory.PowerReport, 0
+		region.Hosts[i].Settings.Mode, region.Hosts[i].Votes = declared.PowerReport, 0
 		region.Hosts[i].Templates = nil
 	}
 	region.Hosts[0].Templates, region.Hosts[1].Templates = []string{"ubuntu"}, []string{"ubuntu"}
@@ -175,8 +175,8 @@ func TestWake(t *testing.T) {
 		"backup":       {func(r *power.Region) { r.Hosts[3].Backups = nightly(time.Minute) }, reasons{"d": power.BackupDue}},
 		"template":     {func(r *power.Region) { r.Hosts[3].PendingTemplates = []string{"debian"} }, reasons{"d": power.TemplatePending}},
 		"VM_to_launch": {func(r *power.Region) { r.Hosts[3].VMs = []string{"20000 (being launched)"} }, reasons{"d": power.InUse}},
-		"disabled":     {func(r *power.Region) { r.Hosts[4].Settings.Mode = inventory.PowerReport }, reasons{"e": power.NotEnabled}},
-		"not_enrolled": {func(r *power.Region) { r.Hosts[4].Settings.Mode = inventory.PowerNone }, reasons{"e": power.NotEnabled}},
+		"disabled":     {func(r *power.Region) { r.Hosts[4].Settings.Mode = declared.PowerReport }, reasons{"e": power.NotEnabled}},
+		"not_enrolled": {func(r *power.Region) { r.Hosts[4].Settings.Mode = declared.PowerNone }, reasons{"e": power.NotEnabled}},
 		"host_failed": {
 			func(r *power.Region) { r.Hosts[0].State = power.Offline }, reasons{"d": power.QuorumRequired, "e": power.QuorumRequired},
 		},
@@ -187,7 +187,7 @@ func TestWake(t *testing.T) {
 	} {
 		region := idleRegion()
 		for i := range region.Hosts {
-			region.Hosts[i].Settings.Mode = inventory.PowerEnabled
+			region.Hosts[i].Settings.Mode = declared.PowerEnabled
 		}
 		region.Hosts[3].State, region.Hosts[4].State, region.Hosts[3].Settings.WattsIdle = power.Asleep, power.Asleep, 99
 		test.change(&region)

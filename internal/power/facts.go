@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -110,7 +110,7 @@ func (f *Facts) readExports(ctx context.Context, client proxmox.PowerClient) {
 }
 
 // endpoints returns the Host of each URL; empty if it is that of no Host.
-func (f *Facts) endpoints(snapshot *inventory.Snapshot) []string {
+func (f *Facts) endpoints(snapshot *observed.Snapshot) []string {
 	var out []string
 	for _, server := range f.URLHosts {
 		found := ""

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -27,7 +29,7 @@ type Source struct {
 	IdleSince func(host string) time.Time
 	// PendingTemplates are the names of the ProxmoxTemplates whose Templates are to be built or
 	// deleted on a Host.
-	PendingTemplates map[inventory.HostName][]string
+	PendingTemplates map[observed.HostName][]string
 	// Deciding is the Host whose shutdown is recorded, but not requested; it counts as awake.
 	Deciding string
 }
@@ -36,7 +38,7 @@ type Source struct {
 func EnrolledHosts(view inventory.View, region string) []string {
 	var out []string
 	for _, host := range view.Hosts() {
-		if host.Region == region && host.Power.Mode != inventory.PowerNone && view.Snapshots[region].IsOnline(host.Name) {
+		if host.Region == region && host.Power.Mode != declared.PowerNone && view.Snapshots[region].IsOnline(host.Name) {
 			out = append(out, host.Name)
 		}
 	}
@@ -59,11 +61,11 @@ func NewRegion(s Source) Region {
 			Name: state.Name, State: s.stateOf(state, row.Online), Settings: state.Power, CPULoad: row.CPULoad,
 			Votes: s.Facts.Votes.Hosts[state.Name],
 			HA:    slices.Clone(s.Facts.HA[state.Name]), Ceph: s.Facts.Ceph[state.Name], Tasks: s.Facts.tasksOn(state.Name), Exports: s.Facts.Exports[state.Name],
-			PendingTemplates: s.PendingTemplates[inventory.HostName{Region: s.Region, Host: state.Name}],
+			PendingTemplates: s.PendingTemplates[observed.HostName{Region: s.Region, Host: state.Name}],
 			Maintenance:      maintenance.Message, WakeAddress: s.Facts.WakeAddresses[state.Name],
 			Unknown: slices.Concat(s.Facts.Unknown, s.Facts.UnknownOf[state.Name]), Backups: map[string]time.Time{},
 		}
-		if state.Power.Mode == inventory.PowerEnabled && snapshot.Facts != nil {
+		if state.Power.Mode == declared.PowerEnabled && snapshot.Facts != nil {
 			host.PrivilegeMissing = missingToShutDown(snapshot.Facts, state.Name)
 		}
 		if state.Has(inventory.MaintenanceUnknown) {
@@ -89,11 +91,11 @@ func (s Source) stateOf(host inventory.HostState, online bool) State {
 	switch {
 	case host.Name == s.Deciding && online:
 		return Awake
-	case host.Sleep == inventory.ShuttingDown:
+	case host.Sleep == declared.ShuttingDown:
 		return ShuttingDown
-	case host.Sleep == inventory.Asleep:
+	case host.Sleep == declared.Asleep:
 		return Asleep
-	case host.Sleep == inventory.Waking:
+	case host.Sleep == declared.Waking:
 		return Waking
 	case !online:
 		return Offline
@@ -103,7 +105,7 @@ func (s Source) stateOf(host inventory.HostState, online bool) State {
 
 // unreadable describes what the account may not read: objects that Proxmox omits from its
 // lists.
-func unreadable(snapshot *inventory.Snapshot) []string {
+func unreadable(snapshot *observed.Snapshot) []string {
 	if snapshot.Facts == nil || snapshot.Facts.Permissions == nil {
 		return []string{"the privileges of the account"}
 	}
@@ -114,7 +116,7 @@ func unreadable(snapshot *inventory.Snapshot) []string {
 }
 
 // addGuests adds the guests of the Host by kind.
-func (h *Host) addGuests(s Source, snapshot *inventory.Snapshot) {
+func (h *Host) addGuests(s Source, snapshot *observed.Snapshot) {
 	for _, guest := range guestsOn(snapshot, h.Name) {
 		name := guestName(guest)
 		if guest.HAState != "" && guest.HAState != "ignored" {
@@ -145,7 +147,7 @@ func (h *Host) addGuests(s Source, snapshot *inventory.Snapshot) {
 func (h *Host) addReservations(s Source) {
 	for _, r := range s.View.Reservations {
 		needed := r.Region == s.Region && !r.Fulfilled && (r.Host == h.Name || r.TemplateHost == h.Name)
-		if _, visible := s.View.Guest(r.Region, r.VMID); needed && !visible && r.Amount != (inventory.Amount{}) {
+		if _, visible := s.View.Guest(r.Region, r.VMID); needed && !visible && r.Amount != (observed.Amount{}) {
 			h.VMs = append(h.VMs, fmt.Sprintf("%d (being launched)", r.VMID))
 		}
 	}
@@ -154,7 +156,7 @@ func (h *Host) addReservations(s Source) {
 
 // addJobs adds replication and backup jobs. A backup job needs the Hosts that have one of its
 // guests.
-func (h *Host) addJobs(facts Facts, snapshot *inventory.Snapshot) {
+func (h *Host) addJobs(facts Facts, snapshot *observed.Snapshot) {
 	for _, job := range facts.Replications {
 		if job.Target == h.Name || snapshot.Guests[job.VMID].Host == h.Name {
 			h.Replications = append(h.Replications, job.ID)
@@ -165,7 +167,7 @@ func (h *Host) addJobs(facts Facts, snapshot *inventory.Snapshot) {
 		if job.Pool != "" && !mayReadPool(snapshot, job.Pool) {
 			job = proxmox.BackupJob{ID: job.ID, Host: job.Host, NextRun: job.NextRun} // any guest may be in the pool
 		}
-		needed := slices.ContainsFunc(guests, func(guest inventory.Guest) bool { return job.Includes(guest.GuestRow) })
+		needed := slices.ContainsFunc(guests, func(guest observed.Guest) bool { return job.Includes(guest.GuestRow) })
 		if needed && !job.NextRun.IsZero() {
 			h.Backups[job.ID] = job.NextRun
 		}
@@ -173,18 +175,18 @@ func (h *Host) addJobs(facts Facts, snapshot *inventory.Snapshot) {
 }
 
 // guestsOn returns the guests of a Host by VMID.
-func guestsOn(snapshot *inventory.Snapshot, host string) []inventory.Guest {
-	var out []inventory.Guest
+func guestsOn(snapshot *observed.Snapshot, host string) []observed.Guest {
+	var out []observed.Guest
 	for _, guest := range snapshot.Guests {
 		if guest.Host == host {
 			out = append(out, guest)
 		}
 	}
-	slices.SortFunc(out, func(a, b inventory.Guest) int { return cmp.Compare(a.VMID, b.VMID) })
+	slices.SortFunc(out, func(a, b observed.Guest) int { return cmp.Compare(a.VMID, b.VMID) })
 	return out
 }
 
-func guestName(guest inventory.Guest) string {
+func guestName(guest observed.Guest) string {
 	kind := "VM"
 	if guest.Kind == proxmox.KindLXC {
 		kind = "container"
@@ -194,7 +196,7 @@ func guestName(guest inventory.Guest) string {
 
 // owner returns the UID of the Kubernetes cluster in the ownership mark of a guest; empty if it
 // has none.
-func owner(guest inventory.Guest) string {
+func owner(guest observed.Guest) string {
 	if guest.Config == nil {
 		return ""
 	}

@@ -6,7 +6,7 @@ package power
 import (
 	"fmt"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -39,7 +39,7 @@ func MissingToShutDown(held proxmox.Permissions, host string) string {
 	return ""
 }
 
-func missingToShutDown(facts *inventory.Facts, host string) string {
+func missingToShutDown(facts *observed.Facts, host string) string {
 	if missing := MissingToShutDown(facts.Permissions, host); missing != "" {
 		return fmt.Sprintf("%s lacks %s", facts.User, missing)
 	}
@@ -47,6 +47,6 @@ func missingToShutDown(facts *inventory.Facts, host string) string {
 }
 
 // mayReadPool reports whether Proxmox lists which guests are in a resource pool.
-func mayReadPool(snapshot *inventory.Snapshot, pool string) bool {
+func mayReadPool(snapshot *observed.Snapshot, pool string) bool {
 	return snapshot.Facts != nil && snapshot.Facts.Permissions.Has("/pool/"+pool, "Pool.Audit")
 }

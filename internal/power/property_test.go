@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
 )
 
@@ -30,9 +30,9 @@ func newWorld(seed uint64) *world {
 		host.Votes = w.rand.IntN(3)
 		host.Settings.MinAwake = 1 + w.rand.IntN(3)
 		host.Settings.WattsIdle = float64(w.rand.IntN(100))
-		host.Settings.Mode = inventory.PowerEnabled
+		host.Settings.Mode = declared.PowerEnabled
 		if w.rand.IntN(5) == 0 {
-			host.Settings.Mode = inventory.PowerNone
+			host.Settings.Mode = declared.PowerNone
 		}
 		w.region.Hosts = append(w.region.Hosts, host)
 	}
@@ -125,7 +125,7 @@ func TestDecideProperties(t *testing.T) {
 				} else if d.Action == power.Wake {
 					wakes++
 				}
-				if d.Action == power.Sleep && (len(host.VMs) > 0 || host.State != power.Awake || host.Settings.Mode == inventory.PowerNone) {
+				if d.Action == power.Sleep && (len(host.VMs) > 0 || host.State != power.Awake || host.Settings.Mode == declared.PowerNone) {
 					t.Fatalf("seed %d, step %d: %s is shut down: %+v", seed, step, d.Host, host)
 				}
 				if d.Action != power.Wake && host.State == power.Asleep && len(host.VMs) > 0 {

@@ -6,7 +6,7 @@ package power
 import (
 	"time"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 )
 
 // State is whether a Host is on.
@@ -43,7 +43,7 @@ type Region struct {
 type Host struct {
 	Name     string
 	State    State
-	Settings inventory.PowerSettings
+	Settings declared.PowerSettings
 	// CPULoad is the fraction of its CPUs in use.
 	CPULoad float64
 	// Votes for quorum.
@@ -86,7 +86,7 @@ type Host struct {
 }
 
 // isEnrolled reports whether the Host takes part in power management.
-func (h Host) isEnrolled() bool { return h.Settings.Mode != inventory.PowerNone }
+func (h Host) isEnrolled() bool { return h.Settings.Mode != declared.PowerNone }
 
 // isDecided reports whether Decide returns a Decision for the Host: also for one that does not
 // take part any more, but is off.
@@ -96,7 +96,7 @@ func (h Host) isDecided() bool {
 
 // Energy returns the estimated Energy of the Host, and what is saved because it is off. It is zero
 // if its settings contain no watts.
-func (h Host) Energy() (used, saved inventory.Energy) {
+func (h Host) Energy() (used, saved declared.Energy) {
 	switch h.State {
 	case Awake, Waking:
 		used = h.Settings.Energy(h.CPULoad)

@@ -13,6 +13,8 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -42,9 +44,9 @@ func decide(t *testing.T, s *pvesim.Scenario, change func(*power.Facts), reserva
 			Region: "home", URLs: []string{sim.URL()}, CA: string(sim.CAPEM()), TokenID: pvesim.DefaultTokenID, TokenSecret: pvesim.DefaultTokenSecret,
 		}, proxmox.Options{DialContext: sim.DialContext})
 		g.Expect(err).NotTo(HaveOccurred())
-		settings, err := inventory.ParseSettings([]byte(`{"home": {"pve2": {"powermanagement": "Report", "wattsidle": 60}}}`))
+		settings, err := declared.ParseSettings([]byte(`{"home": {"pve2": {"powermanagement": "Report", "wattsidle": 60}}}`))
 		g.Expect(err).NotTo(HaveOccurred())
-		inv, err := inventory.New([]proxmox.Client{client}, inventory.Options{Settings: settings, DetailRange: inventory.VMIDRange{From: 20000, To: 30000}})
+		inv, err := inventory.New([]proxmox.Client{client}, inventory.Options{Settings: settings, DetailRange: observed.VMIDRange{From: 20000, To: 30000}})
 		g.Expect(err).NotTo(HaveOccurred())
 		time.Sleep(10 * time.Second) // hosts are unknown until they have reported
 		g.Expect(inv.RefreshAll(t.Context())).To(Succeed())
@@ -197,7 +199,7 @@ func TestNewRegionReservation(t *testing.T) {
 	parked := inventory.Reservation{ClaimUID: "a", Region: "home", Host: "pve2", TemplateHost: "pve2", VMID: 20007}
 	g.Expect(decide(t, idleScenario(), nil, parked).Message()).To(BeEmpty(), "a VM that waits for capacity")
 	for name, reservation := range map[string]inventory.Reservation{"host": {Host: "pve2"}, "host_of_the_template": {Host: "pve1", TemplateHost: "pve2"}} {
-		reservation.ClaimUID, reservation.Region, reservation.VMID, reservation.Amount = "a", "home", 20007, inventory.Amount{CPUs: 1, MemoryBytes: 1 << 30}
+		reservation.ClaimUID, reservation.Region, reservation.VMID, reservation.Amount = "a", "home", 20007, observed.Amount{CPUs: 1, MemoryBytes: 1 << 30}
 		g.Expect(decide(t, idleScenario(), nil, reservation).Message()).To(Equal("VMs of this Kubernetes cluster: 20007 (being launched)"), name)
 		reservation.Fulfilled = true // its VM was deleted
 		g.Expect(decide(t, idleScenario(), nil, reservation).Message()).To(BeEmpty(), "%s: deleted VM", name)

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -53,7 +53,7 @@ type Account struct {
 }
 
 // NewAccount returns the account that a Cluster is read with.
-func NewAccount(facts *inventory.Facts) Account {
+func NewAccount(facts *observed.Facts) Account {
 	return Account{User: facts.User, Held: facts.Permissions, Roles: facts.Roles}
 }
 

@@ -8,12 +8,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // ForbiddenTag returns why a tag can be neither set nor removed, and how to allow it; empty
 // if it is allowed. Proxmox rejects the whole update because of a single forbidden tag.
-func ForbiddenTag(snapshot *inventory.Snapshot, tag string) string {
+func ForbiddenTag(snapshot *observed.Snapshot, tag string) string {
 	options, tag := snapshot.Options, strings.ToLower(tag)
 	switch {
 	case snapshot.Facts.Permissions.Has("/", "Sys.Modify"):

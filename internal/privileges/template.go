@@ -4,13 +4,13 @@
 package privileges
 
 import (
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 // Template is a future Template of a ProxmoxTemplate on one Host.
 type Template struct {
-	Snapshot *inventory.Snapshot
+	Snapshot *observed.Snapshot
 	Host     string
 	// ImageStorage and Storage are the storages of the image file and of the disk; empty if
 	// there is none.
@@ -102,7 +102,7 @@ func (t Template) invisibleStorages() []string {
 	}
 	var out []string
 	for _, name := range t.Storages {
-		if _, visible := t.Snapshot.Storages[inventory.StorageKey{Host: t.Host, Storage: name}]; !visible {
+		if _, visible := t.Snapshot.Storages[observed.StorageKey{Host: t.Host, Storage: name}]; !visible {
 			out = append(out, name)
 		}
 	}

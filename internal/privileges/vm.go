@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
@@ -18,7 +18,7 @@ import (
 // VM is a future VM of a NodeClass on one Host.
 type VM struct {
 	Class    *v1alpha1.ProxmoxNodeClass
-	Snapshot *inventory.Snapshot
+	Snapshot *observed.Snapshot
 	Host     string
 	// TemplateID and Template are the template of the VM; Template is nil if it is unknown.
 	TemplateID int
@@ -220,7 +220,7 @@ func (vm VM) onDevices() []Required {
 
 // forDevices returns the privileges for the bridges, mapped devices and CPU model of a
 // configuration.
-func forDevices(snapshot *inventory.Snapshot, host string, config proxmox.VMConfig) []Required {
+func forDevices(snapshot *observed.Snapshot, host string, config proxmox.VMConfig) []Required {
 	var paths []string
 	for _, mapping := range config.HostDevices().Directories() {
 		paths = append(paths, "/mapping/dir/"+mapping)
@@ -260,7 +260,7 @@ func forDevices(snapshot *inventory.Snapshot, host string, config proxmox.VMConf
 const maxTrunkPaths = 16
 
 // forBridge returns the privileges for the bridge and the VLANs of an interface.
-func forBridge(facts *inventory.Facts, host string, nic proxmox.NIC) []Required {
+func forBridge(facts *observed.Facts, host string, nic proxmox.NIC) []Required {
 	path, ok := bridgePath(facts, host, nic)
 	if !ok {
 		return nil
@@ -281,7 +281,7 @@ func forBridge(facts *inventory.Facts, host string, nic proxmox.NIC) []Required 
 
 // bridgePath returns the ACL path of a bridge. The SDN zone of a vnet without SDN.Audit is
 // unknown; Proxmox lists such a vnet on a Host only if it may be used.
-func bridgePath(facts *inventory.Facts, host string, nic proxmox.NIC) (string, bool) {
+func bridgePath(facts *observed.Facts, host string, nic proxmox.NIC) (string, bool) {
 	if nic.Bridge == "" {
 		return "", false
 	}

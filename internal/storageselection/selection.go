@@ -13,7 +13,7 @@ import (
 	"github.com/google/cel-go/cel"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -39,7 +39,7 @@ func New(selection v1alpha1.StorageSelection) Selector {
 }
 
 // Find is New(selection).Find.
-func Find(snapshot *inventory.Snapshot, host string, selection v1alpha1.StorageSelection) ([]string, error) {
+func Find(snapshot *observed.Snapshot, host string, selection v1alpha1.StorageSelection) ([]string, error) {
 	return New(selection).Find(snapshot, host)
 }
 
@@ -47,7 +47,7 @@ func Find(snapshot *inventory.Snapshot, host string, selection v1alpha1.StorageS
 // disk lists them, else by name. It returns no storage and no error if the disk names
 // none. It returns an *ExpressionError if the selector is invalid, and another error if
 // the Host has no such storage.
-func (s Selector) Find(snapshot *inventory.Snapshot, host string) ([]string, error) {
+func (s Selector) Find(snapshot *observed.Snapshot, host string) ([]string, error) {
 	selection := s.selection
 	switch {
 	case selection.Selector != "":
@@ -60,9 +60,9 @@ func (s Selector) Find(snapshot *inventory.Snapshot, host string) ([]string, err
 	return nil, nil
 }
 
-func findNamed(snapshot *inventory.Snapshot, host string, selection v1alpha1.StorageSelection) ([]string, error) {
+func findNamed(snapshot *observed.Snapshot, host string, selection v1alpha1.StorageSelection) ([]string, error) {
 	storage := selection.Storage
-	row, ok := snapshot.Storages[inventory.StorageKey{Host: host, Storage: storage}]
+	row, ok := snapshot.Storages[observed.StorageKey{Host: host, Storage: storage}]
 	content := strings.Join(row.Content, ",")
 	switch {
 	case !ok:
@@ -73,10 +73,10 @@ func findNamed(snapshot *inventory.Snapshot, host string, selection v1alpha1.Sto
 	return []string{storage}, nil
 }
 
-func findListed(snapshot *inventory.Snapshot, host string, selection v1alpha1.StorageSelection) ([]string, error) {
+func findListed(snapshot *observed.Snapshot, host string, selection v1alpha1.StorageSelection) ([]string, error) {
 	var found []string
 	for _, storage := range selection.Storages {
-		row := snapshot.Storages[inventory.StorageKey{Host: host, Storage: storage}]
+		row := snapshot.Storages[observed.StorageKey{Host: host, Storage: storage}]
 		if slices.Contains(row.Content, imagesContent) && !slices.Contains(found, storage) {
 			found = append(found, storage)
 		}
@@ -88,7 +88,7 @@ func findListed(snapshot *inventory.Snapshot, host string, selection v1alpha1.St
 	return found, nil
 }
 
-func (s Selector) findSelected(snapshot *inventory.Snapshot, host string) ([]string, error) {
+func (s Selector) findSelected(snapshot *observed.Snapshot, host string) ([]string, error) {
 	selection := s.selection
 	if s.err != nil {
 		return nil, &ExpressionError{selection.Field + ".storageSelector", selection.Selector, s.err}
@@ -112,10 +112,10 @@ func (s Selector) findSelected(snapshot *inventory.Snapshot, host string) ([]str
 }
 
 // imageStorages returns the storages of a Host that accept disks, sorted by name.
-func imageStorages(snapshot *inventory.Snapshot, host string) []proxmox.StorageRow {
+func imageStorages(snapshot *observed.Snapshot, host string) []proxmox.StorageRow {
 	var rows []proxmox.StorageRow
 	for _, name := range snapshot.StoragesOf(host) {
-		if row := snapshot.Storages[inventory.StorageKey{Host: host, Storage: name}]; slices.Contains(row.Content, imagesContent) {
+		if row := snapshot.Storages[observed.StorageKey{Host: host, Storage: name}]; slices.Contains(row.Content, imagesContent) {
 			rows = append(rows, row)
 		}
 	}

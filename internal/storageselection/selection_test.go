@@ -9,15 +9,15 @@ import (
 	"testing"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/storageselection"
 )
 
 const gib = int64(1) << 30
 
-func newSnapshot() *inventory.Snapshot {
-	s := &inventory.Snapshot{Storages: map[inventory.StorageKey]proxmox.StorageRow{}}
+func newSnapshot() *observed.Snapshot {
+	s := &observed.Snapshot{Storages: map[observed.StorageKey]proxmox.StorageRow{}}
 	for _, row := range []proxmox.StorageRow{
 		{Name: "local", Type: "dir", Content: []string{"iso"}},
 		{Name: "fast", Type: "zfspool", Content: []string{"images"}, TotalBytes: 100 * gib, UsedBytes: 60 * gib},
@@ -25,7 +25,7 @@ func newSnapshot() *inventory.Snapshot {
 		{Name: "ceph", Type: "rbd", Content: []string{"images"}, TotalBytes: 900 * gib, Shared: true},
 	} {
 		row.Host = "pve1"
-		s.Storages[inventory.StorageKey{Host: "pve1", Storage: row.Name}] = row
+		s.Storages[observed.StorageKey{Host: "pve1", Storage: row.Name}] = row
 	}
 	return s
 }

@@ -3,7 +3,9 @@
 
 package template
 
-import "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+import (
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
+)
 
 // maxFailuresAwake is after how many failures a Host may sleep without its Template.
 const maxFailuresAwake = 10
@@ -12,16 +14,16 @@ const maxFailuresAwake = 10
 // built there, or those of a deleted one can be deleted. A Host that is asleep is returned until
 // it was awake once for this generation: only then is it known what prevents the build. inUse
 // returns why a Template is still needed.
-func (p *Provider) HostsToKeepAwake(desired Desired, inUse func(region string, vmid int) string) []inventory.HostName {
+func (p *Provider) HostsToKeepAwake(desired Desired, inUse func(region string, vmid int) string) []observed.HostName {
 	r := p.rollout(desired)
-	var hosts []inventory.HostName
+	var hosts []observed.HostName
 	add := func(region, host string, possible func(asleep bool) bool) {
 		key := HostKey{UID: desired.UID, Region: region, Host: host}
 		state, _ := r.View.Host(region, host)
 		asleep := state.Sleep != ""
 		tried := p.wasAwake(key, desired.generation(), asleep)
 		if possible(asleep) && !(asleep && tried) && p.tracker.failuresFor(key, desired.generation()) < maxFailuresAwake {
-			hosts = append(hosts, inventory.HostName{Region: region, Host: host})
+			hosts = append(hosts, observed.HostName{Region: region, Host: host})
 		}
 	}
 	switch {

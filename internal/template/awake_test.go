@@ -10,23 +10,24 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
 
-var pve1, pve2 = inventory.HostName{Region: region, Host: "pve1"}, inventory.HostName{Region: region, Host: "pve2"}
+var pve1, pve2 = observed.HostName{Region: region, Host: "pve1"}, observed.HostName{Region: region, Host: "pve2"}
 
 // setAsleep makes only the given hosts sleep.
-func (p *process) setAsleep(hosts ...inventory.HostName) {
-	asleep := map[inventory.HostName]inventory.Sleep{}
+func (p *process) setAsleep(hosts ...observed.HostName) {
+	asleep := map[observed.HostName]declared.Sleep{}
 	for _, host := range hosts {
-		asleep[host] = inventory.Sleep{State: inventory.Asleep}
+		asleep[host] = declared.Sleep{State: declared.Asleep}
 	}
 	p.Inventory().SetSleeping(asleep)
 }
 
-func (p *process) hostsToKeepAwake() []inventory.HostName {
+func (p *process) hostsToKeepAwake() []observed.HostName {
 	return p.HostsToKeepAwake(p.env.desired(), p.env.usedBy)
 }
 
@@ -94,7 +95,7 @@ func TestHostsToKeepAwakeAfterFailures(t *testing.T) {
 // A new leader sends no request to a host that may be asleep before it has read the records.
 func TestReconcileHostOldRecords(t *testing.T) {
 	simulated(t, 1, func(e *env, p *process) {
-		settings, err := inventory.ParseSettings([]byte(`{"*": {"*": {"powermanagement": "Enabled"}}}`))
+		settings, err := declared.ParseSettings([]byte(`{"*": {"*": {"powermanagement": "Enabled"}}}`))
 		e.Expect(err).NotTo(HaveOccurred())
 		p.Inventory().SetSettings(settings)
 		p.Inventory().SetSleepingOutdated(nil)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -106,7 +107,7 @@ func (r *hostReconciler) reserve(from int) (int, error) {
 		vmids := r.settings.VMIDs
 		reserved := inventory.Reservation{Template: true, Region: r.Region, Host: r.Host}
 		if prepare := r.desired.Spec.Prepare; prepare != nil {
-			reserved.Amount = inventory.Amount{CPUs: prepare.CPUs(), MemoryBytes: int64(prepare.MemoryMiB()) << 20}
+			reserved.Amount = observed.Amount{CPUs: prepare.CPUs(), MemoryBytes: int64(prepare.MemoryMiB()) << 20}
 		}
 		for reserved.VMID = max(from, vmids.From); reserved.VMID <= vmids.To; reserved.VMID++ {
 			if !view.IsVMIDTaken(r.Region, reserved.VMID) && vmids.Contains(reserved.VMID) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -113,7 +114,7 @@ func readOwnedMark(kubeCluster, uid string, vmid int, config proxmox.VMConfig) (
 	return mark, ok && !mark.Newer() && mark.VMID == vmid && mark.KubeCluster == kubeCluster && mark.TemplateUID == uid && uid != ""
 }
 
-func parseOwned(kubeCluster, uid string, guest inventory.Guest, region string, config proxmox.VMConfig) (Existing, bool) {
+func parseOwned(kubeCluster, uid string, guest observed.Guest, region string, config proxmox.VMConfig) (Existing, bool) {
 	mark, ok := readOwnedMark(kubeCluster, uid, guest.VMID, config)
 	return Existing{Region: region, Host: guest.Host, VMID: guest.VMID, Mark: mark, Config: config}, ok
 }

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -55,12 +55,12 @@ func (r *hostReconciler) ensureImage(ctx context.Context, location Location) (st
 // hostsSharing returns the Hosts that have the same files on a storage, sorted by name.
 func (r *hostReconciler) hostsSharing(storage string) []string {
 	snapshot := r.inventory.View().Snapshots[r.Region]
-	if !snapshot.Storages[inventory.StorageKey{Host: r.Host, Storage: storage}].Shared {
+	if !snapshot.Storages[observed.StorageKey{Host: r.Host, Storage: storage}].Shared {
 		return []string{r.Host}
 	}
 	var hosts []string
 	for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
-		if _, has := snapshot.Storages[inventory.StorageKey{Host: host, Storage: storage}]; has && (snapshot.IsOnline(host) || host == r.Host) {
+		if _, has := snapshot.Storages[observed.StorageKey{Host: host, Storage: storage}]; has && (snapshot.IsOnline(host) || host == r.Host) {
 			hosts = append(hosts, host)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -20,7 +20,7 @@ import (
 // exclude excludes the Hosts that match a pattern and no others.
 func (p *process) exclude(pattern string) {
 	p.env.T.Helper()
-	settings, err := inventory.ParseSettings([]byte(fmt.Sprintf(`{"*": {%q: {"excluded": true}}}`, pattern)))
+	settings, err := declared.ParseSettings([]byte(fmt.Sprintf(`{"*": {%q: {"excluded": true}}}`, pattern)))
 	p.env.Expect(err).NotTo(HaveOccurred())
 	p.Inventory().SetSettings(settings)
 }

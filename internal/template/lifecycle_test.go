@@ -13,6 +13,8 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -203,7 +205,7 @@ func TestBuildOnSharedStorage(t *testing.T) {
 
 		host := p.hosts()[0]
 		offline, _ := p.Inventory().View().Snapshots[region].WithHostOffline(host)
-		planned := template.NewRollout(inventory.NewView(map[string]*inventory.Snapshot{region: offline}, nil, nil, inventory.Settings{}, inventory.Records{}), kubeCluster, e.desired()).Relocations()
+		planned := template.NewRollout(inventory.NewView(map[string]*observed.Snapshot{region: offline}, nil, nil, declared.Settings{}, declared.Records{}), kubeCluster, e.desired()).Relocations()
 		e.Expect(planned).To(HaveExactElements(HaveField("Offline.Host", host)))
 		e.Expect(e.Sim.HostDown(host, "refused")).To(Succeed())
 		p.reconcileUntil(func(g Gomega) {

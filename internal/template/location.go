@@ -11,6 +11,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
@@ -52,7 +53,7 @@ func (l Location) Blocker() string {
 var baseStorages = []string{"lvmthin", "zfspool", "rbd", "dir", "nfs", "cifs", "btrfs", "cephfs", "glusterfs", "zfs"}
 
 // locationOn returns the Location of a Host; false if it gets no Template.
-func (r Rollout) locationOn(snapshot *inventory.Snapshot, host string) (Location, bool) {
+func (r Rollout) locationOn(snapshot *observed.Snapshot, host string) (Location, bool) {
 	location := locationOnHost(snapshot, host, r.Desired)
 	state, _ := r.View.Host(snapshot.Region, host)
 	if state.Has(inventory.Excluded) {
@@ -69,7 +70,7 @@ func (r Rollout) locationOn(snapshot *inventory.Snapshot, host string) (Location
 
 // rank orders the Locations that share a storage: the Template belongs where it already exists, otherwise where it
 // can be built, if possible where that was begun.
-func (r Rollout) rank(snapshot *inventory.Snapshot, l Location) int {
+func (r Rollout) rank(snapshot *observed.Snapshot, l Location) int {
 	exists := slices.ContainsFunc(r.Existing, func(e Existing) bool {
 		return l.matches(r.Desired, e) && storageOf(e) == l.Storage
 	})
@@ -90,7 +91,7 @@ func (r Rollout) rank(snapshot *inventory.Snapshot, l Location) int {
 // findUnfinished returns a VM on a Host that becomes the desired Template and has not failed.
 // The row and the configuration of a guest show at different times that it is a template, so
 // it may be one already.
-func findUnfinished(snapshot *inventory.Snapshot, desired Desired, host string) (inventory.Guest, ownership.Mark, bool) {
+func findUnfinished(snapshot *observed.Snapshot, desired Desired, host string) (observed.Guest, ownership.Mark, bool) {
 	for _, guest := range snapshot.Guests {
 		if guest.Host != host || guest.Config == nil {
 			continue
@@ -100,12 +101,12 @@ func findUnfinished(snapshot *inventory.Snapshot, desired Desired, host string) 
 			return guest, mark, true
 		}
 	}
-	return inventory.Guest{}, ownership.Mark{}, false
+	return observed.Guest{}, ownership.Mark{}, false
 }
 
 // isBuilderStarted reports whether a builder VM was started on a Host: it is completed even if
 // maintenance begins.
-func isBuilderStarted(snapshot *inventory.Snapshot, desired Desired, host string) bool {
+func isBuilderStarted(snapshot *observed.Snapshot, desired Desired, host string) bool {
 	guest, mark, ok := findUnfinished(snapshot, desired, host)
 	// The configuration may have been read before the start was recorded.
 	return ok && mark.Builder != nil && (!mark.Builder.Started.IsZero() || guest.Status == statusRunning)
@@ -117,7 +118,7 @@ func storageOf(e Existing) string {
 }
 
 // locationOnHost returns the Location of a Template on a Host.
-func locationOnHost(snapshot *inventory.Snapshot, host string, desired Desired) Location {
+func locationOnHost(snapshot *observed.Snapshot, host string, desired Desired) Location {
 	location, storages := selectStorages(snapshot, host, desired.Spec)
 	if !snapshot.IsOnline(host) {
 		location.Problem = "the host is offline; its template is built when the host is online again"
@@ -138,11 +139,11 @@ func locationOnHost(snapshot *inventory.Snapshot, host string, desired Desired) 
 // selectStorages selects the storages of a Host: that of the volume of the spec or the
 // first that accepts import content, and the first that supports template disks. It also
 // returns those of the spec's storages that the Host has.
-func selectStorages(snapshot *inventory.Snapshot, host string, spec v1alpha1.ProxmoxTemplateSpec) (Location, []proxmox.StorageRow) {
+func selectStorages(snapshot *observed.Snapshot, host string, spec v1alpha1.ProxmoxTemplateSpec) (Location, []proxmox.StorageRow) {
 	location := Location{Region: snapshot.Region, Host: host, Images: volumeStorage(spec.SourceImage.Volume)}
 	var storages []proxmox.StorageRow
 	for _, id := range spec.StorageIDs {
-		row, ok := snapshot.Storages[inventory.StorageKey{Host: host, Storage: id}]
+		row, ok := snapshot.Storages[observed.StorageKey{Host: host, Storage: id}]
 		if !ok {
 			continue
 		}
@@ -159,7 +160,7 @@ func selectStorages(snapshot *inventory.Snapshot, host string, spec v1alpha1.Pro
 
 // selectBootDrives selects the storage for the boot drive of a builder VM. It returns why
 // there is none.
-func (l *Location) selectBootDrives(snapshot *inventory.Snapshot, desired Desired) string {
+func (l *Location) selectBootDrives(snapshot *observed.Snapshot, desired Desired) string {
 	if desired.Spec.Prepare == nil {
 		return ""
 	}

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -203,7 +203,7 @@ func TestPrepareFirstCheck(t *testing.T) {
 func TestPrepareInMaintenance(t *testing.T) {
 	simulated(t, 1, func(e *env, p *process) {
 		prepareTemplates(e)
-		p.Inventory().SetMaintenance(inventory.Maintenance{pve1: "new memory"})
+		p.Inventory().SetMaintenance(declared.Maintenance{pve1: "new memory"})
 		e.Expect(p.reconcile(e.T.Context(), "pve1")).To(Succeed())
 		e.Expect(p.report().Message).To(Equal("pve1: the host is in maintenance (requested in Kubernetes: new memory); its template is prepared afterwards"))
 		e.Expect(e.guests()).To(BeEmpty())
@@ -226,7 +226,7 @@ func TestPrepareBeforeMaintenance(t *testing.T) {
 			e.Expect(p.reconcile(t.Context(), "pve1")).To(Succeed())
 			vmid := p.reconcileUntilRunning()
 			p.reconcileUntilListed(vmid)
-			p.Inventory().SetMaintenance(inventory.Maintenance{pve1: ""})
+			p.Inventory().SetMaintenance(declared.Maintenance{pve1: ""})
 			p.reconcileUntilListed(vmid)
 			e.Expect(p.report().Message).To(ContainSubstring("pve1: preparing: builder VM"))
 			e.Expect(e.Sim.PowerOffGuest(vmid)).To(Succeed())

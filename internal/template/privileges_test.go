@@ -15,6 +15,8 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -100,7 +102,7 @@ func (e *env) requiredPrivileges(role pvesim.Role) (required []string) {
 	snapshot := *p.Inventory().View().Snapshots[region]
 	facts, before := *snapshot.Facts, snapshot.Facts.Permissions
 	snapshot.Facts = &facts
-	view := inventory.NewView(map[string]*inventory.Snapshot{region: &snapshot}, nil, nil, inventory.Settings{}, inventory.Records{})
+	view := inventory.NewView(map[string]*observed.Snapshot{region: &snapshot}, nil, nil, declared.Settings{}, declared.Records{})
 	for _, privilege := range role.Privileges {
 		without := slices.DeleteFunc(slices.Clone(role.Privileges), func(p string) bool { return p == privilege })
 		e.Expect(e.Sim.SetRole(pvesim.Role{ID: role.ID, Privileges: without})).To(Succeed())

@@ -15,6 +15,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/due"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/keyed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -69,7 +70,7 @@ type Provider struct {
 
 	tracker *tracker
 	tasks   *vm.Tasks
-	sweeps  *due.Cache[inventory.HostName, time.Duration]
+	sweeps  *due.Cache[observed.HostName, time.Duration]
 	// guests hold until when the guest of a builder VM is not read again.
 	guests *backoff.Holds[HostKey]
 	images *keyed.Semaphore[string]

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -159,7 +160,7 @@ func (r *hostReconciler) observe(ctx context.Context) (observation, error) {
 const lockCreate = "create"
 
 // mayBeTemplate reports whether a guest may be a VM that becomes a Template, but is none yet in the view.
-func (p *Provider) mayBeTemplate(guest inventory.Guest) bool {
+func (p *Provider) mayBeTemplate(guest observed.Guest) bool {
 	vmids := p.settings.VMIDs
 	isListed := guest.Template && guest.Config != nil && guest.Config.IsTemplate()
 	return guest.Kind == proxmox.KindQEMU && vmids.From <= guest.VMID && guest.VMID <= vmids.To && !isListed
@@ -167,7 +168,7 @@ func (p *Provider) mayBeTemplate(guest inventory.Guest) bool {
 
 // mayBeUnfinished reports whether a guest may be a VM that becomes a Template with the given name, according
 // to the view.
-func (p *Provider) mayBeUnfinished(guest inventory.Guest, name string) bool {
+func (p *Provider) mayBeUnfinished(guest observed.Guest, name string) bool {
 	return p.mayBeTemplate(guest) && (guest.Name == name || !guest.HasResources() || guest.Lock == lockCreate)
 }
 
@@ -246,7 +247,7 @@ func (p *Provider) PendingHosts(desired Desired) []HostKey {
 	pending := map[HostKey]bool{}
 	for _, location := range r.Locations {
 		missing := !slices.ContainsFunc(r.Existing, func(e Existing) bool { return location.matches(desired, e) && p.isUpToDate(desired, e) })
-		sweep := p.isSweepDue(inventory.HostName{Region: location.Region, Host: location.Host})
+		sweep := p.isSweepDue(observed.HostName{Region: location.Region, Host: location.Host})
 		pending[HostKey{UID: desired.UID, Region: location.Region, Host: location.Host}] = (missing || sweep) && r.isReconcilable(location)
 	}
 	for _, e := range r.Existing {

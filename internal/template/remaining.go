@@ -12,6 +12,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // Remaining lists the Templates of a ProxmoxTemplate that the view still shows, and why
@@ -70,7 +71,7 @@ func (p *Provider) remainingOffline(view inventory.View, desired Desired) (remai
 
 // isHostRemoved reports whether a Host was removed permanently from its Cluster.
 func (p *Provider) isHostRemoved(view inventory.View, region, host string) bool {
-	return view.IsRemoved(inventory.HostName{Region: region, Host: host}, p.settings.HostRemovedAfter)
+	return view.IsRemoved(observed.HostName{Region: region, Host: host}, p.settings.HostRemovedAfter)
 }
 
 // reportAbandoned reports the Templates that remain on Hosts that were removed from their

@@ -11,6 +11,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -32,13 +33,13 @@ type Report struct {
 	// Usable is whether VMs could start on one of the Zones: the others lack a bridge.
 	Usable bool
 	// FailedFacts are the facts by region that caused problems.
-	FailedFacts map[string][]inventory.Fact
+	FailedFacts map[string][]poll.Fact
 }
 
 // Report returns the progress of a ProxmoxTemplate. previous are the zones in its status.
 func (p *Provider) Report(desired Desired, previous []string) Report {
 	rollout := p.rollout(desired)
-	r := Report{Complete: true, FailedFacts: map[string][]inventory.Fact{}}
+	r := Report{Complete: true, FailedFacts: map[string][]poll.Fact{}}
 	settled := true
 	var parts []string
 	image, err := NewImage(desired.Spec.SourceImage, p.kubeCluster)

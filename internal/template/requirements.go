@@ -7,7 +7,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
@@ -26,7 +27,7 @@ func PlannedConfig(desired Desired, location Location) proxmox.VMConfig {
 
 // checkPrivileges sets the required and missing privileges of the Location. It reports
 // whether objects may be invisible because some are missing.
-func (l *Location) checkPrivileges(snapshot *inventory.Snapshot, desired Desired) (hidden bool) {
+func (l *Location) checkPrivileges(snapshot *observed.Snapshot, desired Desired) (hidden bool) {
 	if snapshot.Facts == nil || snapshot.Facts.Permissions == nil {
 		return false // not read yet
 	}
@@ -42,7 +43,7 @@ func (l *Location) checkPrivileges(snapshot *inventory.Snapshot, desired Desired
 
 // networkProblem returns why VMs of the Template could not start on a Host: it lacks a
 // bridge.
-func networkProblem(snapshot *inventory.Snapshot, host string, desired Desired) string {
+func networkProblem(snapshot *observed.Snapshot, host string, desired Desired) string {
 	if snapshot.Facts == nil {
 		return ""
 	}
@@ -57,7 +58,7 @@ func networkProblem(snapshot *inventory.Snapshot, host string, desired Desired) 
 
 // specProblem returns why a Template with the boot data, resource pool and tags of the spec
 // cannot be built on any Host of the Cluster.
-func specProblem(snapshot *inventory.Snapshot, desired Desired) string {
+func specProblem(snapshot *observed.Snapshot, desired Desired) string {
 	if desired.Problem != "" && desired.BootDataHash == "" {
 		return desired.Problem
 	}
@@ -78,10 +79,10 @@ func specProblem(snapshot *inventory.Snapshot, desired Desired) string {
 
 // Facts returns the facts that the check of a ProxmoxTemplate on a Host reads. They are
 // read again while it fails.
-func Facts(desired Desired, host string) []inventory.Fact {
-	facts := []inventory.Fact{inventory.FactPermissions, inventory.FactRoles, inventory.FactOptions, inventory.FactVNets, inventory.FactBridges(host)}
+func Facts(desired Desired, host string) []poll.Fact {
+	facts := []poll.Fact{poll.FactPermissions, poll.FactRoles, poll.FactOptions, poll.FactVNets, poll.FactBridges(host)}
 	if pool := desired.Spec.ResourcePool; pool != "" {
-		facts = append(facts, inventory.FactPool(pool))
+		facts = append(facts, poll.FactPool(pool))
 	}
 	return facts
 }

@@ -11,14 +11,14 @@ import (
 	"strings"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
 // CanClone reports whether VMs on a Host can be cloned from a Template: it is on that
 // Host, or all of its volumes are on storages that both Hosts share. Proxmox includes CD
 // drives in this check, so an ISO on a local storage binds a Template to its Host.
-func CanClone(snapshot *inventory.Snapshot, templateHost string, config proxmox.VMConfig, host string) bool {
+func CanClone(snapshot *observed.Snapshot, templateHost string, config proxmox.VMConfig, host string) bool {
 	if templateHost == host {
 		return true
 	}
@@ -28,10 +28,10 @@ func CanClone(snapshot *inventory.Snapshot, templateHost string, config proxmox.
 		if storage == "" || strings.HasPrefix(drive.Slot, "unused") {
 			continue // an empty drive, or not cloned
 		}
-		if !snapshot.Storages[inventory.StorageKey{Host: templateHost, Storage: storage}].Shared {
+		if !snapshot.Storages[observed.StorageKey{Host: templateHost, Storage: storage}].Shared {
 			return false
 		}
-		if _, has := snapshot.Storages[inventory.StorageKey{Host: host, Storage: storage}]; !has {
+		if _, has := snapshot.Storages[observed.StorageKey{Host: host, Storage: storage}]; !has {
 			return false
 		}
 		volumes++

@@ -15,7 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/due"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -24,20 +25,20 @@ const sweepInterval = 10 * time.Minute
 
 // newSweeps returns when the Hosts were swept. The value is after which time a grace period ends, 0 if none
 // has begun.
-func newSweeps(c clock.PassiveClock) *due.Cache[inventory.HostName, time.Duration] {
+func newSweeps(c clock.PassiveClock) *due.Cache[observed.HostName, time.Duration] {
 	policy := due.Policy{Every: sweepInterval, Retry: failureBackoff}
-	return due.New[inventory.HostName, time.Duration](c, func(inventory.HostName) due.Policy { return policy })
+	return due.New[observed.HostName, time.Duration](c, func(observed.HostName) due.Policy { return policy })
 }
 
 // isSweepDue reports whether a Host is to be swept: a sweep was requested, a grace period has ended, or the
 // last sweep is sweepInterval ago and the call budget allows another one.
-func (p *Provider) isSweepDue(host inventory.HostName) bool {
+func (p *Provider) isSweepDue(host observed.HostName) bool {
 	entry, age, isDue := p.sweeps.Peek(host)
 	switch {
 	case entry.Failures == 0 && entry.Value > 0 && age >= entry.Value:
 		return true
 	case isDue && entry.Known && !entry.Changed:
-		if isDue = p.inventory.TryAcquire(host.Region, inventory.ReadImages); isDue {
+		if isDue = p.inventory.TryAcquire(host.Region, poll.ReadImages); isDue {
 			p.sweeps.Invalidate(host)
 		}
 	}
@@ -47,13 +48,13 @@ func (p *Provider) isSweepDue(host inventory.HostName) bool {
 // requestSweep makes a sweep due on every Host.
 func (p *Provider) requestSweep() {
 	for _, host := range p.inventory.View().Hosts() {
-		p.sweeps.Invalidate(inventory.HostName{Region: host.Region, Host: host.Name})
+		p.sweeps.Invalidate(observed.HostName{Region: host.Region, Host: host.Name})
 	}
 }
 
 // sweepIfDue sweeps the Host if a sweep is due. Otherwise it returns the error of the last one.
 func (r *hostReconciler) sweepIfDue(ctx context.Context, obs observation) (time.Duration, error) {
-	host := inventory.HostName{Region: r.Region, Host: r.Host}
+	host := observed.HostName{Region: r.Region, Host: r.Host}
 	if r.isSweepDue(host) {
 		return r.sweep(ctx, obs)
 	}
@@ -65,7 +66,7 @@ func (r *hostReconciler) sweepIfDue(ctx context.Context, obs observation) (time.
 
 // sweep deletes what nothing needs on the Host, and returns the remaining time of the grace period.
 func (r *hostReconciler) sweep(ctx context.Context, obs observation) (after time.Duration, err error) {
-	host := inventory.HostName{Region: r.Region, Host: r.Host}
+	host := observed.HostName{Region: r.Region, Host: r.Host}
 	_, err = r.sweeps.Read(ctx, host, func(ctx context.Context) (time.Duration, error) {
 		var err error
 		if after, err = r.deleteUnneededVolumes(ctx, obs); ctx.Err() != nil {
@@ -137,7 +138,7 @@ func (r *hostReconciler) listOwnVolumes(ctx context.Context, obs observation, us
 		}
 	}
 	for _, storage := range obs.view.Snapshots[r.Region].StoragesOf(r.Host) {
-		row := obs.view.Snapshots[r.Region].Storages[inventory.StorageKey{Host: r.Host, Storage: storage}]
+		row := obs.view.Snapshots[r.Region].Storages[observed.StorageKey{Host: r.Host, Storage: storage}]
 		if row.Available && slices.Contains(row.Content, "import") {
 			list(storage, "import", "image", slices.Contains(r.desired.Spec.StorageIDs, storage))
 		}
@@ -193,7 +194,7 @@ type volumeAt struct{ region, host, volume string }
 
 // storage returns the row of a storage of the Host.
 func (r *hostReconciler) storage(name string) proxmox.StorageRow {
-	return r.inventory.View().Snapshots[r.Region].Storages[inventory.StorageKey{Host: r.Host, Storage: name}]
+	return r.inventory.View().Snapshots[r.Region].Storages[observed.StorageKey{Host: r.Host, Storage: name}]
 }
 
 // isImageNeeded reports whether a ProxmoxTemplate uses an image on a Host that has the storage.

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -29,12 +29,12 @@ func volumeStorage(volume string) string {
 }
 
 // volumeProblem returns why the Host cannot have the volume of the spec.
-func volumeProblem(snapshot *inventory.Snapshot, host, volume string) string {
+func volumeProblem(snapshot *observed.Snapshot, host, volume string) string {
 	storage := volumeStorage(volume)
 	if storage == "" {
 		return ""
 	}
-	row, ok := snapshot.Storages[inventory.StorageKey{Host: host, Storage: storage}]
+	row, ok := snapshot.Storages[observed.StorageKey{Host: host, Storage: storage}]
 	switch {
 	case !ok:
 		return fmt.Sprintf("spec.sourceImage.volume %q is on storage %s, which is not on this host; it has %s", volume, storage, strings.Join(snapshot.StoragesOf(host), ", "))

@@ -9,7 +9,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -23,7 +23,7 @@ type setup struct {
 	neverPolled, noPolling bool
 	settings               []func(*instance.Settings)
 	metrics                instance.Metrics
-	hostSettings           inventory.Settings
+	hostSettings           declared.Settings
 	kube                   client.Client
 	kubeCluster            string
 	asRoot                 bool
@@ -79,7 +79,7 @@ func Settings(change func(*instance.Settings)) Option {
 func Metrics(m instance.Metrics) Option { return func(s *setup) { s.metrics = m } }
 
 // HostSettings sets the settings of the Hosts.
-func HostSettings(settings inventory.Settings) Option {
+func HostSettings(settings declared.Settings) Option {
 	return func(s *setup) { s.hostSettings = settings }
 }
 

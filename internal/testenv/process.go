@@ -27,6 +27,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/operations"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
@@ -47,7 +49,7 @@ func NewComponents(t testing.TB, deps instance.Deps, source boot.Source, polls i
 	if !inSimulation() {
 		polls.ReadTimeout = time.Minute // a busy machine needs longer
 	}
-	polls.DetailRange = inventory.VMIDRange{From: FirstVMID, To: LastVMID}
+	polls.DetailRange = observed.VMIDRange{From: FirstVMID, To: LastVMID}
 	inv, err := inventory.New(slices.Collect(maps.Values(deps.Clients)), polls)
 	Must(t, err)
 	offered.Inventory, offered.VMMemoryOverheadPercent, offered.Clock = inv, new(0.0), deps.Clock
@@ -114,14 +116,14 @@ func (p *Process) Refresh() {
 // ApplySettings applies settings of Hosts in their file format.
 func (p *Process) ApplySettings(content string) {
 	p.env.T.Helper()
-	settings, err := inventory.ParseSettings([]byte(content))
+	settings, err := declared.ParseSettings([]byte(content))
 	Must(p.env.T, err)
 	p.Inventory.SetSettings(settings)
 }
 
 // Fence declares a Host of Region as powered off.
 func (p *Process) Fence(host string) {
-	p.Inventory.SetFences(map[inventory.HostName]inventory.Fence{{Region: Region, Host: host}: {Time: p.env.Clock.unscaled().Now()}})
+	p.Inventory.SetFences(map[observed.HostName]declared.Fence{{Region: Region, Host: host}: {Time: p.env.Clock.unscaled().Now()}})
 }
 
 // Planned returns a claim that was planned: it has an intent and a providerID.

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 )
 
 // Path is the path of the page, and the non-resource URL that a user must be allowed to get.
@@ -62,7 +62,7 @@ type content struct {
 	Launches      []fleet.VM
 	UnplacedVMs   []fleet.VM
 	// Used and Saved are the sums of all Hosts.
-	Used, Saved inventory.Energy
+	Used, Saved declared.Energy
 }
 
 // host is a Host with its VMs.

@@ -15,7 +15,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/webpage"
 )
 
@@ -31,9 +31,9 @@ func sample() fleet.Map {
 			{
 				Region: "home", Name: "pve1", CPUs: fleet.Usage{Total: 16, VMs: 4, Guests: 2, Reserved: 2}, Memory: fleet.Usage{Total: 64 << 30, VMs: 16 << 30},
 				Storages: []fleet.Storage{{Name: "local-lvm", TotalBytes: 500 << 30, UsedBytes: 100 << 30}}, Cells: []fleet.Cell{{ID: 0}, {ID: 1}},
-				Energy: inventory.Energy{Watts: 90, CostPerHour: 0.027},
+				Energy: declared.Energy{Watts: 90, CostPerHour: 0.027},
 			},
-			{Region: "home", Name: "pve2", Sleep: "Asleep", Saved: inventory.Energy{Watts: 60}},
+			{Region: "home", Name: "pve2", Sleep: "Asleep", Saved: declared.Energy{Watts: 60}},
 		},
 		VMs: []fleet.VM{
 			{
@@ -42,7 +42,7 @@ func sample() fleet.Map {
 			},
 			{Region: "home", Host: "pve1", VMID: 20002, Claim: "gpu-<script>", NodePool: "gpu", Phase: fleet.Booting, PricePerHour: 1},
 		},
-		NodePools: []fleet.NodePool{{Name: "default", VMs: 1, Energy: inventory.Energy{Watts: 45}}, {Name: "gpu", VMs: 1}},
+		NodePools: []fleet.NodePool{{Name: "default", VMs: 1, Energy: declared.Energy{Watts: 45}}, {Name: "gpu", VMs: 1}},
 		Pending:   []fleet.Pod{{Namespace: "shop", Name: "waits", Reason: "nodepool default: pve1: 1 CPUs free, 2 required", Created: now}},
 		Templates: []fleet.Template{{Kind: "ProxmoxTemplate", Name: "debian", Zones: []string{"home/pve1/1000"}, Problem: "home/pve2: offline"}},
 		Problems:  []string{"nodeclass default is not ready: all hosts are full"},

@@ -17,7 +17,7 @@ import (
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // with returns the State after a Change, before Karpenter reacts to it.
@@ -41,11 +41,11 @@ func (s *State) with(change Change) (*State, error) {
 	return &out, nil
 }
 
-func hostNames(snapshots map[string]*inventory.Snapshot) []string {
+func hostNames(snapshots map[string]*observed.Snapshot) []string {
 	var names []string
 	for region, snapshot := range snapshots {
 		for host := range snapshot.Hosts {
-			names = append(names, inventory.HostName{Region: region, Host: host}.String())
+			names = append(names, observed.HostName{Region: region, Host: host}.String())
 		}
 	}
 	slices.Sort(names)

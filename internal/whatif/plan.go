@@ -22,7 +22,8 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	podexplain "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/pod/explain"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // Change is what is planned.
@@ -31,9 +32,9 @@ type Change struct {
 	// workloads are added; NodePools, NodeClasses and templates replace those of the same name.
 	Objects []client.Object
 	// LostHosts are powered off.
-	LostHosts []inventory.HostName
+	LostHosts []observed.HostName
 	// HostSettings replace those of the controller; nil for no change.
-	HostSettings *inventory.Settings
+	HostSettings *declared.Settings
 }
 
 // Plan is the result of a Change.
@@ -144,7 +145,7 @@ func (p *planner) noteUnplanned() {
 
 // loseHosts evicts the Nodes on lost Hosts.
 func (p *planner) loseHosts() error {
-	lost := map[inventory.HostName]bool{}
+	lost := map[observed.HostName]bool{}
 	for _, host := range p.change.LostHosts {
 		lost[host] = true
 	}
@@ -153,7 +154,7 @@ func (p *planner) loseHosts() error {
 		return err
 	}
 	for _, vm := range vms {
-		if !lost[inventory.HostName{Region: vm.Region, Host: vm.Host}] {
+		if !lost[observed.HostName{Region: vm.Region, Host: vm.Host}] {
 			continue
 		}
 		vm.Reason = fmt.Sprintf("host %s/%s is lost", vm.Region, vm.Host)
@@ -167,7 +168,7 @@ func (p *planner) loseHosts() error {
 }
 
 // evictUnmanaged evicts the Nodes on lost Hosts that Karpenter did not create.
-func (p *planner) evictUnmanaged(lost map[inventory.HostName]bool) error {
+func (p *planner) evictUnmanaged(lost map[observed.HostName]bool) error {
 	nodes := &corev1.NodeList{}
 	if err := p.kube.List(p.ctx, nodes); err != nil {
 		return err
@@ -178,7 +179,7 @@ func (p *planner) evictUnmanaged(lost map[inventory.HostName]bool) error {
 			continue
 		}
 		guest, ok := p.inventory.View().Guest(id.Region, id.VMID)
-		if !ok || !lost[inventory.HostName{Region: id.Region, Host: guest.Host}] {
+		if !ok || !lost[observed.HostName{Region: id.Region, Host: guest.Host}] {
 			continue
 		}
 		p.plan.Notes = append(p.plan.Notes, fmt.Sprintf("node %s is on a lost host and has no NodeClaim; its pods are planned, the node is not replaced", node.Name))

@@ -44,6 +44,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/operations"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
 )
 
@@ -82,7 +83,7 @@ func newSimulation(ctx context.Context, settings operator.Settings, core *coreop
 	options := settings.Options
 	var err error
 	sim.inventory, err = inventory.NewFixed(s.Snapshots, inventory.Options{
-		Settings: settings.Hosts, DetailRange: inventory.VMIDRange{From: options.ProxmoxVMID, To: options.ProxmoxVMIDMax},
+		Settings: settings.Hosts, DetailRange: observed.VMIDRange{From: options.ProxmoxVMID, To: options.ProxmoxVMIDMax},
 	})
 	if err != nil {
 		return nil, err

@@ -28,7 +28,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
 )
 
@@ -42,14 +42,14 @@ type State struct {
 	// Roots are the regions with a root login.
 	Roots []string
 	// Snapshots by region.
-	Snapshots map[string]*inventory.Snapshot
+	Snapshots map[string]*observed.Snapshot
 	// Objects of the Kubernetes cluster.
 	Objects []client.Object
 	// Secrets reads the Secrets of boot data; nil if they are not available, as in a State
 	// that was saved.
 	Secrets client.Reader
 	// lost are the Hosts that a Change powers off.
-	lost []inventory.HostName
+	lost []observed.HostName
 }
 
 // lists returns empty lists of the kinds that core's scheduler and this provider read.
@@ -126,14 +126,14 @@ const savedFormat = 2
 
 // savedState is the content of a file.
 type savedState struct {
-	Format      int                            `json:"format"`
-	Args        []string                       `json:"args,omitempty"`
-	Env         map[string]string              `json:"env,omitempty"`
-	Files       map[string]string              `json:"files,omitempty"`
-	KubeCluster string                         `json:"kubeCluster"`
-	Roots       []string                       `json:"roots,omitempty"`
-	Snapshots   map[string]*inventory.Snapshot `json:"snapshots"`
-	Objects     []json.RawMessage              `json:"objects"`
+	Format      int                           `json:"format"`
+	Args        []string                      `json:"args,omitempty"`
+	Env         map[string]string             `json:"env,omitempty"`
+	Files       map[string]string             `json:"files,omitempty"`
+	KubeCluster string                        `json:"kubeCluster"`
+	Roots       []string                      `json:"roots,omitempty"`
+	Snapshots   map[string]*observed.Snapshot `json:"snapshots"`
+	Objects     []json.RawMessage             `json:"objects"`
 }
 
 // Save writes the State to a file.

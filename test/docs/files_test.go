@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -35,7 +35,7 @@ func TestConfigurationFiles(t *testing.T) {
 			return err
 		},
 		"yaml scenario":      func(path string) error { _, err := pvesim.LoadScenario(path); return err },
-		"json node-settings": func(path string) error { _, err := inventory.LoadSettings(path); return err },
+		"json node-settings": func(path string) error { _, err := declared.LoadSettings(path); return err },
 	} {
 		for _, b := range blocks(t, kind) {
 			err := read(write(t, b.content))

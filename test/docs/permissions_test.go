@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -51,9 +51,9 @@ func documentedAccount(section string) privileges.Account {
 // requiredPrivileges returns the privileges of a NodeClass and a ProxmoxTemplate. With all
 // features, they use every feature that requires a privilege.
 func requiredPrivileges(held proxmox.Permissions, resourcePool string, allFeatures bool) []privileges.Required {
-	snapshot := &inventory.Snapshot{
+	snapshot := &observed.Snapshot{
 		Version: proxmox.Version{Release: "9.2"},
-		Facts: &inventory.Facts{
+		Facts: &observed.Facts{
 			Permissions: held, Bridges: map[string]map[string]proxmox.Bridge{"pve1": {"vmbr0": {}}},
 			VNets: map[string]proxmox.VNet{"blue": {Zone: "lab"}},
 		},

@@ -30,7 +30,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
@@ -259,7 +259,7 @@ func TestPowerManagement(t *testing.T) {
 	// Three hosts that are awake have the capacity for six Nodes.
 	const many = 9
 	must(t, harness.Scale(e.ctx, e.kube, p.name, many))
-	e.eventually(t, "a host to be woken", func(g Gomega) { g.Expect(e.sleepRecords(g)).To(ContainElement(HaveField("State", inventory.Waking))) })
+	e.eventually(t, "a host to be woken", func(g Gomega) { g.Expect(e.sleepRecords(g)).To(ContainElement(HaveField("State", declared.Waking))) })
 	e.controller.Kill()
 	must(t, e.controller.Start(e.ctx))
 	p.waitForPods(t, many)
@@ -292,11 +292,11 @@ func powerScenario(s *pvesim.Scenario) {
 }
 
 // sleepRecords returns the records about hosts that were shut down.
-func (e *env) sleepRecords(g Gomega) (records []inventory.Sleep) {
+func (e *env) sleepRecords(g Gomega) (records []declared.Sleep) {
 	stored := &corev1.ConfigMap{}
 	g.Expect(e.kube.Get(e.ctx, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: power.ConfigMapName}, stored)).To(Succeed())
 	for _, text := range stored.Data {
-		var record inventory.Sleep
+		var record declared.Sleep
 		g.Expect(json.Unmarshal([]byte(text), &record)).To(Succeed())
 		records = append(records, record)
 	}
@@ -309,7 +309,7 @@ func (e *env) waitForSleeping(t *testing.T, want int) {
 		records := e.sleepRecords(g)
 		g.Expect(records).To(HaveLen(want))
 		for _, record := range records {
-			g.Expect(record.State).To(Equal(inventory.Asleep))
+			g.Expect(record.State).To(Equal(declared.Asleep))
 		}
 	})
 }

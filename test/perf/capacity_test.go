@@ -17,6 +17,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -36,9 +38,9 @@ type fleet struct {
 func (h *fleet) View() inventory.View { return h.view }
 
 func (h *fleet) publish() {
-	snapshot := inventory.NewSnapshot(inventory.PollResult{Region: "r", Resources: h.resources, Configs: h.configs}, nil, inventory.VMIDRange{})
+	snapshot := observed.NewSnapshot(observed.Result{Region: "r", Resources: h.resources, Configs: h.configs}, nil, observed.VMIDRange{})
 	h.generation++
-	h.view = inventory.NewView(map[string]*inventory.Snapshot{"r": snapshot}, nil, nil, inventory.Settings{}, inventory.Records{})
+	h.view = inventory.NewView(map[string]*observed.Snapshot{"r": snapshot}, nil, nil, declared.Settings{}, declared.Records{})
 	h.view.Generation = h.generation
 }
 

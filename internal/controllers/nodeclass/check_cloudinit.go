@@ -9,7 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
 )
 
@@ -54,8 +55,8 @@ func checkSnippet(z zone, kind, volume string) *problem {
 	if !z.facts().Permissions.Has("/storage/"+storage, "Datastore.Allocate") {
 		return nil
 	}
-	key := inventory.StorageKey{Host: z.host, Storage: storage}
-	listed, known := z.facts(inventory.FactSnippets(key)).Snippets[key]
+	key := observed.StorageKey{Host: z.host, Storage: storage}
+	listed, known := z.facts(poll.FactSnippets(key)).Snippets[key]
 	switch {
 	case !known:
 		p := z.hostProblem("the snippets of storage %q have not been read yet", storage)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
 )
 
 // checkHardware checks whether the Host supports spec.hardware. PCI devices are not
@@ -78,7 +78,7 @@ func checkUSB(z zone, devices []v1alpha1.USBDevice) *problem {
 	if len(devices) == 0 {
 		return nil
 	}
-	known := z.facts(inventory.FactUSB).USB
+	known := z.facts(poll.FactUSB).USB
 	if known == nil {
 		p := z.regionProblem("the USB mappings have not been read yet")
 		p.unknown = true

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -35,7 +35,7 @@ func checkHighAvailability(z zone) *problem {
 }
 
 func checkHAGroup(z zone, name string) *problem {
-	known := z.facts(inventory.FactHAGroups).HAGroups
+	known := z.facts(poll.FactHAGroups).HAGroups
 	if known == nil {
 		return z.unreadHA()
 	}
@@ -53,7 +53,7 @@ func checkHARules(z zone, names []string) *problem {
 	if len(names) == 0 {
 		return nil
 	}
-	known := z.facts(inventory.FactHARules).HARules
+	known := z.facts(poll.FactHARules).HARules
 	if known == nil {
 		return z.unreadHA()
 	}

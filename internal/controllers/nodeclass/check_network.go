@@ -7,7 +7,7 @@ import (
 	"fmt"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -29,7 +29,7 @@ func checkNetwork(z zone) *problem {
 		if nic.Field != "" {
 			subject, alternative = nic.Field, "set another one"
 		}
-		switch p := network.CheckBridge(z.facts(inventory.FactBridges(z.host), inventory.FactVNets), z.host, subject, alternative, nic.NIC); {
+		switch p := network.CheckBridge(z.facts(poll.FactBridges(z.host), poll.FactVNets), z.host, subject, alternative, nic.NIC); {
 		case p == nil:
 		case p.IsRegional:
 			return z.regionProblem("%s", p.Message)

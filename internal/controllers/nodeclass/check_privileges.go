@@ -7,7 +7,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/vmconfig"
@@ -16,12 +16,12 @@ import (
 // checkPrivileges checks whether the token has all privileges to launch, maintain and
 // delete a VM in this zone.
 func checkPrivileges(z zone) *problem {
-	required, account := privileges.ForVM(z.vm()), privileges.NewAccount(z.facts(inventory.FactPermissions))
+	required, account := privileges.ForVM(z.vm()), privileges.NewAccount(z.facts(poll.FactPermissions))
 	missing := account.Missing(required)
 	if len(missing) == 0 {
 		return checkRootLogin(z)
 	}
-	z.facts(inventory.FactRoles) // which could contain them
+	z.facts(poll.FactRoles) // which could contain them
 	p := z.hostProblem("%s", account.Message(required))
 	p.account, p.required, p.missing = account, required, missing
 	return p

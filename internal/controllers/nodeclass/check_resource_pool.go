@@ -3,7 +3,9 @@
 
 package nodeclass
 
-import "github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+import (
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
+)
 
 // checkResourcePool checks whether the resource pool exists.
 func checkResourcePool(z zone) *problem {
@@ -11,7 +13,7 @@ func checkResourcePool(z zone) *problem {
 	if name == "" {
 		return nil
 	}
-	switch exists, known := z.facts(inventory.FactPool(name)).Pools[name]; {
+	switch exists, known := z.facts(poll.FactPool(name)).Pools[name]; {
 	case !known:
 		p := z.regionProblem("spec.resourcePool %q has not been read yet", name)
 		p.unknown = true

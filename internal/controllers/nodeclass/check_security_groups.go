@@ -8,13 +8,13 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
 )
 
 // checkSecurityGroups checks whether the security groups exist. Proxmox accepts rules
 // for unknown groups, and then blocks all traffic of the VM.
 func checkSecurityGroups(z zone) *problem {
-	have := z.facts(inventory.FactSecurityGroups).SecurityGroups
+	have := z.facts(poll.FactSecurityGroups).SecurityGroups
 	if have == nil {
 		return nil
 	}

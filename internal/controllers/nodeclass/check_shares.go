@@ -6,7 +6,7 @@ package nodeclass
 import (
 	"fmt"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -20,7 +20,7 @@ func checkShares(z zone) *problem {
 	if !z.snapshot.Version.AtLeast(8, 4) {
 		return z.regionProblem("%s needs Proxmox VE 8.4 or newer, this is %s", required[0].field, z.snapshot.Version.Release)
 	}
-	known := z.facts(inventory.FactDirectories).Directories
+	known := z.facts(poll.FactDirectories).Directories
 	if known == nil {
 		p := z.regionProblem("the directory mappings have not been read yet")
 		p.unknown = true

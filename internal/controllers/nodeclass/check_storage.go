@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/storageselection"
 )
@@ -57,7 +57,7 @@ func cloneProblem(z zone) string {
 	}
 	storages, _ := storageselection.Find(z.snapshot, z.host, z.class.Spec.BootDevice.StorageSelection()) // checked before
 	isShared := func(storage string) bool {
-		return z.snapshot.Storages[inventory.StorageKey{Host: z.host, Storage: storage}].Shared
+		return z.snapshot.Storages[observed.StorageKey{Host: z.host, Storage: storage}].Shared
 	}
 	if storage := strings.Join(storages, ", "); storage != "" && !slices.ContainsFunc(storages, isShared) {
 		return fmt.Sprintf("template %d is on host %s, and Proxmox clones to another host on shared storage only: spec.bootDevice.storage %q is local; leave it empty, or have a template on this host",

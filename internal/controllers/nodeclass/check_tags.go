@@ -9,7 +9,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 )
 
@@ -23,7 +23,7 @@ func checkTags(z zone) *problem {
 	if _, err := instance.RenderTags(claim, z.class, in); err != nil {
 		return &problem{message: err.Error(), reason: v1alpha1.ReasonTextInvalid}
 	}
-	z.facts(inventory.FactOptions) // which ForbiddenTag reads
+	z.facts(poll.FactOptions) // which ForbiddenTag reads
 	// What expressions render to is not known yet.
 	literal := slices.DeleteFunc(slices.Clone(z.class.Spec.Tags), instance.IsExpression)
 	desired, inherited := lower(literal), []string{}

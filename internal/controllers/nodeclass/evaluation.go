@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
 )
 
 // notReadMessage names the regions that were not read since the start.
@@ -33,14 +33,14 @@ type evaluation struct {
 	// problems of each check, by condition.
 	problems map[string][]problem
 	// staleFacts are the facts that failed checks have read, by region.
-	staleFacts map[string][]inventory.Fact
+	staleFacts map[string][]poll.Fact
 	// lacking are the missing privileges.
 	lacking []lackedPrivilege
 }
 
 // evaluate runs the checks on all zones.
 func evaluate(zones []zone) evaluation {
-	e := evaluation{passed: map[string]int{}, problems: map[string][]problem{}, staleFacts: map[string][]inventory.Fact{}}
+	e := evaluation{passed: map[string]int{}, problems: map[string][]problem{}, staleFacts: map[string][]poll.Fact{}}
 	for _, z := range zones {
 		if p := e.evaluateZone(z); p != nil {
 			e.unusable = append(e.unusable, v1alpha1.UnusableZone{Zone: z.String(), Reason: p.message})

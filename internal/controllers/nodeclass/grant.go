@@ -8,6 +8,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 )
 
@@ -29,7 +30,7 @@ func (l lackedPrivilege) isGranted(view inventory.View) bool {
 // probably revoked since it was read, so it does not count until it was seen missing.
 func (c *Checker) endBackoffAfterGrant(class *v1alpha1.ProxmoxNodeClass, view inventory.View, lacking []lackedPrivilege) {
 	for region, forbidden := range c.deps.Health.Forbidden(class.Name) {
-		c.inventory.Invalidate(region, inventory.FactPermissions)
+		c.inventory.Invalidate(region, poll.FactPermissions)
 		one := lackedPrivilege{region, privileges.Required{Path: forbidden.Path, Privilege: forbidden.Privilege}}
 		if forbidden.Path != "" && !one.isGranted(view) {
 			lacking = append(lacking, one)

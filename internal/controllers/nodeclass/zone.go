@@ -11,6 +11,8 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/privileges"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/storageselection"
@@ -21,7 +23,7 @@ import (
 type zone struct {
 	region, host string
 	class        *v1alpha1.ProxmoxNodeClass
-	snapshot     *inventory.Snapshot
+	snapshot     *observed.Snapshot
 	source       templateSource
 	// template on the Host; nil if there is none. Its config is nil until it was read.
 	template *v1alpha1.TemplateZone
@@ -42,14 +44,14 @@ type zone struct {
 	// wasSelected is set if the zone was usable at the last check.
 	wasSelected bool
 	// read are the Facts that checks have read.
-	read *[]inventory.Fact
+	read *[]poll.Fact
 }
 
 func (z zone) String() string { return z.region + "/" + z.host }
 
 // facts returns the Facts of the Cluster. It records which of them a check reads: they are read
 // again while the check fails.
-func (z zone) facts(read ...inventory.Fact) *inventory.Facts {
+func (z zone) facts(read ...poll.Fact) *observed.Facts {
 	*z.read = append(*z.read, read...)
 	return z.snapshot.Facts
 }
@@ -99,7 +101,7 @@ func (c *Checker) newZones(class *v1alpha1.ProxmoxNodeClass, view inventory.View
 		}
 		_, hasRoot := c.deps.RootClients[region]
 		for _, host := range slices.Sorted(maps.Keys(snapshot.Hosts)) {
-			z := zone{region: region, host: host, class: class, snapshot: snapshot, source: source, hasRoot: hasRoot, wasSelected: selected[region+"/"+host], read: &[]inventory.Fact{}}
+			z := zone{region: region, host: host, class: class, snapshot: snapshot, source: source, hasRoot: hasRoot, wasSelected: selected[region+"/"+host], read: &[]poll.Fact{}}
 			z.outOfService, z.outOfServiceSince = outOfService(view, region, host)
 			if template, ok := source.zones[z.String()]; ok {
 				z.template = &template
@@ -144,6 +146,6 @@ func (c *Checker) evaluateCloneTime(z zone) (tooSlow, warning string) {
 
 // storageRow returns a storage of this Host.
 func (z zone) storageRow(storage string) (proxmox.StorageRow, bool) {
-	row, ok := z.snapshot.Storages[inventory.StorageKey{Host: z.host, Storage: storage}]
+	row, ok := z.snapshot.Storages[observed.StorageKey{Host: z.host, Storage: storage}]
 	return row, ok
 }

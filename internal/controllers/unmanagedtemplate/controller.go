@@ -31,6 +31,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
@@ -124,26 +125,26 @@ func findTemplates(view inventory.View, spec v1alpha1.ProxmoxUnmanagedTemplateSp
 			continue
 		}
 		snapshot := view.Snapshots[region]
-		var matching []inventory.Guest
+		var matching []observed.Guest
 		for _, guest := range snapshot.Guests {
 			if matches(guest, spec) {
 				matching = append(matching, guest)
 			}
 		}
 		for _, host := range hostsOf(snapshot, matching) {
-			candidates := slices.DeleteFunc(slices.Clone(matching), func(guest inventory.Guest) bool {
+			candidates := slices.DeleteFunc(slices.Clone(matching), func(guest observed.Guest) bool {
 				return !template.CanClone(snapshot, guest.Host, *guest.Config, host)
 			})
 			if len(candidates) == 0 {
 				continue
 			}
-			isManagedInUse := func(guest inventory.Guest) bool {
+			isManagedInUse := func(guest observed.Guest) bool {
 				return !isUnmanaged(guest) && slices.Contains(previous, v1alpha1.TemplateZone{Region: region, Host: host, VMID: guest.VMID}.String())
 			}
 			if slices.ContainsFunc(candidates, isUnmanaged) && !slices.ContainsFunc(candidates, isManagedInUse) {
-				candidates = slices.DeleteFunc(candidates, func(guest inventory.Guest) bool { return !isUnmanaged(guest) })
+				candidates = slices.DeleteFunc(candidates, func(guest observed.Guest) bool { return !isUnmanaged(guest) })
 			}
-			slices.SortFunc(candidates, func(a, b inventory.Guest) int { return comparePreference(host, a, b) })
+			slices.SortFunc(candidates, func(a, b observed.Guest) int { return comparePreference(host, a, b) })
 			zone := v1alpha1.TemplateZone{Region: region, Host: host, VMID: candidates[0].VMID}
 			zones = append(zones, zone.String())
 			if len(candidates) > 1 {
@@ -159,7 +160,7 @@ func findTemplates(view inventory.View, spec v1alpha1.ProxmoxUnmanagedTemplateSp
 }
 
 // hostsOf returns the Hosts of the Cluster and those of the guests.
-func hostsOf(snapshot *inventory.Snapshot, guests []inventory.Guest) []string {
+func hostsOf(snapshot *observed.Snapshot, guests []observed.Guest) []string {
 	hosts := slices.Collect(maps.Keys(snapshot.Hosts))
 	for _, guest := range guests {
 		hosts = append(hosts, guest.Host)
@@ -168,7 +169,7 @@ func hostsOf(snapshot *inventory.Snapshot, guests []inventory.Guest) []string {
 	return slices.Compact(hosts)
 }
 
-func matches(guest inventory.Guest, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) bool {
+func matches(guest observed.Guest, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) bool {
 	if !guest.Template || guest.Config == nil || guest.IsSlot() {
 		return false // a slot template is for one VM
 	}
@@ -188,13 +189,13 @@ func matches(guest inventory.Guest, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) 
 
 // isUnmanaged reports whether no ProxmoxTemplate, of this or another Kubernetes cluster, built
 // the Template. A copy of one that was built is unmanaged.
-func isUnmanaged(guest inventory.Guest) bool {
+func isUnmanaged(guest observed.Guest) bool {
 	mark, ok := ownership.Read(guest.Config.Description())
 	return !ok || mark.TemplateUID == "" || mark.VMID != guest.VMID
 }
 
-func comparePreference(host string, a, b inventory.Guest) int {
-	isLocal := func(guest inventory.Guest) int {
+func comparePreference(host string, a, b observed.Guest) int {
+	isLocal := func(guest observed.Guest) int {
 		if guest.Host == host {
 			return 1
 		}

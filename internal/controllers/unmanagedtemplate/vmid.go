@@ -11,6 +11,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -28,7 +29,7 @@ func vmidProblem(view inventory.View, spec v1alpha1.ProxmoxUnmanagedTemplateSpec
 }
 
 // mismatch describes a guest that has the VMID of the spec and cannot be used.
-func mismatch(guest inventory.Guest, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) string {
+func mismatch(guest observed.Guest, spec v1alpha1.ProxmoxUnmanagedTemplateSpec) string {
 	switch {
 	case guest.Kind != proxmox.KindQEMU:
 		return fmt.Sprintf("the container %q; set the VMID of a template of VMs", guest.Name)

@@ -23,6 +23,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // debounceDelay combines a burst of changes into one reconcile.
@@ -38,11 +39,11 @@ func Inventory(ctx context.Context, inv *inventory.Inventory, kube client.Client
 // changes of the inventory are frequent. A Host has no property while it is unknown, or its Cluster
 // is unavailable.
 func Hosts(ctx context.Context, inv *inventory.Inventory, kube client.Client, hostOf func(*karpv1.NodeClaim) (inventory.HostState, bool), property func(inventory.HostState) string) source.Source {
-	read := func() map[inventory.HostName]string {
-		view, out := inv.View(), map[inventory.HostName]string{}
+	read := func() map[observed.HostName]string {
+		view, out := inv.View(), map[observed.HostName]string{}
 		for _, host := range view.Hosts() {
 			if view.Unavailable(host.Region) == nil {
-				out[inventory.HostName{Region: host.Region, Host: host.Name}] = property(host)
+				out[observed.HostName{Region: host.Region, Host: host.Name}] = property(host)
 			}
 		}
 		return out
@@ -60,7 +61,7 @@ func Hosts(ctx context.Context, inv *inventory.Inventory, kube client.Client, ho
 			}
 			for i := range claims.Items {
 				host, _ := hostOf(&claims.Items[i])
-				name := inventory.HostName{Region: host.Region, Host: host.Name}
+				name := observed.HostName{Region: host.Region, Host: host.Name}
 				was, wasKnown := before[name]
 				if is, isKnown := now[name]; is != was || isKnown != wasKnown {
 					queue.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Name: claims.Items[i].Name}}, debounceDelay)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/fleet/terminal"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 )
 
 func TestBar(t *testing.T) {
@@ -68,7 +68,7 @@ func TestTree(t *testing.T) {
 
 func TestEnergy(t *testing.T) {
 	t.Parallel()
-	m := fleet.Map{Hosts: []fleet.Host{{Name: "pve1", Energy: inventory.Energy{Watts: 70.4}}, {Name: "pve2", Energy: inventory.Energy{Watts: 60.2, CostPerHour: 0.01}}, {Name: "pve3", Saved: inventory.Energy{Watts: 50}}}}
+	m := fleet.Map{Hosts: []fleet.Host{{Name: "pve1", Energy: declared.Energy{Watts: 70.4}}, {Name: "pve2", Energy: declared.Energy{Watts: 60.2, CostPerHour: 0.01}}, {Name: "pve3", Saved: declared.Energy{Watts: 50}}}}
 	g := NewWithT(t)
 	g.Expect(terminal.Header(m)[0].Render(0, false)).To(HaveSuffix("/month   power 131 W, 3.1 kWh/day, 0.24/day   saved 50 W, 1.2 kWh/day"))
 	g.Expect(terminal.Header(fleet.Map{})[0].Render(0, false)).NotTo(ContainSubstring("power"))

@@ -17,7 +17,8 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -74,7 +75,7 @@ func (a *attempt) diskVolumes(ctx context.Context) (out []proxmox.Volume, err er
 	storages := []string{a.intent.Storage}
 	if snapshot := a.deps.Inventory.View().Snapshots[a.id.Region]; a.intent.Storage == "" && snapshot != nil {
 		storages = slices.DeleteFunc(snapshot.StoragesOf(a.intent.Host), func(storage string) bool {
-			row := snapshot.Storages[inventory.StorageKey{Host: a.intent.Host, Storage: storage}]
+			row := snapshot.Storages[observed.StorageKey{Host: a.intent.Host, Storage: storage}]
 			return !row.Available || !slices.Contains(row.Content, "images")
 		})
 	}
@@ -139,7 +140,7 @@ func createdIn(log []string) []string {
 func (d *Deleter) FindClones(ctx context.Context, region string, vmids []int) (map[int]bool, error) {
 	client, err := d.deps.Clients.Get(region)
 	snapshot := d.deps.Inventory.View().Snapshots[region]
-	if err != nil || snapshot == nil || len(vmids) == 0 || !d.deps.Inventory.TryAcquire(region, inventory.ReadClones) {
+	if err != nil || snapshot == nil || len(vmids) == 0 || !d.deps.Inventory.TryAcquire(region, poll.ReadClones) {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.deps.Settings.OperationTimeout)

@@ -18,7 +18,8 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/poll"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -197,7 +198,7 @@ func (d *Deleter) ListBootDrives(ctx context.Context) ([]BootDrive, error) {
 		if err != nil {
 			continue
 		}
-		budget := d.deps.Inventory.TryAcquire(region, inventory.ReadBootDrives)
+		budget := d.deps.Inventory.TryAcquire(region, poll.ReadBootDrives)
 		for _, key := range d.nextStorages(region, isoStorages(snapshot), budget) {
 			_, err := d.drives.Read(ctx, storageOf{region, key}, func(ctx context.Context) (struct{}, error) {
 				drives, err := d.readBootDrives(ctx, client, key)
@@ -211,7 +212,7 @@ func (d *Deleter) ListBootDrives(ctx context.Context) ([]BootDrive, error) {
 }
 
 // readBootDrives lists the boot drives of this Kubernetes cluster on a storage.
-func (d *Deleter) readBootDrives(ctx context.Context, client proxmox.Client, key inventory.StorageKey) ([]BootDrive, error) {
+func (d *Deleter) readBootDrives(ctx context.Context, client proxmox.Client, key observed.StorageKey) ([]BootDrive, error) {
 	volumes, err := client.Volumes(ctx, key.Host, key.Storage, "iso")
 	if err != nil {
 		return nil, err
@@ -264,15 +265,15 @@ func (d *Deleter) DeleteBootDrive(ctx context.Context, drive BootDrive) error {
 
 // nextStorages returns the storages to list: those of a region that were never listed, or if there is budget
 // for a request, the one that was not listed for the longest time.
-func (d *Deleter) nextStorages(region string, keys []inventory.StorageKey, budget bool) (next []inventory.StorageKey) {
-	var oldest []inventory.StorageKey
+func (d *Deleter) nextStorages(region string, keys []observed.StorageKey, budget bool) (next []observed.StorageKey) {
+	var oldest []observed.StorageKey
 	var oldestAge time.Duration
 	for _, key := range keys {
 		entry, age, isDue := d.drives.Peek(storageOf{region, key})
 		if !entry.Known && isDue {
 			next = append(next, key)
 		} else if age >= oldestAge {
-			oldest, oldestAge = []inventory.StorageKey{key}, age
+			oldest, oldestAge = []observed.StorageKey{key}, age
 		}
 	}
 	if len(next) == 0 && budget {
@@ -284,13 +285,13 @@ func (d *Deleter) nextStorages(region string, keys []inventory.StorageKey, budge
 // storageOf is a storage of a Host of a region.
 type storageOf struct {
 	region string
-	inventory.StorageKey
+	observed.StorageKey
 }
 
 // isoStorages returns the storages for boot drives: local ones of each online Host,
 // shared ones once.
-func isoStorages(snapshot *inventory.Snapshot) []inventory.StorageKey {
-	var out []inventory.StorageKey
+func isoStorages(snapshot *observed.Snapshot) []observed.StorageKey {
+	var out []observed.StorageKey
 	seen := map[string]bool{}
 	for key, row := range snapshot.Storages {
 		if !slices.Contains(row.Content, "iso") || !row.Available || !snapshot.IsOnline(key.Host) || (row.Shared && seen[key.Storage]) {

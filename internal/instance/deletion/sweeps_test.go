@@ -13,7 +13,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // The number of requests does not depend on the number of Hosts, and all storages are
@@ -21,13 +21,13 @@ import (
 func TestNextStorages(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	var keys []inventory.StorageKey
+	var keys []observed.StorageKey
 	for i := range 10 {
-		keys = append(keys, inventory.StorageKey{Host: fmt.Sprintf("pve%d", i), Storage: "local"})
+		keys = append(keys, observed.StorageKey{Host: fmt.Sprintf("pve%d", i), Storage: "local"})
 	}
 	clock := testclock.NewFakeClock(time.Date(2026, 11, 15, 8, 0, 0, 0, time.UTC))
 	d := New(instance.Deps{Clock: clock}, nil)
-	list := func(region string, budget bool) []inventory.StorageKey {
+	list := func(region string, budget bool) []observed.StorageKey {
 		next := d.nextStorages(region, keys, budget)
 		for _, key := range next {
 			clock.Step(time.Second)
@@ -38,7 +38,7 @@ func TestNextStorages(t *testing.T) {
 	for _, region := range []string{"east", "west"} {
 		g.Expect(list(region, false)).To(HaveLen(10), "first list of %s", region)
 	}
-	seen := map[inventory.StorageKey]int{}
+	seen := map[observed.StorageKey]int{}
 	for range 20 {
 		list("west", true)
 		for _, key := range list("east", true) {

@@ -12,7 +12,8 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // checkOnline returns a BlockedError if the Snapshot shows the VM's Host as offline.
@@ -51,7 +52,7 @@ func (a *attempt) deleteUnreachable(ctx context.Context, cause *instance.Blocked
 	host := a.deps.LastHost(a.claim)
 	if fenced, why := a.deps.IsFenced(a.claim); fenced {
 		return a.abandon(ctx, "host %s is fenced (ConfigMap %s), so the NodeClaim is finished without its VM %d; the VM is deleted as an orphan when region %s shows the host online again",
-			host, inventory.FencingConfigMap, a.id.VMID, a.id.Region)
+			host, declared.FencingConfigMap, a.id.VMID, a.id.Region)
 	} else if why != "" {
 		return false, hostUnreachable("%s; host %s is fenced without effect: %s", cause.Message, host, why)
 	}
@@ -63,7 +64,7 @@ func (a *attempt) deleteUnreachable(ctx context.Context, cause *instance.Blocked
 		return false, cause
 	}
 	return false, hostUnreachable("%s; if host %s is powered off and stays off, end the wait with: %s",
-		cause.Message, host, a.deps.FenceCommands(inventory.HostName{Region: a.id.Region, Host: host}))
+		cause.Message, host, a.deps.FenceCommands(observed.HostName{Region: a.id.Region, Host: host}))
 }
 
 // deleteUnconfigured handles a Claim whose region is not in the cloud config.
@@ -71,14 +72,14 @@ func (a *attempt) deleteUnconfigured(ctx context.Context, cause *instance.Blocke
 	host := a.deps.LastHost(a.claim)
 	if fenced, _ := a.deps.IsFenced(a.claim); fenced {
 		return a.abandon(ctx, "region %[1]s is not in the cloud config and host %[2]s is fenced (ConfigMap %[3]s), so the NodeClaim is finished without its VM %[4]d; if the VM still exists on host %[2]s, delete it by hand: qm stop %[4]d && qm destroy %[4]d --purge",
-			a.id.Region, host, inventory.FencingConfigMap, a.id.VMID)
+			a.id.Region, host, declared.FencingConfigMap, a.id.VMID)
 	}
 	return false, cause
 }
 
 // isHostRemoved reports whether the VM's Host was removed permanently from its Cluster.
 func (a *attempt) isHostRemoved(host string) bool {
-	name := inventory.HostName{Region: a.id.Region, Host: host}
+	name := observed.HostName{Region: a.id.Region, Host: host}
 	return a.deps.Inventory.View().IsRemoved(name, a.deps.Settings.HostRemovedAfter)
 }
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -84,16 +84,16 @@ func (a *attempt) checkRetainedDisks(ctx context.Context) error {
 
 // retainedOn returns the volumes of the machine that a VM on a Host could have. Those of local
 // storages on two Hosts can have the same name.
-func (a *attempt) retainedOn(snapshot *inventory.Snapshot, host string) []string {
+func (a *attempt) retainedOn(snapshot *observed.Snapshot, host string) []string {
 	return slices.DeleteFunc(slices.Collect(maps.Values(a.intent.Retained)), func(volume string) bool {
 		storage, _, _ := strings.Cut(volume, ":")
-		return host != a.intent.Host && !snapshot.Storages[inventory.StorageKey{Host: a.intent.Host, Storage: storage}].Shared
+		return host != a.intent.Host && !snapshot.Storages[observed.StorageKey{Host: a.intent.Host, Storage: storage}].Shared
 	})
 }
 
 // checkAttached returns an error if a guest has one of the volumes. The configuration of one on
 // an offline Host is the last known one.
-func (a *attempt) checkAttached(ctx context.Context, snapshot *inventory.Snapshot, guest inventory.Guest, volumes []string) error {
+func (a *attempt) checkAttached(ctx context.Context, snapshot *observed.Snapshot, guest observed.Guest, volumes []string) error {
 	config := guest.Config
 	if snapshot.IsOnline(guest.Host) {
 		read, err := a.client.VMConfig(ctx, guest.Host, guest.VMID)

@@ -9,6 +9,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 )
 
 // ensureAwake returns nil if neither the Host of the VM nor that of the Template was shut down to
@@ -35,7 +36,7 @@ func (a *attempt) ensureAwake() error {
 			a.intent.VMID, host.Name, instance.ErrHostPowerUnknown, unknown.Message)
 	case isUnknown:
 		return a.waitingFor(host)
-	case host.Sleep == inventory.WakeFailed:
+	case host.Sleep == declared.WakeFailed:
 		return failf(v1alpha1.EventHostWakeFailed, "host %s was shut down to save energy and did not wake up within %s", host.Name, host.Power.WakeTimeout)
 	case host.Sleep != "":
 		a.reach(instance.PhaseHostWaking)

@@ -18,6 +18,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
@@ -117,7 +118,7 @@ func pooledRegions(view inventory.View, class *v1alpha1.ProxmoxNodeClass) map[st
 
 // assignAddresses chooses the addresses of a Claim's VM. It runs under the ledger's lock.
 func (p *Planner) assignAddresses(
-	view inventory.View, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, template inventory.Guest, in instance.Intent, busy busyAddresses,
+	view inventory.View, claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, template observed.Guest, in instance.Intent, busy busyAddresses,
 ) (network.Assignment, error) {
 	layout, err := network.NewLayout(class, *template.Config)
 	if err != nil {

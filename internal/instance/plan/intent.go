@@ -13,6 +13,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/network"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
@@ -69,7 +70,7 @@ func (p *Planner) networkKey(claim *karpv1.NodeClaim, in instance.Intent) string
 
 // takenMACs returns the MAC addresses of all known guests, except for those of Hosts that were
 // removed from the Cluster.
-func takenMACs(snapshot *inventory.Snapshot) map[string]bool {
+func takenMACs(snapshot *observed.Snapshot) map[string]bool {
 	taken := map[string]bool{}
 	for _, guest := range snapshot.Guests {
 		if _, member := snapshot.Hosts[guest.Host]; !member || guest.Config == nil {
@@ -84,7 +85,7 @@ func takenMACs(snapshot *inventory.Snapshot) map[string]bool {
 
 // chooseStorages sets the storages of disks and boot drive, and whether the clone is
 // linked: that requires the same storage, and a type that supports it.
-func chooseStorages(in *instance.Intent, view inventory.View, class *v1alpha1.ProxmoxNodeClass, template inventory.Guest, chosen placement.Placement) error {
+func chooseStorages(in *instance.Intent, view inventory.View, class *v1alpha1.ProxmoxNodeClass, template observed.Guest, chosen placement.Placement) error {
 	disk, ok := template.Config.Drives().Boot()
 	if !ok {
 		return fmt.Errorf("template %d on host %s has no boot disk", template.VMID, template.Host)
@@ -126,12 +127,12 @@ func chooseDiskStorages(in *instance.Intent, class *v1alpha1.ProxmoxNodeClass, c
 
 // canLink reports whether all disks of a Template support linked clones. Thick LVM and
 // raw iSCSI do not.
-func canLink(snapshot *inventory.Snapshot, template inventory.Guest) bool {
+func canLink(snapshot *observed.Snapshot, template observed.Guest) bool {
 	for _, drive := range template.Config.Drives().All() {
 		if drive.IsCDROM || drive.Storage == "" {
 			continue
 		}
-		switch snapshot.Storages[inventory.StorageKey{Host: template.Host, Storage: drive.Storage}].Type {
+		switch snapshot.Storages[observed.StorageKey{Host: template.Host, Storage: drive.Storage}].Type {
 		case "lvmthin", "zfspool", "rbd", "dir", "nfs", "cifs", "btrfs", "cephfs":
 		default:
 			return false

@@ -19,6 +19,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
 
@@ -173,7 +174,7 @@ func (p *Planner) placeOn(view inventory.View, machine v1alpha1.Machine, request
 // checkUnread returns an error if a VM on the Host of a machine was not read yet: it may
 // hold the machine, for example while its Host returns after an outage.
 func (p *Planner) checkUnread(view inventory.View, machine v1alpha1.Machine, zone placement.Zone) error {
-	vmids := inventory.VMIDRange{From: p.deps.Settings.VMIDs.From, To: p.deps.Settings.VMIDs.To}
+	vmids := observed.VMIDRange{From: p.deps.Settings.VMIDs.From, To: p.deps.Settings.VMIDs.To}
 	reserved := map[int]bool{}
 	for _, r := range view.Reservations {
 		reserved[r.VMID] = reserved[r.VMID] || r.Region == zone.Region

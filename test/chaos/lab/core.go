@@ -34,6 +34,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/node/registration"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
@@ -239,7 +240,7 @@ func (e *Env) nodeViolations() (violations []string) {
 // ledgerViolations compares the capacity that a Process considers used with the configurations
 // of all guests that its token can read.
 func (e *Env) ledgerViolations(p *Process) (violations []string) {
-	used, foreign := map[string]inventory.Amount{}, e.foreign()
+	used, foreign := map[string]observed.Amount{}, e.foreign()
 	for _, row := range e.guests() {
 		if _, hidden := foreign[row.VMID]; row.Template || (hidden && e.Installation.PoolScoped) {
 			continue
@@ -249,7 +250,7 @@ func (e *Env) ledgerViolations(p *Process) (violations []string) {
 			return []string{fmt.Sprintf("reading VM %d: %v", row.VMID, err)}
 		}
 		c := cfg.Compute()
-		used[row.Host] = used[row.Host].Plus(inventory.Amount{CPUs: c.Cores() * c.Sockets(), MemoryBytes: int64(c.MemoryMiB()) << 20})
+		used[row.Host] = used[row.Host].Plus(observed.Amount{CPUs: c.Cores() * c.Sockets(), MemoryBytes: int64(c.MemoryMiB()) << 20})
 	}
 	for _, host := range p.Inventory.View().Hosts() {
 		if got := host.Allocated.Plus(host.Reserved); got != used[host.Name] && host.Region == testenv.Region {

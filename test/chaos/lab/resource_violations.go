@@ -13,7 +13,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ipam"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
@@ -44,7 +44,7 @@ func (e *Env) addressViolations(p *Process, want map[int]*karpv1.NodeClaim) (vio
 	}
 	view := p.Inventory.View()
 	for addr := range view.Addresses().All() {
-		lost := slices.ContainsFunc(view.Snapshots[testenv.Region].Addresses[addr], func(owner inventory.AddressOwner) bool { return e.isLost(owner.VMID) })
+		lost := slices.ContainsFunc(view.Snapshots[testenv.Region].Addresses[addr], func(owner observed.AddressOwner) bool { return e.isLost(owner.VMID) })
 		if owners[addr] == "" && pool.Contains(addr) && !e.isTaken(addr) && !lost {
 			who, _ := view.Addresses().Owner(addr)
 			violations = append(violations, fmt.Sprintf("address %s is held by %s", addr, who))

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // Cluster is core's state of the Kubernetes cluster.
@@ -57,7 +58,7 @@ func (c *Controller) Start(ctx context.Context) error {
 
 // hostCapacity is the free capacity of a Host.
 type hostCapacity struct {
-	free    inventory.Amount
+	free    observed.Amount
 	devices int
 }
 

@@ -24,6 +24,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // checkInterval is how often the ConfigMap is compared with the inventory.
@@ -43,7 +45,7 @@ type ConfigMap struct {
 
 // Start applies the ConfigMap until the context ends. Until it was read, no Host is fenced.
 func (c *ConfigMap) Start(ctx context.Context) error {
-	key := client.ObjectKey{Namespace: c.Namespace, Name: inventory.FencingConfigMap}
+	key := client.ObjectKey{Namespace: c.Namespace, Name: declared.FencingConfigMap}
 	return watch.ConfigMap(ctx, c.Config, key, checkInterval, func(found *corev1.ConfigMap) { c.Apply(ctx, found) })
 }
 
@@ -54,7 +56,7 @@ func (c *ConfigMap) Apply(ctx context.Context, found *corev1.ConfigMap) {
 		c.Inventory.SetFences(nil)
 		return
 	}
-	fences, errs := inventory.ParseFences(found.Data, c.Clock.Now())
+	fences, errs := declared.ParseFences(found.Data, c.Clock.Now())
 	for _, err := range errs {
 		c.Recorder.Publish(event.Warning(found, v1alpha1.EventInvalidHostFencing, "Ignoring invalid entry: "+err.Error(), err.Error()))
 	}
@@ -67,7 +69,7 @@ func (c *ConfigMap) Apply(ctx context.Context, found *corev1.ConfigMap) {
 }
 
 // end deletes the entry of a Host that was seen online. The inventory ignores it already.
-func (c *ConfigMap) end(ctx context.Context, found *corev1.ConfigMap, name inventory.HostName) {
+func (c *ConfigMap) end(ctx context.Context, found *corev1.ConfigMap, name observed.HostName) {
 	path := "/data/" + name.Key()
 	// An administrator may have written another entry in the meantime.
 	patch, err := json.Marshal([]map[string]string{{"op": "test", "path": path, "value": found.Data[name.Key()]}, {"op": "remove", "path": path}})

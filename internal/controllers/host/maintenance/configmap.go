@@ -20,6 +20,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 )
 
 // ConfigMapName is the name of the ConfigMap that lists Hosts in maintenance. See
@@ -74,7 +75,7 @@ func (c *ConfigMap) apply(ctx context.Context, found *corev1.ConfigMap) {
 		c.Inventory.SetMaintenance(nil)
 		return
 	}
-	hosts, errs := inventory.ParseMaintenance(found.Data)
+	hosts, errs := declared.ParseMaintenance(found.Data)
 	errs = append(errs, c.checkHosts(hosts)...)
 	for _, err := range errs {
 		log.FromContext(ctx).Error(err, "ignoring invalid entry of the host maintenance", "ConfigMap", client.ObjectKeyFromObject(found))
@@ -85,7 +86,7 @@ func (c *ConfigMap) apply(ctx context.Context, found *corev1.ConfigMap) {
 
 // checkHosts returns an error for each Host that does not exist. Hosts of a Cluster that
 // was not polled yet are accepted.
-func (c *ConfigMap) checkHosts(hosts inventory.Maintenance) []error {
+func (c *ConfigMap) checkHosts(hosts declared.Maintenance) []error {
 	var errs []error
 	regions, view := c.Inventory.Regions(), c.Inventory.View()
 	for name := range hosts {

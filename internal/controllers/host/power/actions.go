@@ -18,6 +18,8 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -51,7 +53,7 @@ func (c *Controller) load(ctx context.Context) error {
 
 // put writes the record about a Host, and then publishes it; nil removes it. A record that could
 // not be written is not published.
-func (c *Controller) put(ctx context.Context, name inventory.HostName, record *inventory.Sleep) error {
+func (c *Controller) put(ctx context.Context, name observed.HostName, record *declared.Sleep) error {
 	if err := c.deps.Store.Put(ctx, name, record); err != nil {
 		return err
 	}
@@ -59,7 +61,7 @@ func (c *Controller) put(ctx context.Context, name inventory.HostName, record *i
 	return nil
 }
 
-func (c *Controller) publish(name inventory.HostName, record *inventory.Sleep) {
+func (c *Controller) publish(name observed.HostName, record *declared.Sleep) {
 	c.mu.Lock()
 	records := maps.Clone(c.records)
 	if record == nil {
@@ -73,14 +75,14 @@ func (c *Controller) publish(name inventory.HostName, record *inventory.Sleep) {
 }
 
 // namesIn returns the Hosts of a region with a record, in order.
-func (c *Controller) namesIn(region string) []inventory.HostName {
-	var names []inventory.HostName
+func (c *Controller) namesIn(region string) []observed.HostName {
+	var names []observed.HostName
 	for name := range c.records {
 		if name.Region == region {
 			names = append(names, name)
 		}
 	}
-	slices.SortFunc(names, func(a, b inventory.HostName) int { return strings.Compare(a.Host, b.Host) })
+	slices.SortFunc(names, func(a, b observed.HostName) int { return strings.Compare(a.Host, b.Host) })
 	return names
 }
 
@@ -99,7 +101,7 @@ func (c *Controller) observe(ctx context.Context, view inventory.View, region st
 	}
 }
 
-func (c *Controller) observeHost(ctx context.Context, name inventory.HostName, host inventory.Host, known bool, wakeTimeout time.Duration) error {
+func (c *Controller) observeHost(ctx context.Context, name observed.HostName, host observed.Host, known bool, wakeTimeout time.Duration) error {
 	record, now := c.records[name], c.deps.Clock.Now()
 	logger := log.FromContext(ctx).WithValues("region", name.Region, "host", name.Host)
 	shuttingDown := isShuttingDown(record, host, now)
@@ -109,7 +111,7 @@ func (c *Controller) observeHost(ctx context.Context, name inventory.HostName, h
 		return c.put(ctx, name, nil)
 	case shuttingDown && !host.Online:
 		logger.Info("host is asleep", "took", now.Sub(record.Since).Round(time.Second).String())
-		record.State = inventory.Asleep
+		record.State = declared.Asleep
 	case shuttingDown && now.Sub(record.Since) > shutdownTimeout:
 		c.failed.Add(name, "", retryDelay)
 		c.fail(ctx, name, actionShutdown, v1alpha1.EventHostShutdownFailed, fmt.Sprintf("Host %s is still online %s after its shutdown was requested", name, shutdownTimeout))
@@ -122,12 +124,12 @@ func (c *Controller) observeHost(ctx context.Context, name inventory.HostName, h
 			c.actions.WithLabelValues(name.Region, name.Host, actionWake, resultSuccess).Inc()
 		}
 		return c.put(ctx, name, nil)
-	case record.State == inventory.Waking && now.Sub(record.WakeSince) > wakeTimeout:
-		record.State, record.FailedAt = inventory.WakeFailed, now
+	case record.State == declared.Waking && now.Sub(record.WakeSince) > wakeTimeout:
+		record.State, record.FailedAt = declared.WakeFailed, now
 		c.fail(ctx, name, actionWake, v1alpha1.EventHostWakeFailed, fmt.Sprintf(
 			"Host %s did not come online within %s after it was woken (%s); it gets no VMs for %s, or until it is online: check its Wake-on-LAN settings", name, wakeTimeout, record.WakeReason, retryDelay))
-	case record.State == inventory.WakeFailed && now.Sub(record.FailedAt) > retryDelay:
-		record.State, record.WakeSince, record.WakeSent = inventory.Asleep, time.Time{}, time.Time{}
+	case record.State == declared.WakeFailed && now.Sub(record.FailedAt) > retryDelay:
+		record.State, record.WakeSince, record.WakeSent = declared.Asleep, time.Time{}, time.Time{}
 	default:
 		return nil
 	}
@@ -136,20 +138,20 @@ func (c *Controller) observeHost(ctx context.Context, name inventory.HostName, h
 
 // isShuttingDown reports whether a Host shuts down. While its Cluster had no quorum, it may have
 // been off and woken.
-func isShuttingDown(record inventory.Sleep, host inventory.Host, now time.Time) bool {
+func isShuttingDown(record declared.Sleep, host observed.Host, now time.Time) bool {
 	uptime := time.Duration(host.UptimeSeconds) * time.Second
-	return record.State == inventory.ShuttingDown && (!host.IsUp() || uptime == 0 || uptime >= now.Sub(record.Since))
+	return record.State == declared.ShuttingDown && (!host.IsUp() || uptime == 0 || uptime >= now.Sub(record.Since))
 }
 
 // fail logs, counts and emits a failed action.
-func (c *Controller) fail(ctx context.Context, name inventory.HostName, action, reason, message string) {
+func (c *Controller) fail(ctx context.Context, name observed.HostName, action, reason, message string) {
 	log.FromContext(ctx).Error(errors.New(message), "power management of a host failed", "region", name.Region, "host", name.Host)
 	c.actions.WithLabelValues(name.Region, name.Host, action, resultFailure).Inc()
 	c.event(ctx, name, corev1.EventTypeWarning, reason, message)
 }
 
 // event emits an event of the ConfigMap.
-func (c *Controller) event(ctx context.Context, name inventory.HostName, kind, reason, message string) {
+func (c *Controller) event(ctx context.Context, name observed.HostName, kind, reason, message string) {
 	object, err := c.deps.Store.read(ctx)
 	if err != nil {
 		object = c.deps.Store.configMap() // without its UID
@@ -172,7 +174,7 @@ func (c *Controller) act(ctx context.Context, view inventory.View, region string
 		return
 	}
 	for _, decision := range decisions {
-		name := inventory.HostName{Region: region, Host: decision.Host}
+		name := observed.HostName{Region: region, Host: decision.Host}
 		if decision.Action == power.Wake {
 			logError(ctx, name, "waking a host failed, retrying", c.wake(ctx, name, decision.Message()))
 		}
@@ -180,9 +182,9 @@ func (c *Controller) act(ctx context.Context, view inventory.View, region string
 	shuttingDown := false
 	for _, name := range c.namesIn(region) {
 		switch c.records[name].State {
-		case inventory.ShuttingDown:
+		case declared.ShuttingDown:
 			shuttingDown = true
-		case inventory.Waking:
+		case declared.Waking:
 			c.wakeAgain(ctx, name)
 		}
 	}
@@ -190,9 +192,9 @@ func (c *Controller) act(ctx context.Context, view inventory.View, region string
 		return
 	}
 	for _, decision := range decisions {
-		name := inventory.HostName{Region: region, Host: decision.Host}
+		name := observed.HostName{Region: region, Host: decision.Host}
 		host, _ := view.Host(region, decision.Host)
-		if _, _, failed := c.failed.Get(name); failed || decision.Action != power.Sleep || host.Power.Mode != inventory.PowerEnabled {
+		if _, _, failed := c.failed.Get(name); failed || decision.Action != power.Sleep || host.Power.Mode != declared.PowerEnabled {
 			continue
 		}
 		logError(ctx, name, "shutting a host down failed", c.shutDown(ctx, view, name))
@@ -201,7 +203,7 @@ func (c *Controller) act(ctx context.Context, view inventory.View, region string
 }
 
 // wakeAgain repeats the packet for a Host that is not up yet.
-func (c *Controller) wakeAgain(ctx context.Context, name inventory.HostName) {
+func (c *Controller) wakeAgain(ctx context.Context, name observed.HostName) {
 	if record := c.records[name]; c.deps.Clock.Since(record.WakeSent) >= wakeInterval {
 		logError(ctx, name, "waking a host failed, retrying", c.wake(ctx, name, record.WakeReason))
 	}
@@ -212,7 +214,7 @@ func (c *Controller) wakeAgain(ctx context.Context, name inventory.HostName) {
 func (c *Controller) wakeWithoutQuorum(ctx context.Context, region string) {
 	for _, name := range c.namesIn(region) {
 		switch c.records[name].State {
-		case inventory.Waking, inventory.ShuttingDown: // which ignores the packet until it is off
+		case declared.Waking, declared.ShuttingDown: // which ignores the packet until it is off
 			c.wakeAgain(ctx, name)
 		default:
 			logError(ctx, name, "waking a host failed, retrying", c.wake(ctx, name, "the Proxmox cluster has no quorum"))
@@ -220,7 +222,7 @@ func (c *Controller) wakeWithoutQuorum(ctx context.Context, region string) {
 	}
 }
 
-func logError(ctx context.Context, name inventory.HostName, message string, err error) {
+func logError(ctx context.Context, name observed.HostName, message string, err error) {
 	if err != nil {
 		log.FromContext(ctx).Error(err, message, "region", name.Region, "host", name.Host)
 	}
@@ -229,10 +231,10 @@ func logError(ctx context.Context, name inventory.HostName, message string, err 
 // wake records that a Host is woken, and wakes it. If that fails, the time continues: after the
 // wake timeout other Hosts are used. The state of a Host that shuts down is kept: otherwise the
 // record would be deleted while it is still on.
-func (c *Controller) wake(ctx context.Context, name inventory.HostName, reason string) error {
+func (c *Controller) wake(ctx context.Context, name observed.HostName, reason string) error {
 	record, now := c.records[name], c.deps.Clock.Now()
-	if record.State != inventory.Waking && record.State != inventory.ShuttingDown {
-		record.State, record.WakeSince, record.WakeReason = inventory.Waking, now, reason
+	if record.State != declared.Waking && record.State != declared.ShuttingDown {
+		record.State, record.WakeSince, record.WakeReason = declared.Waking, now, reason
 		log.FromContext(ctx).Info("waking host", "region", name.Region, "host", name.Host, "reason", reason)
 		c.event(ctx, name, corev1.EventTypeNormal, v1alpha1.EventHostWoken, fmt.Sprintf("Waking host %s: %s", name, reason))
 	}
@@ -246,10 +248,10 @@ func (c *Controller) wake(ctx context.Context, name inventory.HostName, reason s
 
 // shutDown shuts a Host down. The record comes first: from then on no VM is launched on the Host.
 // Then everything is read again, so nothing that began before the record is missed.
-func (c *Controller) shutDown(ctx context.Context, view inventory.View, name inventory.HostName) error {
+func (c *Controller) shutDown(ctx context.Context, view inventory.View, name observed.HostName) error {
 	facts, _, _ := c.facts.Peek(name.Region)
-	record := inventory.Sleep{
-		State: inventory.ShuttingDown, KubeCluster: c.deps.KubeCluster, Since: c.deps.Clock.Now(), Known: view.Snapshots[name.Region].KnownHost(name.Host),
+	record := declared.Sleep{
+		State: declared.ShuttingDown, KubeCluster: c.deps.KubeCluster, Since: c.deps.Clock.Now(), Known: view.Snapshots[name.Region].KnownHost(name.Host),
 		Address: facts.Value.Addresses[name.Host],
 	}
 	if err := c.put(ctx, name, &record); err != nil {
@@ -272,7 +274,7 @@ func (c *Controller) shutDown(ctx context.Context, view inventory.View, name inv
 const writeTimeout = 10 * time.Second
 
 // decideAgain reads everything again and returns the decision about a Host.
-func (c *Controller) decideAgain(ctx context.Context, name inventory.HostName) (power.Decision, error) {
+func (c *Controller) decideAgain(ctx context.Context, name observed.HostName) (power.Decision, error) {
 	if err := c.deps.Inventory.Refresh(ctx, name.Region); err != nil {
 		return power.Decision{}, err
 	}
@@ -288,7 +290,7 @@ func (c *Controller) decideAgain(ctx context.Context, name inventory.HostName) (
 
 // requestShutdown requests the shutdown. If its outcome is unknown, the record remains: the Host
 // goes offline, or counts as awake after a timeout.
-func (c *Controller) requestShutdown(ctx context.Context, name inventory.HostName) error {
+func (c *Controller) requestShutdown(ctx context.Context, name observed.HostName) error {
 	err := c.deps.Clients[name.Region].Shutdown(ctx, name.Host)
 	if err != nil && (errors.Is(err, proxmox.ErrUnknownOutcome) || ctx.Err() != nil) {
 		return err

@@ -24,6 +24,8 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/due"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/since"
@@ -49,7 +51,7 @@ type Deps struct {
 	Store       Store
 	// PendingTemplates returns the ProxmoxTemplates whose Templates are to be built or deleted on
 	// Hosts.
-	PendingTemplates func(context.Context) (map[inventory.HostName][]string, error)
+	PendingTemplates func(context.Context) (map[observed.HostName][]string, error)
 	Recorder         events.Recorder
 	Clock            clock.PassiveClock
 	Registerer       prometheus.Registerer
@@ -63,15 +65,15 @@ type Controller struct {
 	// loaded: the records were read.
 	loaded bool
 	// failed are the Hosts that could not be shut down.
-	failed *backoff.Holds[inventory.HostName]
+	failed *backoff.Holds[observed.HostName]
 	// idleSince is when a Host was first seen idle.
-	idleSince since.Times[inventory.HostName]
+	idleSince since.Times[observed.HostName]
 
 	// mu guards the rest, which the collector of metrics reads.
 	mu      sync.Mutex
-	reports map[inventory.HostName]report
+	reports map[observed.HostName]report
 	// records are the Hosts that were shut down. The map is replaced, never changed.
-	records map[inventory.HostName]inventory.Sleep
+	records map[observed.HostName]declared.Sleep
 }
 
 // report is the last decision about a Host.
@@ -85,8 +87,8 @@ type report struct {
 // NewController returns a Controller. It panics if its metrics are already registered.
 func NewController(deps Deps) *Controller {
 	c := &Controller{
-		deps: deps, actions: newActionMetric(), failed: backoff.NewHolds[inventory.HostName](deps.Clock, backoff.Exponential{}),
-		idleSince: since.New[inventory.HostName](deps.Clock), reports: map[inventory.HostName]report{},
+		deps: deps, actions: newActionMetric(), failed: backoff.NewHolds[observed.HostName](deps.Clock, backoff.Exponential{}),
+		idleSince: since.New[observed.HostName](deps.Clock), reports: map[observed.HostName]report{},
 	}
 	c.facts = due.New[string, power.Facts](deps.Clock, func(region string) due.Policy { return due.Policy{Every: c.factsInterval(region)} })
 	deps.Registerer.MustRegister(c, c.actions)
@@ -123,7 +125,7 @@ func (c *Controller) Evaluate(ctx context.Context) {
 	if err := c.load(ctx); err != nil {
 		log.FromContext(ctx).Error(err, "reading which hosts were shut down failed, no host is shut down or woken, and hosts that may be asleep are not used")
 	}
-	reports := map[inventory.HostName]report{}
+	reports := map[observed.HostName]report{}
 	for _, region := range c.deps.Inventory.Regions() {
 		view := c.deps.Inventory.View()
 		if snapshot := view.Snapshots[region]; snapshot != nil && (isEnrolled(view, region) || len(c.namesIn(region)) > 0) {
@@ -142,24 +144,24 @@ func (c *Controller) Evaluate(ctx context.Context) {
 // isEnrolled reports whether any Host of a region takes part in power management.
 func isEnrolled(view inventory.View, region string) bool {
 	return slices.ContainsFunc(view.Hosts(), func(host inventory.HostState) bool {
-		return host.Region == region && host.Power.Mode != inventory.PowerNone
+		return host.Region == region && host.Power.Mode != declared.PowerNone
 	})
 }
 
-func (c *Controller) evaluateRegion(ctx context.Context, view inventory.View, region string, reports map[inventory.HostName]report) []power.Decision {
+func (c *Controller) evaluateRegion(ctx context.Context, view inventory.View, region string, reports map[observed.HostName]report) []power.Decision {
 	found := c.newRegion(ctx, view, region, "")
 	hosts := map[string]power.Host{}
 	for _, host := range found.Hosts {
 		hosts[host.Name] = host
 	}
-	c.idleSince.End(func(name inventory.HostName) bool {
+	c.idleSince.End(func(name observed.HostName) bool {
 		return name.Region == region && hosts[name.Host].IdleSince.IsZero()
 	})
 	decisions := power.Decide(found)
 	for _, decision := range decisions {
 		host := hosts[decision.Host]
 		used, saved := host.Energy()
-		reports[inventory.HostName{Region: region, Host: decision.Host}] = report{decision, used.Watts, saved.Watts}
+		reports[observed.HostName{Region: region, Host: decision.Host}] = report{decision, used.Watts, saved.Watts}
 	}
 	return decisions
 }
@@ -175,7 +177,7 @@ func (c *Controller) newRegion(ctx context.Context, view inventory.View, region,
 	return power.NewRegion(power.Source{
 		View: view, Region: region, Facts: facts, KubeCluster: c.deps.KubeCluster, Now: now, Deciding: deciding, PendingTemplates: pending,
 		IdleSince: func(host string) time.Time {
-			return c.idleSince.Observe(inventory.HostName{Region: region, Host: host})
+			return c.idleSince.Observe(observed.HostName{Region: region, Host: host})
 		},
 	})
 }
@@ -208,7 +210,7 @@ func (c *Controller) readFacts(ctx context.Context, view inventory.View, region 
 }
 
 // logChanges logs the Hosts whose decision has another action, or other types of reasons.
-func logChanges(ctx context.Context, before, after map[inventory.HostName]report) {
+func logChanges(ctx context.Context, before, after map[observed.HostName]report) {
 	for name, now := range after {
 		was, known := before[name]
 		if known && was.Action == now.Action && reasonTypes(was.Decision) == reasonTypes(now.Decision) {

@@ -6,7 +6,7 @@ package power
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/power"
 )
 
@@ -76,6 +76,6 @@ func newActionMetric() *prometheus.CounterVec {
 }
 
 // isAsleep reports whether a Host is off to save energy, about to be, or boots again.
-func isAsleep(state inventory.SleepState) bool {
-	return state == inventory.ShuttingDown || state == inventory.Asleep || state == inventory.Waking
+func isAsleep(state declared.SleepState) bool {
+	return state == declared.ShuttingDown || state == declared.Asleep || state == declared.Waking
 }

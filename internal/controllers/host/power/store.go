@@ -17,6 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // ConfigMapName is the name of the ConfigMap with the records about Hosts that were shut down to
@@ -49,12 +51,12 @@ func (s Store) read(ctx context.Context) (*corev1.ConfigMap, error) {
 }
 
 // Load returns all records. It logs and ignores those that it cannot read.
-func (s Store) Load(ctx context.Context) (map[inventory.HostName]inventory.Sleep, error) {
+func (s Store) Load(ctx context.Context) (map[observed.HostName]declared.Sleep, error) {
 	found, err := s.read(ctx)
 	if err != nil {
 		return nil, err
 	}
-	records := map[inventory.HostName]inventory.Sleep{}
+	records := map[observed.HostName]declared.Sleep{}
 	for _, key := range slices.Sorted(maps.Keys(found.Data)) {
 		name, record, err := s.parse(key, found.Data[key])
 		if err != nil {
@@ -77,9 +79,9 @@ func (s Store) Follow(ctx context.Context, i *inventory.Inventory) error {
 	return nil
 }
 
-func (s Store) parse(key, value string) (inventory.HostName, inventory.Sleep, error) {
-	var record inventory.Sleep
-	name, err := inventory.ParseHostKey(key)
+func (s Store) parse(key, value string) (observed.HostName, declared.Sleep, error) {
+	var record declared.Sleep
+	name, err := observed.ParseHostKey(key)
 	if err != nil {
 		return name, record, err
 	}
@@ -93,7 +95,7 @@ func (s Store) parse(key, value string) (inventory.HostName, inventory.Sleep, er
 }
 
 // Put writes the record about a Host; nil removes it.
-func (s Store) Put(ctx context.Context, name inventory.HostName, record *inventory.Sleep) error {
+func (s Store) Put(ctx context.Context, name observed.HostName, record *declared.Sleep) error {
 	found, err := s.read(ctx)
 	if err != nil {
 		return err

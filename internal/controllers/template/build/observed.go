@@ -16,6 +16,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
@@ -58,12 +59,12 @@ func observeDesired(ctx context.Context, kube client.Client) (Observed, error) {
 
 // HostsToKeepAwake returns the Hosts that must not sleep, because Templates are to be built or
 // deleted there, with the names of their ProxmoxTemplates.
-func HostsToKeepAwake(ctx context.Context, kube client.Client, templates *template.Provider) (map[inventory.HostName][]string, error) {
+func HostsToKeepAwake(ctx context.Context, kube client.Client, templates *template.Provider) (map[observed.HostName][]string, error) {
 	found, err := Observe(ctx, kube)
 	if err != nil {
 		return nil, err
 	}
-	hosts := map[inventory.HostName][]string{}
+	hosts := map[observed.HostName][]string{}
 	for n, desired := range found.Desired {
 		inUse := func(region string, vmid int) string {
 			return found.inUse(templates, &found.templates[n], region, vmid)

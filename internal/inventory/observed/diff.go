@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package observed
 
 import (
 	"maps"
@@ -14,7 +14,7 @@ import (
 
 // hasChanged reports whether two Snapshots of a Cluster differ in anything that affects
 // decisions. Load, uptime and similar values change with every poll and are ignored.
-func hasChanged(a, b *Snapshot) bool {
+func HasChanged(a, b *Snapshot) bool {
 	if a == nil || b == nil {
 		return a != b
 	}
@@ -33,7 +33,7 @@ func sameHost(a, b Host) bool {
 }
 
 func sameGuest(a, b Guest) bool {
-	return fingerprintOf(a.GuestRow) == fingerprintOf(b.GuestRow) &&
+	return FingerprintOf(a.GuestRow) == FingerprintOf(b.GuestRow) &&
 		a.Kind == b.Kind && a.Pool == b.Pool && a.HAState == b.HAState && a.DiskBytes == b.DiskBytes &&
 		a.Allocated == b.Allocated && a.Stale == b.Stale && a.Config == b.Config
 }
@@ -45,15 +45,15 @@ func sameStorage(a, b proxmox.StorageRow) bool {
 }
 
 // rowFingerprint contains the fields of a row that change together with the configuration.
-type rowFingerprint struct {
+type Fingerprint struct {
 	host, name, status, lock, tags string
 	template                       bool
 	cpus                           int
 	memory                         int64
 }
 
-func fingerprintOf(row proxmox.GuestRow) rowFingerprint {
-	return rowFingerprint{
+func FingerprintOf(row proxmox.GuestRow) Fingerprint {
+	return Fingerprint{
 		host: row.Host, name: row.Name, status: row.Status, lock: row.Lock, tags: strings.Join(row.Tags, ";"),
 		template: row.Template, cpus: row.CPUs, memory: row.MemoryBytes,
 	}
@@ -61,7 +61,7 @@ func fingerprintOf(row proxmox.GuestRow) rowFingerprint {
 
 // devicesOnly omits fields that are unrelated to the devices and CPUs of a guest. A nightly
 // backup of all guests must not cause reads of all configurations.
-func (m rowFingerprint) devicesOnly() rowFingerprint {
+func (m Fingerprint) DevicesOnly() Fingerprint {
 	m.name, m.lock, m.tags = "", "", ""
 	return m
 }

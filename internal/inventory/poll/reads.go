@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package poll
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -40,7 +41,7 @@ type reading struct {
 
 // round is the reads of one poll.
 type round struct {
-	*cluster
+	*Cluster
 	seen map[Fact]bool
 	// changed is true if a value changed.
 	changed bool
@@ -56,7 +57,7 @@ func (r *round) readRelease(ctx context.Context, rows []proxmox.HostRow) {
 		return
 	}
 	r.refresh(ctx, r.ReadTimeout, []reading{{fact: factMaintenance}})
-	hosts, _ := valueOf[[]string](r.cluster, factMaintenance)
+	hosts, _ := valueOf[[]string](r.Cluster, factMaintenance)
 	for n := range rows {
 		rows[n].Maintenance = rows[n].Maintenance || slices.Contains(hosts, rows[n].Name)
 	}
@@ -119,14 +120,14 @@ func (r *round) configReadings(rows []proxmox.GuestRow, online map[string]bool) 
 		if row.Kind != proxmox.KindQEMU {
 			continue
 		}
-		if last, _ := before.guest(row.VMID); !row.HasResources() {
+		if last, _ := before.Guest(row.VMID); !row.HasResources() {
 			row.Template = last.Template // such a row has no template flag either
 		}
-		config := reading{fact: factConfig(row.VMID), host: row.Host, stamp: fingerprintOf(row), unreadable: !online[row.Host]}
+		config := reading{fact: factConfig(row.VMID), host: row.Host, stamp: observed.FingerprintOf(row), unreadable: !online[row.Host]}
 		if row.Template || r.Own.Contains(row.VMID) {
 			ours = append(ours, config)
 		} else {
-			config.stamp = fingerprintOf(row).devicesOnly()
+			config.stamp = observed.FingerprintOf(row).DevicesOnly()
 			others = append(others, config)
 		}
 	}
@@ -138,7 +139,7 @@ func containerReadings(rows []proxmox.GuestRow, online map[string]bool) []readin
 	var readings []reading
 	for _, row := range rows {
 		if row.Kind == proxmox.KindLXC && !row.Template {
-			readings = append(readings, reading{fact: factContainer(row.VMID), host: row.Host, stamp: fingerprintOf(row), unreadable: !online[row.Host]})
+			readings = append(readings, reading{fact: factContainer(row.VMID), host: row.Host, stamp: observed.FingerprintOf(row), unreadable: !online[row.Host]})
 		}
 	}
 	return readings
@@ -149,11 +150,11 @@ func containerReadings(rows []proxmox.GuestRow, online map[string]bool) []readin
 func (r *round) agentReadings(rows []proxmox.GuestRow, online map[string]bool) []reading {
 	var readings []reading
 	for _, row := range rows {
-		config, known := valueOf[*proxmox.VMConfig](r.cluster, factConfig(row.VMID))
-		if row.Status == statusStopped || !known || !config.Network().AgentEnabled() || r.Own.Contains(row.VMID) {
+		config, known := valueOf[*proxmox.VMConfig](r.Cluster, factConfig(row.VMID))
+		if row.Status == observed.StatusStopped || !known || !config.Network().AgentEnabled() || r.Own.Contains(row.VMID) {
 			continue
 		}
-		runs := online[row.Host] && row.Status == statusRunning && row.UptimeSeconds >= int64(agentDelay/time.Second)
+		runs := online[row.Host] && row.Status == observed.StatusRunning && row.UptimeSeconds >= int64(agentDelay/time.Second)
 		readings = append(readings, reading{fact: factAgent(row.VMID), host: row.Host, unreadable: !runs})
 	}
 	return readings
@@ -236,7 +237,7 @@ func (r *round) lanes(readings []reading) [][]reading {
 // read reads a Fact and reports whether it changed.
 func (r *round) read(ctx context.Context, one reading) bool {
 	changed, err := r.cache.Read(ctx, one.fact, func(ctx context.Context) (any, error) {
-		return kinds[one.fact.kind].read(ctx, r.cluster, one)
+		return kinds[one.fact.kind].read(ctx, r.Cluster, one)
 	})
 	if err != nil {
 		r.logFailure(one.fact, err)
@@ -261,18 +262,18 @@ func (r *round) isMissing(one reading) bool {
 	return !entry.Known && entry.Failures <= kinds[one.fact.kind].timeouts
 }
 
-func (c *cluster) logFailure(fact Fact, err error) {
+func (c *Cluster) logFailure(fact Fact, err error) {
 	c.Log.V(1).Info("reading a fact of the Proxmox cluster failed", "region", c.region, "fact", fact, "error", err.Error())
 }
 
 // version returns the release; zero until it was read.
-func (c *cluster) version() proxmox.Version {
+func (c *Cluster) version() proxmox.Version {
 	version, _ := valueOf[proxmox.Version](c, factVersion)
 	return version
 }
 
 // valueOf returns the last value of a Fact; false if it was not read.
-func valueOf[V any](c *cluster, fact Fact) (value V, known bool) {
+func valueOf[V any](c *Cluster, fact Fact) (value V, known bool) {
 	entry, _, _ := c.cache.Peek(fact)
 	value, known = entry.Value.(V)
 	return value, known && entry.Known
@@ -280,7 +281,7 @@ func valueOf[V any](c *cluster, fact Fact) (value V, known bool) {
 
 // orLast returns the last value of a Fact instead of an error. Such a Fact is not read again before
 // the call budget grants a slot: few need it, or it may never be readable.
-func orLast[V any](c *cluster, fact Fact, value V, err error) (V, error) { //nolint:unparam // the results are those of kind.read
+func orLast[V any](c *Cluster, fact Fact, value V, err error) (V, error) { //nolint:unparam // the results are those of kind.read
 	if err != nil {
 		c.logFailure(fact, err)
 		value, _ = valueOf[V](c, fact)
@@ -290,14 +291,14 @@ func orLast[V any](c *cluster, fact Fact, value V, err error) (V, error) { //nol
 
 // Invalidate requests that Facts are read again with the next poll, unless they were read in the
 // last 30 seconds.
-func (c *cluster) Invalidate(facts ...Fact) { c.cache.Invalidate(facts...) }
+func (c *Cluster) Invalidate(facts ...Fact) { c.cache.Invalidate(facts...) }
 
 // InvalidateConfig requests that the configuration of a VM is read again with the next poll.
-func (c *cluster) InvalidateConfig(vmid int) { c.cache.Invalidate(factConfig(vmid)) }
+func (c *Cluster) InvalidateConfig(vmid int) { c.cache.Invalidate(factConfig(vmid)) }
 
 // IsCurrentConfig reports whether a configuration is what was last read of the VM, and was not
 // invalidated since.
-func (c *cluster) IsCurrentConfig(vmid int, config *proxmox.VMConfig) bool {
+func (c *Cluster) IsCurrentConfig(vmid int, config *proxmox.VMConfig) bool {
 	entry, _, _ := c.cache.Peek(factConfig(vmid))
 	return entry.Known && !entry.Changed && entry.Value == config
 }

@@ -1,7 +1,11 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package poll
+
+import (
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
+)
 
 // Fact identifies something that is read from a Cluster besides its resource list.
 type Fact struct {
@@ -49,7 +53,7 @@ func FactPool(pool string) Fact { return Fact{kind: "pool", of: pool} }
 
 // FactSnippets returns the Fact for the snippets on a storage of a Host. It is read on
 // demand. Without Datastore.Allocate on the storage, Proxmox omits snippets from the list.
-func FactSnippets(key StorageKey) Fact {
+func FactSnippets(key observed.StorageKey) Fact {
 	return Fact{kind: "snippets", of: key.Storage, on: key.Host}
 }
 

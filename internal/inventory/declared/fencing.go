@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package declared
 
 import (
 	"fmt"
@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // FencingConfigMap is the name of the ConfigMap in which administrators list the Hosts that
@@ -30,14 +32,14 @@ type Fence struct {
 }
 
 // hasEnded reports whether the Host was seen online after it was powered off.
-func (f Fence) hasEnded(lastOnline time.Time) bool { return lastOnline.After(f.Time.Add(fenceDelay)) }
+func (f Fence) HasEnded(lastOnline time.Time) bool { return lastOnline.After(f.Time.Add(fenceDelay)) }
 
 // ParseFences reads the data of FencingConfigMap, whose values are JSON or YAML. It returns the
 // valid entries, and an error for each other one.
-func ParseFences(data map[string]string, now time.Time) (map[HostName]Fence, []error) {
-	fences, errs := map[HostName]Fence{}, []error(nil)
+func ParseFences(data map[string]string, now time.Time) (map[observed.HostName]Fence, []error) {
+	fences, errs := map[observed.HostName]Fence{}, []error(nil)
 	for _, key := range slices.Sorted(maps.Keys(data)) {
-		name, err := ParseHostKey(key)
+		name, err := observed.ParseHostKey(key)
 		if err != nil {
 			errs = append(errs, err)
 			continue

@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package observed
 
 import (
 	"cmp"
@@ -51,7 +51,7 @@ func (a Addresses) equal(b Addresses) bool {
 // collectAddresses returns all addresses in a poll result. It skips templates, because the
 // addresses in their configuration are for the VMs cloned from them, and our VMs on Hosts that
 // were removed from the Cluster, which never run again.
-func collectAddresses(result PollResult, hosts map[string]Host, guests map[int]Guest, own VMIDRange) Addresses {
+func collectAddresses(result Result, hosts map[string]Host, guests map[int]Guest, own VMIDRange) Addresses {
 	out := Addresses{}
 	for _, guest := range guests {
 		_, member := hosts[guest.Host]

@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package poll
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/due"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -23,24 +24,24 @@ import (
 const pollTimeout = 30 * time.Second
 
 // pollOptions are the options of a cluster.
-type pollOptions struct {
+type Options struct {
 	// Interval is the time between two polls. ReadTimeout limits each kind of reads of a poll.
 	Interval, ReadTimeout time.Duration
 	// Own is the range of our VMIDs.
-	Own   VMIDRange
+	Own   observed.VMIDRange
 	Clock clock.Clock
 	Log   logr.Logger
 	// Last returns the last Snapshot; nil if there is none.
-	Last func(region string) *Snapshot
+	Last func(region string) *observed.Snapshot
 	// Finished gets the duration of each poll and its error.
 	Finished func(region string, took time.Duration, err error)
 	// Accept gets what was read, and when the poll began.
-	Accept func(PollResult, time.Time)
+	Accept func(observed.Result, time.Time)
 }
 
 // cluster polls one Cluster. Polls never overlap.
-type cluster struct {
-	pollOptions
+type Cluster struct {
+	Options
 
 	client proxmox.Client
 	region string
@@ -56,7 +57,7 @@ type cluster struct {
 	cache *due.Cache[Fact, any]
 
 	// Only the poll in progress uses the rest.
-	facts *Facts
+	facts *observed.Facts
 	// agentsStarted is when the first agent was read.
 	agentsStarted time.Time
 	// complete is true once all addresses were read. It stays true after that: new guests are
@@ -72,27 +73,27 @@ type pollCall struct {
 }
 
 // newCluster returns a cluster that reads nothing before Run or Refresh. Without a client, it never reads.
-func newCluster(client proxmox.Client, region string, options pollOptions) *cluster {
-	return &cluster{
-		pollOptions: options,
-		client:      client,
-		region:      region,
-		wake:        make(chan struct{}, 1),
-		budget:      newCallBudget(options.Interval, options.Clock.Now()),
-		cache:       due.New[Fact, any](options.Clock, func(fact Fact) due.Policy { return kinds[fact.kind].Policy }),
+func New(client proxmox.Client, region string, options Options) *Cluster {
+	return &Cluster{
+		Options: options,
+		client:  client,
+		region:  region,
+		wake:    make(chan struct{}, 1),
+		budget:  newCallBudget(options.Interval, options.Clock.Now()),
+		cache:   due.New[Fact, any](options.Clock, func(fact Fact) due.Policy { return kinds[fact.kind].Policy }),
 	}
 }
 
 // WatchAddresses makes the cluster also read what only address pools need: container configurations,
 // guest agents and the IPAM of Proxmox. The first call starts a poll.
-func (c *cluster) WatchAddresses() {
+func (c *Cluster) WatchAddresses() {
 	if !c.watchesAddresses.Swap(true) {
 		c.wake <- struct{}{} // buffered, and sent only once
 	}
 }
 
 // Run polls until the context ends.
-func (c *cluster) Run(ctx context.Context) {
+func (c *Cluster) Run(ctx context.Context) {
 	for {
 		<-c.joinPoll(ctx, false).done
 		timer := c.Clock.NewTimer(c.Interval)
@@ -109,7 +110,7 @@ func (c *cluster) Run(ctx context.Context) {
 
 // Refresh polls and waits for the result. A poll in progress may have begun before the change that the
 // caller wants to see, so Refresh waits for the next one; concurrent callers share it.
-func (c *cluster) Refresh(ctx context.Context) error {
+func (c *Cluster) Refresh(ctx context.Context) error {
 	if c.client == nil {
 		return nil
 	}
@@ -125,7 +126,7 @@ func (c *cluster) Refresh(ctx context.Context) error {
 
 // joinPoll returns the poll in progress or starts one. With fresh, it returns a poll that
 // begins after the call.
-func (c *cluster) joinPoll(ctx context.Context, fresh bool) *pollCall {
+func (c *Cluster) joinPoll(ctx context.Context, fresh bool) *pollCall {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	call := &pollCall{poll: func() error { return c.poll(ctx) }, done: make(chan struct{})}
@@ -143,7 +144,7 @@ func (c *cluster) joinPoll(ctx context.Context, fresh bool) *pollCall {
 }
 
 // execute polls, then starts the next poll if one was requested.
-func (c *cluster) execute(call *pollCall) {
+func (c *Cluster) execute(call *pollCall) {
 	call.err = call.poll()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -157,7 +158,7 @@ func (c *cluster) execute(call *pollCall) {
 // poll reads the Cluster once. It publishes the rows before it reads details, so a Host
 // that hangs does not delay them. Only the first Snapshot waits for the details: without
 // its configuration, a VM cannot be identified as ours and would seem to be missing.
-func (c *cluster) poll(ctx context.Context) error {
+func (c *Cluster) poll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
 	began := c.Clock.Now()
@@ -170,7 +171,7 @@ func (c *cluster) poll(ctx context.Context) error {
 		c.cache.Invalidate(factVersion, factMappings, factMaintenance) // the outage may be an upgrade
 		return fmt.Errorf("polling region %s: %w", c.region, err)
 	}
-	details := &round{cluster: c, seen: map[Fact]bool{}}
+	details := &round{Cluster: c, seen: map[Fact]bool{}}
 	details.readRelease(ctx, resources.Hosts)
 	configTimeout := c.ReadTimeout
 	if c.Last(c.region) == nil {
@@ -187,10 +188,10 @@ func (c *cluster) poll(ctx context.Context) error {
 }
 
 // publish publishes the resources with everything that was read.
-func (c *cluster) publish(resources proxmox.Resources, began time.Time) {
+func (c *Cluster) publish(resources proxmox.Resources, began time.Time) {
 	maintenance, _ := valueOf[[]string](c, factMaintenance)
-	result := newPollResult(c.region)
-	none := newPollResult(c.region).Facts
+	result := observed.NewResult(c.region)
+	none := observed.NewResult(c.region).Facts
 	for fact, entry := range c.cache.All() {
 		if entry.Known {
 			kinds[fact.kind].set(&result, fact, entry.Value)
@@ -213,7 +214,7 @@ func (c *cluster) publish(resources proxmox.Resources, began time.Time) {
 
 // readResources makes the single call of a poll. It rejects implausible responses, because
 // Proxmox silently omits what the token may not see.
-func (c *cluster) readResources(ctx context.Context) (proxmox.Resources, error) {
+func (c *Cluster) readResources(ctx context.Context) (proxmox.Resources, error) {
 	resources, err := c.client.Resources(ctx)
 	if err != nil {
 		return proxmox.Resources{}, err
@@ -236,7 +237,7 @@ func (c *cluster) readResources(ctx context.Context) (proxmox.Resources, error) 
 
 // lostHostSizes reports whether all online Hosts are listed without their size although a
 // size was known before.
-func lostHostSizes(before *Snapshot, rows []proxmox.HostRow) bool {
+func lostHostSizes(before *observed.Snapshot, rows []proxmox.HostRow) bool {
 	lost := false
 	for _, row := range rows {
 		if !row.Online {
@@ -252,7 +253,7 @@ func lostHostSizes(before *Snapshot, rows []proxmox.HostRow) bool {
 
 // checkVMAudit returns an error if the token lacks VM.Audit. It is called when all guests
 // disappeared in one poll: without VM.Audit, Proxmox returns an empty list and no error.
-func (c *cluster) checkVMAudit(ctx context.Context, missing int) error {
+func (c *Cluster) checkVMAudit(ctx context.Context, missing int) error {
 	permissions, err := c.client.Permissions(ctx)
 	if err != nil {
 		return fmt.Errorf("all %d guests disappeared, checking the token's privileges: %w", missing, err)

@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package observed
 
 // Amount is a quantity of CPUs and memory.
 type Amount struct {
@@ -20,7 +20,7 @@ func (a Amount) Minus(b Amount) Amount {
 }
 
 // atLeast returns the maximum of each quantity.
-func (a Amount) atLeast(b Amount) Amount {
+func (a Amount) AtLeast(b Amount) Amount {
 	return Amount{CPUs: max(a.CPUs, b.CPUs), MemoryBytes: max(a.MemoryBytes, b.MemoryBytes)}
 }
 

@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package observed
 
 import (
 	"fmt"
@@ -19,7 +19,7 @@ type PublishedTopology struct {
 
 // cells returns the published cells; none and the problem if they do not match the number of
 // CPUs of the Host.
-func (p PublishedTopology) cells(cpus int) ([]hosttopology.Cell, string) {
+func (p PublishedTopology) Cells(cpus int) ([]hosttopology.Cell, string) {
 	if p.Topology == nil {
 		return nil, p.Problem
 	}

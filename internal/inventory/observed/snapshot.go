@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package observed
 
 import (
 	"maps"
@@ -98,7 +98,7 @@ func (s *Snapshot) StoragesOf(host string) []string {
 }
 
 // without returns a copy of the Snapshot that lacks a guest.
-func (s *Snapshot) without(vmid int) *Snapshot {
+func (s *Snapshot) Without(vmid int) *Snapshot {
 	guest := s.Guests[vmid]
 	rest := *s
 	rest.Guests = maps.Clone(s.Guests)
@@ -111,3 +111,6 @@ func (s *Snapshot) without(vmid int) *Snapshot {
 	}
 	return &rest
 }
+
+// IsOnline reports whether a Host answers requests.
+func (s *Snapshot) IsOnline(host string) bool { return s.Host(host).Online }

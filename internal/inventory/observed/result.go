@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package observed
 
 import (
 	"cmp"
@@ -15,8 +15,8 @@ import (
 
 // Status values of a guest row.
 const (
-	statusStopped = "stopped"
-	statusRunning = "running"
+	StatusStopped = "stopped"
+	StatusRunning = "running"
 )
 
 // ReportedAddresses are the addresses that are not in VM configurations.
@@ -29,7 +29,7 @@ type ReportedAddresses struct {
 }
 
 // PollResult is the data from one poll of a Cluster.
-type PollResult struct {
+type Result struct {
 	Region    string
 	Taken     time.Time
 	Version   proxmox.Version
@@ -52,8 +52,8 @@ type PollResult struct {
 }
 
 // newPollResult returns an empty result.
-func newPollResult(region string) PollResult {
-	return PollResult{
+func NewResult(region string) Result {
+	return Result{
 		Region: region, Configs: map[int]*proxmox.VMConfig{}, Hardware: map[string]proxmox.HostInfo{},
 		ReportedAddresses: ReportedAddresses{Guests: map[int][]netip.Addr{}},
 		Facts: &Facts{
@@ -65,7 +65,7 @@ func newPollResult(region string) PollResult {
 
 // NewSnapshot returns the Snapshot of a poll. Rows without resources take them from the
 // previous Snapshot, which may be nil. own is the range of our VMIDs.
-func NewSnapshot(result PollResult, previous *Snapshot, own VMIDRange) *Snapshot {
+func NewSnapshot(result Result, previous *Snapshot, own VMIDRange) *Snapshot {
 	s := &Snapshot{
 		Region:   result.Region,
 		Taken:    result.Taken,
@@ -80,7 +80,7 @@ func NewSnapshot(result PollResult, previous *Snapshot, own VMIDRange) *Snapshot
 		MaintenanceUnknown: result.MaintenanceUnknown,
 	}
 	for _, row := range result.Resources.Hosts {
-		before, known := previous.host(row.Name), result.Known[row.Name]
+		before, known := previous.Host(row.Name), result.Known[row.Name]
 		host := Host{
 			HostRow: known.withKnown(withLastSize(row, previous)), Hardware: cmp.Or(result.Hardware[row.Name], known.Hardware), SizeReported: row.CPUs > 0,
 			Topology:          cmp.Or(result.Facts.topologyOf(row.Name), known.topology()),
@@ -100,7 +100,7 @@ func NewSnapshot(result PollResult, previous *Snapshot, own VMIDRange) *Snapshot
 	s.addKnownStorages(result.Known)
 	for _, row := range result.Resources.Guests {
 		guest := Guest{GuestRow: row, Config: result.Configs[row.VMID]}
-		before, ok := previous.guest(row.VMID)
+		before, ok := previous.Guest(row.VMID)
 		if last, known := result.Known[row.Host].guest(row); known {
 			guest.Config = cmp.Or(guest.Config, last.Config)
 			if !row.HasResources() && !before.HasResources() {
@@ -169,7 +169,7 @@ func (s *Snapshot) observe(previous *Snapshot) {
 }
 
 // guest returns a guest by VMID. A nil Snapshot has none.
-func (s *Snapshot) guest(vmid int) (Guest, bool) {
+func (s *Snapshot) Guest(vmid int) (Guest, bool) {
 	if s == nil {
 		return Guest{}, false
 	}
@@ -178,7 +178,7 @@ func (s *Snapshot) guest(vmid int) (Guest, bool) {
 }
 
 // host returns a Host by name; zero if there is none. A nil Snapshot has none.
-func (s *Snapshot) host(name string) Host {
+func (s *Snapshot) Host(name string) Host {
 	if s == nil {
 		return Host{}
 	}
@@ -251,7 +251,7 @@ func allocationOf(guest Guest, hostCPUs int, own VMIDRange) Amount {
 		return guest.Allocated
 	case !guest.HasResources():
 		return configuredAmount(guest)
-	case guest.Status == statusStopped && !own.Contains(guest.VMID):
+	case guest.Status == StatusStopped && !own.Contains(guest.VMID):
 		return guest.Allocated
 	}
 	amount := Amount{CPUs: guest.CPUs, MemoryBytes: guest.MemoryBytes}

@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package poll
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/due"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/hosttopology"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -28,9 +29,9 @@ type kind struct {
 	// timeouts is how often the poll may have no time for a read until nothing waits for it.
 	timeouts int
 
-	read func(context.Context, *cluster, reading) (any, error)
+	read func(context.Context, *Cluster, reading) (any, error)
 	// set sets the value in the result of a poll, whose Facts are not nil.
-	set func(*PollResult, Fact, any)
+	set func(*observed.Result, Fact, any)
 }
 
 // The policies of all kinds. The longest interval of a ReadKind is for a Cluster where it has only one Fact.
@@ -60,63 +61,63 @@ var (
 
 // kinds are the Facts of a Cluster by kind.
 var kinds = map[string]kind{
-	factVersion.kind:     ofCluster(versionKind, proxmox.Client.Version, func(r *PollResult, v proxmox.Version) { r.Version = v }),
-	factMappings.kind:    define(mappingsKind, readPCIMappings, func(r *PollResult, _ Fact, v []proxmox.PCIMapping) { r.Mappings = v }),
-	factMaintenance.kind: define(maintenanceKind, readHostsInMaintenance, func(*PollResult, Fact, []string) {}),
-	FactOptions.kind:     ofCluster(factKind, proxmox.Client.Options, func(r *PollResult, v proxmox.ClusterOptions) { r.Options = v }),
-	FactPermissions.kind: ofCluster(permissionsKind, proxmox.Client.Permissions, func(r *PollResult, v proxmox.Permissions) { r.Facts.Permissions = v }),
-	FactRoles.kind:       ofCluster(onDemandKind, proxmox.Client.Roles, func(r *PollResult, v map[string][]string) { r.Facts.Roles = v }),
-	FactSecurityGroups.kind: define(factKind, func(ctx context.Context, c *cluster, _ reading) (map[string]bool, error) {
+	factVersion.kind:     ofCluster(versionKind, proxmox.Client.Version, func(r *observed.Result, v proxmox.Version) { r.Version = v }),
+	factMappings.kind:    define(mappingsKind, readPCIMappings, func(r *observed.Result, _ Fact, v []proxmox.PCIMapping) { r.Mappings = v }),
+	factMaintenance.kind: define(maintenanceKind, readHostsInMaintenance, func(*observed.Result, Fact, []string) {}),
+	FactOptions.kind:     ofCluster(factKind, proxmox.Client.Options, func(r *observed.Result, v proxmox.ClusterOptions) { r.Options = v }),
+	FactPermissions.kind: ofCluster(permissionsKind, proxmox.Client.Permissions, func(r *observed.Result, v proxmox.Permissions) { r.Facts.Permissions = v }),
+	FactRoles.kind:       ofCluster(onDemandKind, proxmox.Client.Roles, func(r *observed.Result, v map[string][]string) { r.Facts.Roles = v }),
+	FactSecurityGroups.kind: define(factKind, func(ctx context.Context, c *Cluster, _ reading) (map[string]bool, error) {
 		groups, err := c.client.SecurityGroups(ctx)
 		return setOf(groups), err
-	}, func(r *PollResult, _ Fact, v map[string]bool) { r.Facts.SecurityGroups = v }),
+	}, func(r *observed.Result, _ Fact, v map[string]bool) { r.Facts.SecurityGroups = v }),
 	FactVNets.kind: ofCluster(factKind, named(proxmox.Client.VNets, func(v proxmox.VNet) string { return v.Name }),
-		func(r *PollResult, v map[string]proxmox.VNet) { r.Facts.VNets = v }),
+		func(r *observed.Result, v map[string]proxmox.VNet) { r.Facts.VNets = v }),
 	FactDirectories.kind: ofCluster(onDemandKind, named(proxmox.Client.DirectoryMappings, func(m proxmox.DirectoryMapping) string { return m.ID }),
-		func(r *PollResult, v map[string]proxmox.DirectoryMapping) { r.Facts.Directories = v }),
+		func(r *observed.Result, v map[string]proxmox.DirectoryMapping) { r.Facts.Directories = v }),
 	FactUSB.kind: ofCluster(onDemandKind, named(proxmox.Client.USBMappings, func(m proxmox.USBMapping) string { return m.ID }),
-		func(r *PollResult, v map[string]proxmox.USBMapping) { r.Facts.USB = v }),
+		func(r *observed.Result, v map[string]proxmox.USBMapping) { r.Facts.USB = v }),
 	FactHAGroups.kind: ofCluster(onDemandKind, named(proxmox.Client.HAGroups, func(g proxmox.HAGroup) string { return g.Name }),
-		func(r *PollResult, v map[string]proxmox.HAGroup) { r.Facts.HAGroups = v }),
+		func(r *observed.Result, v map[string]proxmox.HAGroup) { r.Facts.HAGroups = v }),
 	FactHARules.kind: ofCluster(onDemandKind, named(readHARules, func(rule proxmox.HARule) string { return rule.Name }),
-		func(r *PollResult, v map[string]proxmox.HARule) { r.Facts.HARules = v }),
-	FactPool("").kind: define(onDemandKind, func(ctx context.Context, c *cluster, r reading) (bool, error) {
+		func(r *observed.Result, v map[string]proxmox.HARule) { r.Facts.HARules = v }),
+	FactPool("").kind: define(onDemandKind, func(ctx context.Context, c *Cluster, r reading) (bool, error) {
 		return c.client.PoolExists(ctx, r.fact.of)
 	},
-		func(r *PollResult, f Fact, v bool) { r.Facts.Pools[f.of] = v }),
-	FactSnippets(StorageKey{}).kind: define(onDemandKind, readSnippets, func(r *PollResult, f Fact, v map[string]bool) {
-		r.Facts.Snippets[StorageKey{Host: f.on, Storage: f.of}] = v
+		func(r *observed.Result, f Fact, v bool) { r.Facts.Pools[f.of] = v }),
+	FactSnippets(observed.StorageKey{}).kind: define(onDemandKind, readSnippets, func(r *observed.Result, f Fact, v map[string]bool) {
+		r.Facts.Snippets[observed.StorageKey{Host: f.on, Storage: f.of}] = v
 	}),
-	FactBridges("").kind: define(factKind, readBridges, func(r *PollResult, f Fact, v hostBridges) {
+	FactBridges("").kind: define(factKind, readBridges, func(r *observed.Result, f Fact, v hostBridges) {
 		r.Facts.Bridges[f.of], r.Facts.InterfaceAddresses[f.of] = v.bridges, v.addresses
 	}),
-	FactTopology("").kind: define(factKind, readTopology, func(r *PollResult, f Fact, v PublishedTopology) {
-		if v != (PublishedTopology{}) {
+	FactTopology("").kind: define(factKind, readTopology, func(r *observed.Result, f Fact, v observed.PublishedTopology) {
+		if v != (observed.PublishedTopology{}) {
 			r.Facts.Topologies[f.of] = v
 		}
 	}),
-	factHardware("").kind: define(hardwareKind, readHostHardware, func(r *PollResult, f Fact, v proxmox.HostInfo) { r.Hardware[f.of] = v }),
-	factConfig(0).kind:    define(configKind, readVMConfig, func(r *PollResult, f Fact, v *proxmox.VMConfig) { r.Configs[f.vmid] = v }),
+	factHardware("").kind: define(hardwareKind, readHostHardware, func(r *observed.Result, f Fact, v proxmox.HostInfo) { r.Hardware[f.of] = v }),
+	factConfig(0).kind:    define(configKind, readVMConfig, func(r *observed.Result, f Fact, v *proxmox.VMConfig) { r.Configs[f.vmid] = v }),
 	factContainer(0).kind: define(containerKind, readContainer, setGuestAddresses),
 	kindAgent:             define(agentKind, readAgent, setGuestAddresses),
 	factAgents.kind:       agentsKind,
-	factSDN.kind: define(sdnKind, func(ctx context.Context, c *cluster, r reading) ([]proxmox.SDNAddress, error) {
+	factSDN.kind: define(sdnKind, func(ctx context.Context, c *Cluster, r reading) ([]proxmox.SDNAddress, error) {
 		addresses, err := c.client.SDNAddresses(ctx) // a Cluster without SDN returns an error or an empty list
 		return orLast(c, r.fact, addresses, err)
-	}, func(r *PollResult, _ Fact, v []proxmox.SDNAddress) { r.ReportedAddresses.SDN = v }),
+	}, func(r *observed.Result, _ Fact, v []proxmox.SDNAddress) { r.ReportedAddresses.SDN = v }),
 }
 
 // define returns a kind whose values have a type.
-func define[V any](k kind, read func(context.Context, *cluster, reading) (V, error), set func(*PollResult, Fact, V)) kind {
-	k.read = func(ctx context.Context, c *cluster, r reading) (any, error) { return read(ctx, c, r) }
-	k.set = func(r *PollResult, f Fact, value any) { set(r, f, value.(V)) } //nolint:forcetypeassert // read returned it
+func define[V any](k kind, read func(context.Context, *Cluster, reading) (V, error), set func(*observed.Result, Fact, V)) kind {
+	k.read = func(ctx context.Context, c *Cluster, r reading) (any, error) { return read(ctx, c, r) }
+	k.set = func(r *observed.Result, f Fact, value any) { set(r, f, value.(V)) } //nolint:forcetypeassert // read returned it
 	return k
 }
 
 // ofCluster defines a kind that a Cluster has once.
-func ofCluster[V any](k kind, read func(proxmox.Client, context.Context) (V, error), set func(*PollResult, V)) kind {
-	return define(k, func(ctx context.Context, c *cluster, _ reading) (V, error) { return read(c.client, ctx) },
-		func(r *PollResult, _ Fact, v V) { set(r, v) })
+func ofCluster[V any](k kind, read func(proxmox.Client, context.Context) (V, error), set func(*observed.Result, V)) kind {
+	return define(k, func(ctx context.Context, c *Cluster, _ reading) (V, error) { return read(c.client, ctx) },
+		func(r *observed.Result, _ Fact, v V) { set(r, v) })
 }
 
 // named returns a function that reads a list by name.
@@ -127,9 +128,11 @@ func named[V any](list func(proxmox.Client, context.Context) ([]V, error), name 
 	}
 }
 
-func setGuestAddresses(r *PollResult, f Fact, v []netip.Addr) { r.ReportedAddresses.Guests[f.vmid] = v }
+func setGuestAddresses(r *observed.Result, f Fact, v []netip.Addr) {
+	r.ReportedAddresses.Guests[f.vmid] = v
+}
 
-func readPCIMappings(ctx context.Context, c *cluster, r reading) ([]proxmox.PCIMapping, error) {
+func readPCIMappings(ctx context.Context, c *Cluster, r reading) ([]proxmox.PCIMapping, error) {
 	mappings, err := c.client.PCIMappings(ctx)
 	slices.SortFunc(mappings, func(a, b proxmox.PCIMapping) int { return strings.Compare(a.ID, b.ID) })
 	return orLast(c, r.fact, mappings, err)
@@ -137,7 +140,7 @@ func readPCIMappings(ctx context.Context, c *cluster, r reading) ([]proxmox.PCIM
 
 // readHostsInMaintenance returns a list that is not nil once it was read, or the token may not read it.
 // After a failure the last known Hosts remain in maintenance.
-func readHostsInMaintenance(ctx context.Context, c *cluster, r reading) ([]string, error) {
+func readHostsInMaintenance(ctx context.Context, c *Cluster, r reading) ([]string, error) {
 	hosts, err := c.client.Maintenance(ctx)
 	last, _ := valueOf[[]string](c, r.fact)
 	if _, forbidden := errors.AsType[*proxmox.ForbiddenError](err); forbidden && last == nil {
@@ -158,7 +161,7 @@ func readHARules(client proxmox.Client, ctx context.Context) ([]proxmox.HARule, 
 	return rules, err
 }
 
-func readSnippets(ctx context.Context, c *cluster, r reading) (map[string]bool, error) {
+func readSnippets(ctx context.Context, c *Cluster, r reading) (map[string]bool, error) {
 	volumes, err := c.client.Volumes(ctx, r.fact.on, r.fact.of, r.fact.kind)
 	snippets := make(map[string]bool, len(volumes))
 	for _, volume := range volumes {
@@ -173,7 +176,7 @@ type hostBridges struct {
 	addresses []netip.Addr
 }
 
-func readBridges(ctx context.Context, c *cluster, r reading) (hostBridges, error) {
+func readBridges(ctx context.Context, c *Cluster, r reading) (hostBridges, error) {
 	bridges, err := c.client.Bridges(ctx, r.fact.of)
 	if err != nil {
 		return hostBridges{}, err
@@ -184,28 +187,28 @@ func readBridges(ctx context.Context, c *cluster, r reading) (hostBridges, error
 
 // readTopology reads the topology in the notes of a Host. Without Sys.Audit on / the notes
 // cannot be read, and the settings or the defaults apply.
-func readTopology(ctx context.Context, c *cluster, r reading) (PublishedTopology, error) {
+func readTopology(ctx context.Context, c *Cluster, r reading) (observed.PublishedTopology, error) {
 	host := r.fact.of
-	last, _ := valueOf[PublishedTopology](c, r.fact)
+	last, _ := valueOf[observed.PublishedTopology](c, r.fact)
 	if held, known := valueOf[proxmox.Permissions](c, FactPermissions); known && held != nil && !held.Has("/", "Sys.Audit") {
 		return last, nil
 	}
 	notes, err := c.client.HostNotes(ctx, host)
 	if err != nil {
-		return PublishedTopology{}, err
+		return observed.PublishedTopology{}, err
 	}
 	topology, err := hosttopology.Read(notes, host)
 	if err == nil {
-		return PublishedTopology{Topology: topology}, nil
+		return observed.PublishedTopology{Topology: topology}, nil
 	}
 	problem := fmt.Sprintf("the topology in the notes of host %s is invalid: %v; run \"pve-hook topology --publish\" on the host", host, err)
 	if problem != last.Problem {
 		c.Log.Info("the topology in the notes of a host is invalid", "region", c.region, "host", host, "error", err.Error())
 	}
-	return PublishedTopology{Topology: topology, Problem: problem}, nil
+	return observed.PublishedTopology{Topology: topology, Problem: problem}, nil
 }
 
-func readHostHardware(ctx context.Context, c *cluster, r reading) (proxmox.HostInfo, error) {
+func readHostHardware(ctx context.Context, c *Cluster, r reading) (proxmox.HostInfo, error) {
 	info, err := c.client.HostInfo(ctx, r.fact.of)
 	if err == nil && info == (proxmox.HostInfo{}) {
 		err = errors.New("the host reports no hardware")
@@ -213,14 +216,14 @@ func readHostHardware(ctx context.Context, c *cluster, r reading) (proxmox.HostI
 	return info, err
 }
 
-func readVMConfig(ctx context.Context, c *cluster, r reading) (*proxmox.VMConfig, error) {
+func readVMConfig(ctx context.Context, c *Cluster, r reading) (*proxmox.VMConfig, error) {
 	config, err := c.client.VMConfig(ctx, r.host, r.fact.vmid)
 	return &config, err
 }
 
 // readContainer returns the addresses in the configuration of a container. It returns an error only if
 // the poll had no time for it.
-func readContainer(ctx context.Context, c *cluster, r reading) ([]netip.Addr, error) {
+func readContainer(ctx context.Context, c *Cluster, r reading) ([]netip.Addr, error) {
 	config, err := c.client.ContainerConfig(ctx, r.host, r.fact.vmid)
 	if ctx.Err() != nil || errors.Is(err, proxmox.ErrNotFound) {
 		return nil, err
@@ -231,7 +234,7 @@ func readContainer(ctx context.Context, c *cluster, r reading) ([]netip.Addr, er
 // readAgent returns the addresses that the agent of a VM reports. It returns an error only if the poll
 // had no time for it. The privilege for it is optional: after Proxmox denied one agent, none is read
 // for an hour.
-func readAgent(ctx context.Context, c *cluster, r reading) ([]netip.Addr, error) {
+func readAgent(ctx context.Context, c *Cluster, r reading) ([]netip.Addr, error) {
 	if _, _, allowed := c.cache.Peek(factAgents); !allowed {
 		last, _ := valueOf[[]netip.Addr](c, r.fact)
 		return last, nil

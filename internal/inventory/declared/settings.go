@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package declared
 
 import (
 	"cmp"
@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/utils/cpuset"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
@@ -73,15 +74,15 @@ type Cell struct {
 }
 
 // allocatable returns the total for all guests of a Host.
-func (s HostSettings) allocatable(row proxmox.HostRow) Amount {
+func (s HostSettings) Allocatable(row proxmox.HostRow) observed.Amount {
 	cpus := float64(max(0, row.CPUs-s.ReservedCPUs.Size())) * s.CPURatio
 	memory := float64(max(0, row.MemoryBytes-s.ReservedMemoryBytes)) * s.MemoryRatio
 	// A ratio such as 1.1 is inexact in binary: 1.1 x 10 must be 11.
-	return Amount{CPUs: int(math.Floor(cpus + 1e-9)), MemoryBytes: int64(memory)}
+	return observed.Amount{CPUs: int(math.Floor(cpus + 1e-9)), MemoryBytes: int64(memory)}
 }
 
 // reservedBytes returns how much of the reserved bytes counts on a storage.
-func (s HostSettings) reservedBytes(row proxmox.StorageRow, bytes int64) int64 {
+func (s HostSettings) ReservedBytes(row proxmox.StorageRow, bytes int64) int64 {
 	switch row.Type {
 	case "lvm", "iscsi", "iscsidirect": // thick-provisioned
 		return bytes

@@ -1,10 +1,12 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package declared
 
 import (
 	"time"
+
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
 // SleepState is the state of a Host that was shut down to save energy; empty if it was not.
@@ -36,13 +38,13 @@ type Sleep struct {
 	// FailedAt is when WakeFailed was set.
 	FailedAt time.Time `json:"failedAt,omitzero"`
 	// Address of the Host, which Proxmox reports only while it is on.
-	Address string    `json:"address,omitempty"`
-	Known   KnownHost `json:"known"`
+	Address string             `json:"address,omitempty"`
+	Known   observed.KnownHost `json:"known"`
 }
 
 // sleepState returns the state of a Host. One that is off although its record does not show it
 // yet is asleep.
-func (s Sleep) sleepState(online bool) SleepState {
+func (s Sleep) SleepState(online bool) SleepState {
 	if s.State == ShuttingDown && !online {
 		return Asleep
 	}
@@ -50,4 +52,4 @@ func (s Sleep) sleepState(online bool) SleepState {
 }
 
 // isAvailable reports whether a Host in this state accepts VMs: it is woken for them.
-func (s SleepState) isAvailable() bool { return s == ShuttingDown || s == Asleep || s == Waking }
+func (s SleepState) IsAvailable() bool { return s == ShuttingDown || s == Asleep || s == Waking }

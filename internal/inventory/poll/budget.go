@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inventory
+package poll
 
 import (
 	"sync"
@@ -79,4 +79,4 @@ func (b *callBudget) overdueRatio(kind ReadKind, now time.Time) float64 {
 
 // TryAcquire reports whether the caller may make a background read of this kind now, and uses a
 // slot of the call budget if so.
-func (c *cluster) TryAcquire(kind ReadKind) bool { return c.budget.tryAcquire(kind, c.Clock.Now()) }
+func (c *Cluster) TryAcquire(kind ReadKind) bool { return c.budget.tryAcquire(kind, c.Clock.Now()) }
