@@ -31,7 +31,7 @@ type Fence struct {
 	Time time.Time `json:"time"`
 }
 
-// hasEnded reports whether the Host was seen online after it was powered off.
+// HasEnded reports whether the Host was seen online after it was powered off.
 func (f Fence) HasEnded(lastOnline time.Time) bool { return lastOnline.After(f.Time.Add(fenceDelay)) }
 
 // ParseFences reads the data of FencingConfigMap, whose values are JSON or YAML. It returns the

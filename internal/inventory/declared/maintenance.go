@@ -30,7 +30,7 @@ func ParseMaintenance(data map[string]string) (Maintenance, []error) {
 	return hosts, errs
 }
 
-// describe returns who put a Host into maintenance and why; empty if nobody did.
+// Describe returns who put a Host into maintenance and why; empty if nobody did.
 func (m Maintenance) Describe(name observed.HostName) string {
 	reason, ok := m[name]
 	switch {

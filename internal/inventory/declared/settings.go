@@ -73,7 +73,7 @@ type Cell struct {
 	MemoryBytes int64
 }
 
-// allocatable returns the total for all guests of a Host.
+// Allocatable returns the total for all guests of a Host.
 func (s HostSettings) Allocatable(row proxmox.HostRow) observed.Amount {
 	cpus := float64(max(0, row.CPUs-s.ReservedCPUs.Size())) * s.CPURatio
 	memory := float64(max(0, row.MemoryBytes-s.ReservedMemoryBytes)) * s.MemoryRatio
@@ -81,7 +81,7 @@ func (s HostSettings) Allocatable(row proxmox.HostRow) observed.Amount {
 	return observed.Amount{CPUs: int(math.Floor(cpus + 1e-9)), MemoryBytes: int64(memory)}
 }
 
-// reservedBytes returns how much of the reserved bytes counts on a storage.
+// ReservedBytes returns how much of the reserved bytes counts on a storage.
 func (s HostSettings) ReservedBytes(row proxmox.StorageRow, bytes int64) int64 {
 	switch row.Type {
 	case "lvm", "iscsi", "iscsidirect": // thick-provisioned

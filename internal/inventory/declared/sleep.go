@@ -42,7 +42,7 @@ type Sleep struct {
 	Known   observed.KnownHost `json:"known"`
 }
 
-// sleepState returns the state of a Host. One that is off although its record does not show it
+// SleepState returns the state of a Host. One that is off although its record does not show it
 // yet is asleep.
 func (s Sleep) SleepState(online bool) SleepState {
 	if s.State == ShuttingDown && !online {
@@ -51,5 +51,5 @@ func (s Sleep) SleepState(online bool) SleepState {
 	return s.State
 }
 
-// isAvailable reports whether a Host in this state accepts VMs: it is woken for them.
+// IsAvailable reports whether a Host in this state accepts VMs: it is woken for them.
 func (s SleepState) IsAvailable() bool { return s == ShuttingDown || s == Asleep || s == Waking }

@@ -19,7 +19,7 @@ func (a Amount) Minus(b Amount) Amount {
 	return Amount{CPUs: a.CPUs - b.CPUs, MemoryBytes: a.MemoryBytes - b.MemoryBytes}
 }
 
-// atLeast returns the maximum of each quantity.
+// AtLeast returns the maximum of each quantity.
 func (a Amount) AtLeast(b Amount) Amount {
 	return Amount{CPUs: max(a.CPUs, b.CPUs), MemoryBytes: max(a.MemoryBytes, b.MemoryBytes)}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
 
-// hasChanged reports whether two Snapshots of a Cluster differ in anything that affects
+// HasChanged reports whether two Snapshots of a Cluster differ in anything that affects
 // decisions. Load, uptime and similar values change with every poll and are ignored.
 func HasChanged(a, b *Snapshot) bool {
 	if a == nil || b == nil {
@@ -44,7 +44,7 @@ func sameStorage(a, b proxmox.StorageRow) bool {
 		a.TotalBytes == b.TotalBytes && a.UsedBytes>>30 == b.UsedBytes>>30 && slices.Equal(a.Content, b.Content)
 }
 
-// rowFingerprint contains the fields of a row that change together with the configuration.
+// Fingerprint contains the fields of a row that change together with the configuration.
 type Fingerprint struct {
 	host, name, status, lock, tags string
 	template                       bool
@@ -52,6 +52,7 @@ type Fingerprint struct {
 	memory                         int64
 }
 
+// FingerprintOf returns the Fingerprint of a row.
 func FingerprintOf(row proxmox.GuestRow) Fingerprint {
 	return Fingerprint{
 		host: row.Host, name: row.Name, status: row.Status, lock: row.Lock, tags: strings.Join(row.Tags, ";"),
@@ -59,7 +60,7 @@ func FingerprintOf(row proxmox.GuestRow) Fingerprint {
 	}
 }
 
-// devicesOnly omits fields that are unrelated to the devices and CPUs of a guest. A nightly
+// DevicesOnly omits fields that are unrelated to the devices and CPUs of a guest. A nightly
 // backup of all guests must not cause reads of all configurations.
 func (m Fingerprint) DevicesOnly() Fingerprint {
 	m.name, m.lock, m.tags = "", "", ""

@@ -20,7 +20,7 @@ func (g Guest) isTopologyVM() bool {
 	return g.Kind == proxmox.KindQEMU && g.Name == "node-capacity" && slices.Contains(g.Tags, "karpenter") && g.Status == StatusStopped
 }
 
-// pinnedCPUs returns the CPUs that a guest is pinned to by its affinity or by a hookscript.
+// PinnedCPUs returns the CPUs that a guest is pinned to by its affinity or by a hookscript.
 // Proxmox has no record of the latter; the ownership mark in the notes does.
 func (g Guest) PinnedCPUs() cpuset.CPUSet {
 	if g.Config == nil || g.isTopologyVM() {

@@ -28,7 +28,7 @@ type ReportedAddresses struct {
 	SDN []proxmox.SDNAddress
 }
 
-// PollResult is the data from one poll of a Cluster.
+// Result is the data from one poll of a Cluster.
 type Result struct {
 	Region    string
 	Taken     time.Time
@@ -51,7 +51,7 @@ type Result struct {
 	Known map[string]KnownHost
 }
 
-// newPollResult returns an empty result.
+// NewResult returns an empty result.
 func NewResult(region string) Result {
 	return Result{
 		Region: region, Configs: map[int]*proxmox.VMConfig{}, Hardware: map[string]proxmox.HostInfo{},
@@ -168,7 +168,7 @@ func (s *Snapshot) observe(previous *Snapshot) {
 	})
 }
 
-// guest returns a guest by VMID. A nil Snapshot has none.
+// Guest returns a guest by VMID. A nil Snapshot has none.
 func (s *Snapshot) Guest(vmid int) (Guest, bool) {
 	if s == nil {
 		return Guest{}, false
@@ -177,7 +177,7 @@ func (s *Snapshot) Guest(vmid int) (Guest, bool) {
 	return g, ok
 }
 
-// host returns a Host by name; zero if there is none. A nil Snapshot has none.
+// Host returns a Host by name; zero if there is none. A nil Snapshot has none.
 func (s *Snapshot) Host(name string) Host {
 	if s == nil {
 		return Host{}

@@ -97,7 +97,7 @@ func (s *Snapshot) StoragesOf(host string) []string {
 	return names
 }
 
-// without returns a copy of the Snapshot that lacks a guest.
+// Without returns a copy of the Snapshot that lacks a guest.
 func (s *Snapshot) Without(vmid int) *Snapshot {
 	guest := s.Guests[vmid]
 	rest := *s

@@ -17,7 +17,7 @@ type PublishedTopology struct {
 	Problem string
 }
 
-// cells returns the published cells; none and the problem if they do not match the number of
+// Cells returns the published cells; none and the problem if they do not match the number of
 // CPUs of the Host.
 func (p PublishedTopology) Cells(cpus int) ([]hosttopology.Cell, string) {
 	if p.Topology == nil {

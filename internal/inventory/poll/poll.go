@@ -23,7 +23,7 @@ import (
 // pollTimeout limits one poll. A Cluster that hangs counts as unreachable.
 const pollTimeout = 30 * time.Second
 
-// pollOptions are the options of a cluster.
+// Options of a Cluster.
 type Options struct {
 	// Interval is the time between two polls. ReadTimeout limits each kind of reads of a poll.
 	Interval, ReadTimeout time.Duration
@@ -39,7 +39,7 @@ type Options struct {
 	Accept func(observed.Result, time.Time)
 }
 
-// cluster polls one Cluster. Polls never overlap.
+// Cluster polls one Cluster. Polls never overlap.
 type Cluster struct {
 	Options
 
@@ -72,7 +72,7 @@ type pollCall struct {
 	err  error
 }
 
-// newCluster returns a cluster that reads nothing before Run or Refresh. Without a client, it never reads.
+// New returns a Cluster that reads nothing before Run or Refresh. Without a client, it never reads.
 func New(client proxmox.Client, region string, options Options) *Cluster {
 	return &Cluster{
 		Options: options,

@@ -20,7 +20,7 @@ const (
 	// all its clients.
 	maxParallelReads = 3
 	// firstReadTimeout limits the reads of configurations in the first poll instead of
-	// Options.ReadTimeout, because the first Snapshot waits for all of them.
+	// ReadTimeout, because the first Snapshot waits for all of them.
 	firstReadTimeout = 15 * time.Second
 	// agentDelay is the uptime after which the agent of a guest is expected to run.
 	agentDelay = 2 * time.Minute
