@@ -28,8 +28,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/deletion"
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/operations"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
@@ -41,23 +40,26 @@ var _ cloudprovider.CloudProvider = (*CloudProvider)(nil)
 
 // Deps are the dependencies of the CloudProvider.
 type Deps struct {
+	*operations.Operations
+	Settings
+
 	Kube     client.Client
-	VMs      *instance.Provider
-	Planner  *plan.Planner
-	Deleter  *deletion.Deleter
-	Power    *instance.Power
 	Types    *instancetype.Provider
 	Recorder events.Recorder
 	Clock    clock.PassiveClock
 	// BootDataHash reads the Secrets of a class and returns the hash of its boot data.
 	BootDataHash func(context.Context, *v1alpha1.ProxmoxNodeClass) (string, error)
+	// CapacityBuffers is whether core's feature gate for them is on.
+	CapacityBuffers bool
+}
+
+// Settings of the CloudProvider.
+type Settings struct {
 	// HostDriftAfter is how long after its Host went offline a Node drifts; 0 = never.
 	HostDriftAfter time.Duration
 	// DrainMaintenance makes the Nodes of a Host in maintenance drift.
 	DrainMaintenance bool
-	// CapacityBuffers is whether core's feature gate for them is on.
-	CapacityBuffers bool
-	Repair          RepairTolerations
+	Repair           RepairTolerations
 	// ReplacementMaxFraction is the fraction of a region's VMs above which none that
 	// disappeared counts as deleted.
 	ReplacementMaxFraction instance.SafetyThreshold

@@ -182,7 +182,9 @@ func TestRepairPolicies(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	ctx := coreoptions.ToContext(t.Context(), &coreoptions.Options{FeatureGates: coreoptions.FeatureGates{NodeRepair: true}})
-	cp := cloudprovider.New(cloudprovider.Deps{Repair: cloudprovider.RepairTolerations{Unready: 15 * time.Minute, Request: time.Minute, Drain: 5 * time.Minute}})
+	cp := cloudprovider.New(cloudprovider.Deps{Settings: cloudprovider.Settings{
+		Repair: cloudprovider.RepairTolerations{Unready: 15 * time.Minute, Request: time.Minute, Drain: 5 * time.Minute},
+	}})
 	g.Expect(health.NewRepairPolicyMatcher(ctx, cp)).NotTo(BeNil())
 	for _, status := range []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionUnknown} {
 		g.Expect(cp.RepairPolicies()).To(ContainElement(And(

@@ -19,29 +19,27 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/controllers/dynamicresources/deviceallocation"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/disruption"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
-	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
 	"sigs.k8s.io/karpenter/pkg/state/nodepoolhealth"
-	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/scheduler"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
 // karpenter runs core's controllers with the CloudProvider and a real API server.
 type karpenter struct {
 	*testenv.Env
-	ctx         context.Context
-	cp          *cloudprovider.CloudProvider
-	cluster     *state.Cluster
-	provisioner *provisioning.Provisioner
-	lifecycle   *lifecycle.Controller
+	ctx       context.Context
+	cp        *cloudprovider.CloudProvider
+	cluster   *state.Cluster
+	scheduler scheduler.Scheduler
+	lifecycle *lifecycle.Controller
 }
 
 func newKarpenter(t *testing.T, options ...testenv.Option) *karpenter {
@@ -61,8 +59,7 @@ func (k *karpenter) startCore() {
 		d.CapacityBuffers, d.Repair = true, cloudprovider.RepairTolerations{Unready: unreadyToleration, Drain: 5 * time.Minute}
 	})
 	k.cluster = state.NewCluster(k.Clock, k.Kube, k.cp)
-	k.provisioner = provisioning.NewProvisioner(
-		k.Kube, k.Events, k.cp, k.cluster, k.Clock, deviceallocation.NewController(k.Kube), virtualpods.NewVirtualPodCache(k.Kube))
+	k.scheduler = scheduler.New(scheduler.Deps{Kube: k.Kube, Recorder: k.Events, Cluster: k.cluster, Clock: k.Clock}, k.cp)
 	k.lifecycle = lifecycle.NewController(k.Clock, k.Kube, k.cp, k.Events, k.cluster, nodepoolhealth.NewState(), nil)
 }
 
@@ -140,7 +137,7 @@ func cpus(n string) corev1.ResourceRequirements {
 // schedule returns how many NodeClaims core plans for the only pending pod.
 func (k *karpenter) schedule() int {
 	k.T.Helper()
-	results, err := k.provisioner.Schedule(k.ctx)
+	results, err := k.scheduler.Schedule(k.ctx)
 	k.Expect(err).NotTo(HaveOccurred())
 	k.Expect(len(results.NewNodeClaims)+len(results.PodErrors)).To(Equal(1), "%v", results.PodErrors)
 	return len(results.NewNodeClaims)
@@ -149,10 +146,10 @@ func (k *karpenter) schedule() int {
 // launchPending schedules all pending pods and launches the NodeClaims that they need.
 func (k *karpenter) launchPending() (claims []*karpv1.NodeClaim) {
 	k.T.Helper()
-	results, err := k.provisioner.Schedule(k.ctx)
+	results, err := k.scheduler.Schedule(k.ctx)
 	k.Expect(err).NotTo(HaveOccurred())
 	k.Expect(errors.Join(slices.Collect(maps.Values(results.PodErrors))...)).NotTo(HaveOccurred())
-	names, err := k.provisioner.CreateNodeClaims(k.ctx, results.NewNodeClaims)
+	names, err := k.scheduler.CreateNodeClaims(k.ctx, results.NewNodeClaims)
 	k.Expect(err).NotTo(HaveOccurred())
 	for _, name := range names {
 		claim := testenv.Reload(k.Env, &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}})
@@ -179,7 +176,7 @@ func (k *karpenter) launchOne() *karpv1.NodeClaim {
 func (k *karpenter) expectScheduled(claim *karpv1.NodeClaim) {
 	k.T.Helper()
 	k.cluster.UpdateNodeClaim(claim)
-	results, err := k.provisioner.Schedule(k.ctx)
+	results, err := k.scheduler.Schedule(k.ctx)
 	k.Expect(err).NotTo(HaveOccurred())
 	k.Expect(results.NewNodeClaims).To(BeEmpty())
 	k.Expect(results.PodErrors).To(BeEmpty())

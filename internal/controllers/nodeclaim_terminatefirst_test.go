@@ -25,6 +25,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/terminatefirst"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/scheduler"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -89,7 +90,7 @@ func newFullEnv(t *testing.T, o options) *fullEnv {
 // restart replaces the controller.
 func (w *fullEnv) restart() {
 	w.controller = terminatefirst.NewController(terminatefirst.Deps{
-		Kube: w.Kube, Cluster: w.cluster, Inventory: w.Inventory, Types: w.Types, Recorder: w.Events, Clock: w.Clock,
+		Deps: scheduler.Deps{Kube: w.Kube, Cluster: w.cluster, Recorder: w.Events, Clock: w.Clock}, Inventory: w.Inventory, Types: w.Types,
 		CloudProvider: func(types *instancetype.Provider) corecloudprovider.CloudProvider { return w.provider.WithTypes(types) },
 	})
 }

@@ -12,14 +12,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/controllers/dynamicresources/deviceallocation"
-	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
-	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/pod/explain"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/scheduler"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
 
@@ -128,7 +126,7 @@ func TestReconcileMissingClass(t *testing.T) {
 	w.Pool(w.Class(), func(p *karpv1.NodePool) { p.Spec.Template.Spec.NodeClassRef.Name = "absent" })
 	pod, cp := w.PendingPod("app", "1"), w.CloudProvider()
 	cluster := state.NewCluster(w.Clock, w.Kube, cp)
-	core := provisioning.NewProvisioner(w.Kube, w.Events, cp, cluster, w.Clock, deviceallocation.NewController(w.Kube), virtualpods.NewVirtualPodCache(w.Kube))
+	core := scheduler.New(scheduler.Deps{Kube: w.Kube, Recorder: w.Events, Cluster: cluster, Clock: w.Clock}, cp)
 	ctx := coreoptions.ToContext(t.Context(), &coreoptions.Options{CPURequests: 1000, IgnoreDRARequests: true})
 	w.Expect(core.Schedule(ctx)).Error().NotTo(HaveOccurred())
 	testenv.Reconcile(w, explain.NewController(w.Kube, w.Instances.Planner, w.Events, cluster), pod)

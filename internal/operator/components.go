@@ -8,6 +8,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/maintenance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/garbagecollection"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmhealth"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
@@ -67,9 +68,15 @@ func (o *Options) RestartPolicy() vmhealth.RestartPolicy {
 	return vmhealth.RestartPolicy{Backoff: restartBackoff, Limit: restartLimit, ReplacementMaxFraction: fraction}
 }
 
-// RepairTolerations returns the delays of node repair.
-func (o *Options) RepairTolerations() cloudprovider.RepairTolerations {
-	return cloudprovider.RepairTolerations{Unready: o.RepairUnreadyToleration, Request: durationFor("repair-request-toleration", repairRequestToleration), Drain: o.RepairDrainTimeout}
+// CloudProviderSettings returns the settings of the cloud provider.
+func (o *Options) CloudProviderSettings() cloudprovider.Settings {
+	return cloudprovider.Settings{
+		HostDriftAfter: o.HostDriftAfter, DrainMaintenance: o.HostMaintenancePolicy == maintenance.PolicyDrain,
+		ReplacementMaxFraction: o.RestartPolicy().ReplacementMaxFraction,
+		Repair: cloudprovider.RepairTolerations{
+			Unready: o.RepairUnreadyToleration, Request: durationFor("repair-request-toleration", repairRequestToleration), Drain: o.RepairDrainTimeout,
+		},
+	}
 }
 
 // OrphanRules returns the rules of garbage collection.

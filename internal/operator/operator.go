@@ -63,6 +63,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/scheduler"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
 
@@ -219,11 +220,8 @@ func (o *Operator) addProviders(ctx context.Context, clients map[string]proxmox.
 		RenderBootData: o.boot.PreparationImage,
 	})
 	o.CloudProvider = cloudprovider.New(cloudprovider.Deps{
-		Kube: o.GetClient(), VMs: o.Instances.VMs, Planner: o.Instances.Planner, Deleter: o.Instances.Deleter, Power: o.Instances.Power,
-		Types: o.Types, Recorder: o.EventRecorder, Clock: clock.RealClock{}, BootDataHash: o.boot.Hash,
-		HostDriftAfter: opts.HostDriftAfter, DrainMaintenance: opts.HostMaintenancePolicy == maintenance.PolicyDrain,
-		CapacityBuffers: coreoptions.FromContext(ctx).FeatureGates.CapacityBuffer,
-		Repair:          opts.RepairTolerations(), ReplacementMaxFraction: opts.RestartPolicy().ReplacementMaxFraction,
+		Operations: o.Instances, Settings: opts.CloudProviderSettings(), Kube: o.GetClient(), Types: o.Types, Recorder: o.EventRecorder,
+		Clock: clock.RealClock{}, BootDataHash: o.boot.Hash, CapacityBuffers: coreoptions.FromContext(ctx).FeatureGates.CapacityBuffer,
 	})
 	return nil
 }
@@ -276,7 +274,7 @@ func (o *Operator) Controllers(cluster *state.Cluster) []controller.Controller {
 			Clock: clock.RealClock{}, Metrics: o.metrics, DescribeDrift: o.CloudProvider.DescribeDrift,
 		}),
 		terminatefirst.NewController(terminatefirst.Deps{
-			Kube: kube, Cluster: cluster, Inventory: o.Inventory, Types: o.Types, Recorder: o.EventRecorder, Clock: o.Clock,
+			Deps: scheduler.Deps{Kube: kube, Cluster: cluster, Recorder: o.EventRecorder, Clock: o.Clock}, Inventory: o.Inventory, Types: o.Types,
 			CloudProvider: func(types *instancetype.Provider) corecloudprovider.CloudProvider {
 				return overlay.Decorate(o.CloudProvider.WithTypes(types), kube, o.InstanceTypeStore)
 			},

@@ -14,8 +14,7 @@ import (
 // CloudProvider returns Karpenter's cloud provider of the Process.
 func (w *Env) CloudProvider(changes ...func(*cloudprovider.Deps)) *cloudprovider.CloudProvider {
 	deps := cloudprovider.Deps{
-		Kube: w.Kube, VMs: w.Instances.VMs, Planner: w.Instances.Planner, Deleter: w.Instances.Deleter, Power: w.Instances.Power, Types: w.Types,
-		Recorder: w.Events, Clock: w.Clock, BootDataHash: w.Boot.Hash,
+		Operations: w.Instances, Kube: w.Kube, Types: w.Types, Recorder: w.Events, Clock: w.Clock, BootDataHash: w.Boot.Hash,
 	}
 	for _, change := range changes {
 		change(&deps)

@@ -244,7 +244,7 @@ func (p *planner) collectRejected() error {
 	var rejected []*corev1.Pod
 	reasons := map[*corev1.Pod]string{}
 	for _, pod := range pods {
-		err := p.provisioner.Validate(p.ctx, pod)
+		err := p.scheduler.Validate(p.ctx, pod)
 		if err == nil {
 			continue
 		}

@@ -21,19 +21,16 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	corecloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
-	"sigs.k8s.io/karpenter/pkg/controllers/dynamicresources/deviceallocation"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodepool/readiness"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodepool/validation"
-	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/events"
 	"sigs.k8s.io/karpenter/pkg/operator/injection"
 	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
 	"sigs.k8s.io/karpenter/pkg/state/nodepoolhealth"
-	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/cloudprovider"
@@ -46,6 +43,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/operator"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/scheduler"
 )
 
 // instantClock does not wait: core's lifecycle controller sleeps after each launch.
@@ -55,19 +53,19 @@ func (instantClock) Sleep(time.Duration) {}
 
 // simulation is Karpenter with this provider, without API server and Proxmox.
 type simulation struct {
-	ctx         context.Context
-	kube        client.Client
-	inventory   *inventory.Inventory
-	catalog     instancetype.Catalog
-	types       *instancetype.Provider
-	vms         *operations.Operations
-	provider    corecloudprovider.CloudProvider
-	cluster     *state.Cluster
-	provisioner *provisioning.Provisioner
-	lifecycle   *lifecycle.Controller
-	recorder    events.Recorder
-	overlays    *nodeoverlay.Controller
-	roots       instance.RootClients
+	ctx       context.Context
+	kube      client.Client
+	inventory *inventory.Inventory
+	catalog   instancetype.Catalog
+	types     *instancetype.Provider
+	vms       *operations.Operations
+	provider  corecloudprovider.CloudProvider
+	cluster   *state.Cluster
+	scheduler scheduler.Scheduler
+	lifecycle *lifecycle.Controller
+	recorder  events.Recorder
+	overlays  *nodeoverlay.Controller
+	roots     instance.RootClients
 	// secrets has no Reader if the Secrets are not available.
 	secrets boot.Source
 }
@@ -115,10 +113,8 @@ func newSimulation(ctx context.Context, settings operator.Settings, core *coreop
 func (s *simulation) addCore(options *operator.Options) {
 	store := s.vms.Overlays
 	own := cloudprovider.New(cloudprovider.Deps{
-		Kube: s.kube, VMs: s.vms.VMs, Planner: s.vms.Planner, Deleter: s.vms.Deleter, Power: s.vms.Power, Types: s.types, Recorder: s.recorder,
+		Operations: s.vms, Settings: options.CloudProviderSettings(), Kube: s.kube, Types: s.types, Recorder: s.recorder,
 		Clock: clock.RealClock{}, BootDataHash: s.bootDataHash,
-		HostDriftAfter: options.HostDriftAfter, DrainMaintenance: options.HostMaintenancePolicy == maintenance.PolicyDrain,
-		Repair: options.RepairTolerations(), ReplacementMaxFraction: options.RestartPolicy().ReplacementMaxFraction,
 	})
 	s.provider = own
 	if coreoptions.FromContext(s.ctx).FeatureGates.NodeOverlay {
@@ -126,7 +122,7 @@ func (s *simulation) addCore(options *operator.Options) {
 	}
 	clk := instantClock{}
 	s.cluster = state.NewCluster(clk, s.kube, s.provider)
-	s.provisioner = provisioning.NewProvisioner(s.kube, s.recorder, s.provider, s.cluster, clk, deviceallocation.NewController(s.kube), virtualpods.NewVirtualPodCache(s.kube))
+	s.scheduler = scheduler.New(scheduler.Deps{Kube: s.kube, Recorder: s.recorder, Cluster: s.cluster, Clock: clk}, s.provider)
 	s.lifecycle = lifecycle.NewController(clk, s.kube, s.provider, s.recorder, s.cluster, nodepoolhealth.NewState(), nil)
 	s.overlays = nodeoverlay.NewController(clk, s.kube, own, store, s.cluster)
 }
@@ -240,14 +236,14 @@ func (s *simulation) settle() (scheduling.Results, error) {
 // schedule runs core's scheduler. Without a dynamic NodePool that is ready it returns no results,
 // so schedule does what the Kubernetes scheduler does: pods run on existing Nodes that fit.
 func (s *simulation) schedule() (scheduling.Results, error) {
-	results, err := s.provisioner.Schedule(s.ctx)
+	results, err := s.scheduler.Schedule(s.ctx)
 	if err != nil {
 		return results, fmt.Errorf("scheduling: %w", err)
 	}
 	if len(results.NewNodeClaims)+len(results.ExistingNodes)+len(results.PodErrors) > 0 {
 		return results, nil
 	}
-	pending, err := s.provisioner.GetPendingPods(s.ctx)
+	pending, err := s.scheduler.GetPendingPods(s.ctx)
 	if err != nil {
 		return results, fmt.Errorf("listing pending pods: %w", err)
 	}
@@ -265,7 +261,7 @@ func (s *simulation) schedule() (scheduling.Results, error) {
 // launch creates a NodeClaim and runs core's lifecycle until it is launched or refused. It
 // returns nil if it was refused.
 func (s *simulation) launch(planned *scheduling.NodeClaim) (*karpv1.NodeClaim, error) {
-	name, err := s.provisioner.Create(s.ctx, planned)
+	name, err := s.scheduler.Create(s.ctx, planned)
 	if err != nil {
 		// A limit of the NodePool is reached. Core logs it and retries.
 		return nil, nil //nolint:nilerr // the next round reports the pods

@@ -98,7 +98,7 @@ func (p *planner) refusal(pool *karpv1.NodePool) string {
 // bindFitting does what the Kubernetes scheduler does if a Node is empty: those of the pods
 // that are pending and fit run on it.
 func (s *simulation) bindFitting(node string, names []string) error {
-	pods, err := s.provisioner.GetPendingPods(s.ctx)
+	pods, err := s.scheduler.GetPendingPods(s.ctx)
 	if err != nil {
 		return fmt.Errorf("listing pending pods: %w", err)
 	}

@@ -142,9 +142,7 @@ func (e *Env) StartCore() *CoreProcess {
 func (p *CoreProcess) controllers(ctx context.Context, m manager.Manager, settings *operator.Options) []controller.Controller {
 	e, recorder, store := p.env, &testenv.Recorder{}, p.Instances.Overlays
 	cp := cloudprovider.New(cloudprovider.Deps{
-		Kube: p.kube, VMs: p.Instances.VMs, Planner: p.Instances.Planner, Deleter: p.Instances.Deleter, Power: p.Instances.Power,
-		Types: p.Types, Recorder: recorder, Clock: e.Clock,
-		HostDriftAfter: settings.HostDriftAfter, Repair: settings.RepairTolerations(),
+		Operations: p.Instances, Settings: settings.CloudProviderSettings(), Kube: p.kube, Types: p.Types, Recorder: recorder, Clock: e.Clock,
 	})
 	matcher, err := health.NewRepairPolicyMatcher(ctx, cp)
 	testenv.Must(e.t, err)

@@ -24,7 +24,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -32,14 +31,13 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	corecloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
-	"sigs.k8s.io/karpenter/pkg/controllers/state"
-	"sigs.k8s.io/karpenter/pkg/events"
 	"sigs.k8s.io/karpenter/pkg/utils/node"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/scheduler"
 )
 
 const (
@@ -51,14 +49,12 @@ const (
 
 // Deps are the dependencies of the Controller.
 type Deps struct {
-	Kube      client.Client
-	Cluster   *state.Cluster
+	scheduler.Deps
+
 	Inventory *inventory.Inventory
 	Types     *instancetype.Provider
 	// CloudProvider returns Karpenter's cloud provider with the given instance types.
 	CloudProvider func(*instancetype.Provider) corecloudprovider.CloudProvider
-	Recorder      events.Recorder
-	Clock         clock.Clock
 }
 
 // Controller replaces drifted Nodes on full Hosts.
@@ -175,7 +171,7 @@ func (c *Controller) terminateOne(ctx context.Context, pools map[string]bool) er
 	if err != nil {
 		return err
 	}
-	pending, err := s.provisioner.GetPendingPods(ctx)
+	pending, err := s.scheduler.GetPendingPods(ctx)
 	if err != nil {
 		return err
 	}

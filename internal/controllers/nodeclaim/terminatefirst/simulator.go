@@ -8,13 +8,10 @@ import (
 
 	corecloudprovider "sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
-	"sigs.k8s.io/karpenter/pkg/controllers/dynamicresources/deviceallocation"
-	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
-	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
-	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/scheduler"
 )
 
 // noCapacity is the reason in core's metric of terminate-first decisions.
@@ -25,24 +22,19 @@ const noCapacity disruption.TerminateFirstReason = "no-capacity"
 type simulator struct {
 	deps          Deps
 	cloudProvider corecloudprovider.CloudProvider
-	provisioner   *provisioning.Provisioner
+	scheduler     scheduler.Scheduler
 }
 
 func (c *Controller) newSimulator() *simulator {
 	s := &simulator{deps: c.deps, cloudProvider: c.deps.CloudProvider(c.deps.Types)}
-	s.provisioner = s.newProvisioner(s.cloudProvider)
+	s.scheduler = scheduler.New(s.deps.Deps, s.cloudProvider)
 	return s
-}
-
-func (s *simulator) newProvisioner(cp corecloudprovider.CloudProvider) *provisioning.Provisioner {
-	return provisioning.NewProvisioner(s.deps.Kube, s.deps.Recorder, cp, s.deps.Cluster, s.deps.Clock,
-		deviceallocation.NewController(s.deps.Kube), virtualpods.NewVirtualPodCache(s.deps.Kube))
 }
 
 // newQueue returns a queue for one command. It is not core's own queue, which a provider
 // cannot access: Nodes in that one are marked for deletion, so they are no candidates.
 func (s *simulator) newQueue() *disruption.Queue {
-	return disruption.NewQueue(s.deps.Kube, s.deps.Recorder, s.deps.Cluster, s.deps.Clock, s.provisioner)
+	return disruption.NewQueue(s.deps.Kube, s.deps.Recorder, s.deps.Cluster, s.deps.Clock, s.scheduler.Provisioner)
 }
 
 // fixedView is a View that does not change.
@@ -57,22 +49,18 @@ func (s *simulator) simulate(ctx context.Context, candidate *disruption.Candidat
 	if err != nil {
 		return nil, false, err
 	}
-	results, err := s.schedule(ctx, s.provisioner, candidate)
+	results, err := s.scheduler.Without(ctx, candidate)
 	if err != nil || results.AllNonPendingPodsScheduled() {
 		return nil, false, err
 	}
 	after := s.deps.Types.ForView(fixedView{s.deps.Inventory.View().Without(id.Region, id.VMID)})
-	results, err = s.schedule(ctx, s.newProvisioner(s.deps.CloudProvider(after)), candidate)
+	results, err = scheduler.New(s.deps.Deps, s.deps.CloudProvider(after)).Without(ctx, candidate)
 	if err != nil || !results.AllNonPendingPodsScheduled() {
 		return nil, false, err
 	}
 	return &disruption.Command{
-		Method:     disruption.NewDrift(s.deps.Kube, s.deps.Cluster, s.provisioner, s.deps.Recorder, s.deps.Clock),
+		Method:     disruption.NewDrift(s.deps.Kube, s.deps.Cluster, s.scheduler.Provisioner, s.deps.Recorder, s.deps.Clock),
 		Candidates: []*disruption.Candidate{candidate}, Results: results,
 		CreationTimestamp: s.deps.Clock.Now(), TerminateFirstReason: noCapacity,
 	}, true, nil
-}
-
-func (s *simulator) schedule(ctx context.Context, provisioner *provisioning.Provisioner, candidate *disruption.Candidate) (scheduling.Results, error) {
-	return disruption.SimulateScheduling(ctx, s.deps.Kube, s.deps.Cluster, provisioner, s.deps.Clock, s.deps.Recorder, nil, disruption.SimulationOptions{}, candidate)
 }
