@@ -44,10 +44,7 @@ type ControllerOptions struct {
 	// PollInterval is how often the controller polls Proxmox. Zero means the controller's
 	// default.
 	PollInterval time.Duration
-	// LeaderElection is off by default: a restarted controller would have to wait until the
-	// lease of the killed one expires.
-	LeaderElection bool
-	FeatureGates   string
+	FeatureGates string
 	// Args are additional flags.
 	Args []string
 	// Durations replace durations that are no settings: name=duration, separated by commas.
@@ -157,7 +154,8 @@ func (c *Controller) command() *exec.Cmd {
 	args := []string{
 		"--cloud-config", c.CloudConfig(),
 		"--batch-idle-duration", "1s",
-		"--disable-leader-election=" + strconv.FormatBool(!c.options.LeaderElection),
+		// A restarted controller would have to wait until the lease of the killed one expires.
+		"--disable-leader-election",
 	}
 	if c.options.PollInterval > 0 {
 		args = append(args, "--proxmox-poll-interval", c.options.PollInterval.String())
