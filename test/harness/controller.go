@@ -25,6 +25,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -338,16 +339,22 @@ func (p *Plane) writeKubeconfig(ctx context.Context, dir string, account client.
 	if err := p.Client.SubResource("token").Create(ctx, object, request); err != nil {
 		return "", fmt.Errorf("requesting token for ServiceAccount: %w", err)
 	}
-	config := clientcmdapi.NewConfig()
-	config.Clusters["plane"] = &clientcmdapi.Cluster{Server: p.Config.Host, CertificateAuthorityData: p.Config.CAData}
-	config.AuthInfos["account"] = &clientcmdapi.AuthInfo{Token: request.Status.Token}
-	config.Contexts["default"] = &clientcmdapi.Context{Cluster: "plane", AuthInfo: "account"}
-	config.CurrentContext = "default"
-	file := filepath.Join(dir, "kubeconfig")
-	if err := clientcmd.WriteToFile(*config, file); err != nil {
-		return "", fmt.Errorf("writing kubeconfig: %w", err)
+	config, file := rest.AnonymousClientConfig(p.Config), filepath.Join(dir, "kubeconfig")
+	config.BearerToken = request.Status.Token
+	return file, WriteKubeconfig(file, config)
+}
+
+// WriteKubeconfig writes a kubeconfig for the API server and the credentials of a configuration.
+func WriteKubeconfig(file string, config *rest.Config) error {
+	out := clientcmdapi.NewConfig()
+	out.Clusters["cluster"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
+	out.AuthInfos["user"] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData, Token: config.BearerToken}
+	out.Contexts["default"] = &clientcmdapi.Context{Cluster: "cluster", AuthInfo: "user"}
+	out.CurrentContext = "default"
+	if err := clientcmd.WriteToFile(*out, file); err != nil {
+		return fmt.Errorf("writing kubeconfig: %w", err)
 	}
-	return file, nil
+	return nil
 }
 
 // mount writes the mounted Secret's cloud config to the controller's path. The controllers of other

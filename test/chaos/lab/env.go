@@ -246,15 +246,14 @@ func (e *Env) NewClass(name string) *v1alpha1.ProxmoxNodeClass {
 }
 
 // CreateClaim creates a NodeClaim of the default class, as core would.
-func (e *Env) CreateClaim(name string) *karpv1.NodeClaim { return e.CreateClaimOf(e.Class.Name, name) }
+func (e *Env) CreateClaim(name string) { e.CreateClaimOf(e.Class.Name, name) }
 
 // CreateClaimOf creates a NodeClaim of a class in a NodePool of the same name.
-func (e *Env) CreateClaimOf(class, name string) *karpv1.NodeClaim {
+func (e *Env) CreateClaimOf(class, name string) {
 	e.t.Helper()
 	claim := testenv.NewNodeClaim(name, class, class)
 	claim.Finalizers = []string{karpv1.TerminationFinalizer}
 	testenv.Must(e.t, e.Kube.Create(e.t.Context(), claim))
-	return claim
 }
 
 // Claims returns all NodeClaims.

@@ -67,7 +67,7 @@ func (o *Outages) DisturbWithOutages(disturbances map[string]func()) {
 	o.Disturb(all)
 }
 
-// ToggleHost cuts the power of a host or restores it. One at a time: half of the hosts have no quorum.
+// ToggleHost cuts the power of a host or restores it. One at a time: two would be the end of the quorum.
 func (o *Outages) ToggleHost() {
 	if host := o.down; host != "" {
 		o.down = ""
