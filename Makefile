@@ -232,9 +232,9 @@ screenshots: $(ENVTEST)/kube-apiserver ## Test the web page in headless Chromium
 	KUBEBUILDER_ASSETS=$(ENVTEST) CHROMIUM=$(CHROMIUM) SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -run TestBrowser ./cmd/kubectl-proxmox
 
 .PHONY: chaos
-chaos: $(ENVTEST)/kube-apiserver ## Inject every fault into launches, deletions and prepared templates, then random faults; CHAOS_SEED=n repeats a run
+chaos: ## Inject every fault into launches, deletions and prepared templates, then random faults; CHAOS_SEED=n repeats a run
 	$(call log,"injecting every fault at every call and then random rounds (about 20 minutes; mostly waiting)")
-	KUBEBUILDER_ASSETS=$(ENVTEST) CHAOS=long go test -v -count=1 -parallel 8 -timeout 90m ./test/chaos \
+	CHAOS=long go test -v -count=1 -parallel 8 -timeout 90m ./test/chaos \
 		| grep --line-buffered -v -e '^=== ' -e '^    --- PASS'
 
 # How long the soak test runs, and the seed of its decisions.

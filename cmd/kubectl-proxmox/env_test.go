@@ -20,13 +20,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
 func TestMain(m *testing.M) { os.Exit(testenv.Run(m)) }
@@ -81,13 +80,8 @@ func clusterOf(w *testenv.Env) *kubeCluster {
 		cluster.version = "v1.36.3"
 		return cluster
 	}
-	config := clientcmdapi.NewConfig()
-	config.Clusters["c"] = &clientcmdapi.Cluster{Server: w.Config.Host, CertificateAuthorityData: w.Config.CAData}
-	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{ClientCertificateData: w.Config.CertData, ClientKeyData: w.Config.KeyData, Token: w.Config.BearerToken}
-	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
-	config.CurrentContext = "x"
 	cluster.kubeconfig = filepath.Join(w.T.TempDir(), "kubeconfig")
-	w.Expect(clientcmd.WriteToFile(*config, cluster.kubeconfig)).To(Succeed())
+	w.Expect(harness.WriteKubeconfig(cluster.kubeconfig, w.Config)).To(Succeed())
 	return cluster
 }
 

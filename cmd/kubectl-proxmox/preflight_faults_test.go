@@ -99,9 +99,9 @@ type fault struct {
 	want []string
 }
 
-// privilegeFaults are missing privileges. Other tests remove those of NodeClasses.
+// privilegeFaults are missing privileges. The tests of the checks remove all others of NodeClasses and templates.
 func privilegeFaults() map[string]fault {
-	faults := map[string]fault{
+	return map[string]fault{
 		"no_access_to_one_host": {scenario: deny("/nodes/pve2"), want: []string{denied("/nodes/pve2", "Sys.AccessNetwork, Sys.Audit")}},
 		"no_access_to_image_storage": {scenario: deny("/storage/local"),
 			want: []string{denied("/storage/local", "Datastore.Allocate, Datastore.AllocateSpace, Datastore.AllocateTemplate, Datastore.Audit")}},
@@ -110,16 +110,6 @@ func privilegeFaults() map[string]fault {
 		"PCI_device_without_Mapping.Use": {
 			scenario: withMappings, manifest: withTemplate("pciDevices: [{mapping: gpu}]"), want: []string{lacks("Mapping.Use", "/mapping/pci/gpu")}},
 	}
-	for privilege, paths := range map[string]string{
-		"Sys.Audit": "/nodes/pve1, /nodes/pve2", "Sys.AccessNetwork": "/nodes/pve1, /nodes/pve2", "SDN.Use": "/sdn/zones/localnetwork/vmbr0",
-		"Datastore.Allocate": "/storage/local", "Datastore.AllocateTemplate": "/storage/local", "Datastore.AllocateSpace": "/storage/local-lvm",
-		"Datastore.Audit": "/storage, /storage/local, /storage/local-lvm",
-		"VM.Audit":        "/vms", "VM.Allocate": "/vms", "VM.Clone": "/vms", "VM.PowerMgmt": "/vms", "VM.Config.CPU": "/vms", "VM.Config.Memory": "/vms",
-		"VM.Config.Disk": "/vms", "VM.Config.HWType": "/vms", "VM.Config.Network": "/vms", "VM.Config.Options": "/vms", "VM.Config.CDROM": "/vms",
-	} {
-		faults["managed_template_without_"+privilege] = fault{scenario: withoutPrivilege(privilege), want: []string{lacks(privilege, paths)}}
-	}
-	return faults
 }
 
 // objectFaults are missing or unsuitable objects: one for each check. The tests of the checks compare the rest of the messages.

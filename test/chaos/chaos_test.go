@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -70,39 +69,13 @@ func (p plan) persistentDuration() time.Duration {
 	return time.Minute
 }
 
-// tally counts the cases.
-type tally struct {
-	mu          sync.Mutex
-	cases, kept int
-	slowest     lab.Convergence
-	which       fmt.Stringer
-}
-
-func (y *tally) add(which fmt.Stringer, kept bool, took lab.Convergence) {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	y.cases++
-	if kept {
-		y.kept++
-	}
-	if took.Rounds > y.slowest.Rounds {
-		y.slowest, y.which = took, which
-	}
-}
-
-// runCases runs a sample of cases in parallel. run returns whether the NodeClaim or template was
-// kept, and how long it took until all invariants held.
-func runCases[C fmt.Stringer](t *testing.T, p plan, stream uint64, short int, cases []C, run func(*testing.T, C) (bool, lab.Convergence)) {
+// runCases runs a sample of cases in parallel.
+func runCases[C fmt.Stringer](t *testing.T, p plan, stream uint64, short int, cases []C, run func(*testing.T, C)) {
 	t.Helper()
-	counted := &tally{}
-	t.Cleanup(func() {
-		t.Logf("%d cases; the claim or template was kept in %d; slowest to converge: %s (%v)", counted.cases, counted.kept, counted.slowest, counted.which)
-	})
 	for _, c := range sample(p.random(stream), cases, p.sampleSize(short)) {
 		t.Run(subtestName(c), func(t *testing.T) {
 			t.Parallel()
-			kept, took := run(t, c)
-			counted.add(c, kept, took)
+			run(t, c)
 		})
 	}
 }
@@ -190,7 +163,7 @@ func TestFaultAtEveryCall(t *testing.T) {
 		calls, tasks, _ := recordPlaces(t, on)
 		cases = append(cases, p.faults(n, on, calls, tasks)...)
 	}
-	runCases(t, p, 1, 16, cases, func(t *testing.T, f faultCase) (kept bool, took lab.Convergence) {
+	runCases(t, p, 1, 16, cases, func(t *testing.T, f faultCase) {
 		settings := longRetries
 		if f.persistent {
 			settings = nil
@@ -203,11 +176,9 @@ func TestFaultAtEveryCall(t *testing.T) {
 			c.env.Clock.Sleep(p.persistentDuration())
 		}
 		c.clearFaults()
-		kept, took = c.settle(f.step)
-		if f.transient && !f.persistent && f.step != lab.StepDelete && !kept {
+		if kept := c.settle(f.step); f.transient && !f.persistent && f.step != lab.StepDelete && !kept {
 			t.Errorf("the claim was deleted because of a transient fault")
 		}
-		return kept, took
 	})
 }
 
@@ -222,7 +193,7 @@ func TestKillAtEveryCall(t *testing.T) {
 		calls, _, writes := recordPlaces(t, on)
 		cases = append(cases, p.kills(n, on, append(calls, writes...))...)
 	}
-	runCases(t, p, 2, 10, cases, func(t *testing.T, k killCase) (kept bool, took lab.Convergence) {
+	runCases(t, p, 2, 10, cases, func(t *testing.T, k killCase) {
 		c := newCase(t, k.on, k.step, longRetries)
 		c.killAt(k.place, k.after)
 		c.runUntilReached(k.step)
@@ -240,11 +211,9 @@ func TestKillAtEveryCall(t *testing.T) {
 		}
 		c.process = c.env.StartProcess(lab.ProcessOptions{Settings: longRetries})
 		c.process.Run()
-		kept, took = c.settle(step)
-		if step != lab.StepDelete && !kept {
+		if kept := c.settle(step); step != lab.StepDelete && !kept {
 			t.Errorf("the claim was deleted")
 		}
-		return kept, took
 	})
 }
 

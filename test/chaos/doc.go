@@ -6,8 +6,8 @@
 // none, according to the NodeClaim, and nothing leaked. TestPrepareAtEveryCall does the same
 // with the builder VMs of a prepared template.
 //
-// TestCoreRandomFaults runs Karpenter's own controllers with a real API server, which needs
-// KUBEBUILDER_ASSETS; the other tests do what core does to NodeClaims themselves.
+// The tests do what core does to NodeClaims themselves. test/soak injects random faults with
+// Karpenter's own controllers.
 //
 // "go test" runs a sample with a fixed seed in under a minute. "make chaos" runs everything:
 // every recorded call with every fault. CHAOS_SEED repeats a run.

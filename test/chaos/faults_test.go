@@ -320,11 +320,10 @@ func (c *testCase) awaitKill() {
 }
 
 // settle waits until all invariants hold, then deletes the NodeClaim if it still exists and
-// waits until nothing of it remains. It reports whether the NodeClaim existed and how long the
-// first wait took.
-func (c *testCase) settle(step string) (kept bool, took lab.Convergence) {
+// waits until nothing of it remains. It reports whether the NodeClaim existed.
+func (c *testCase) settle(step string) (kept bool) {
 	c.t.Helper()
-	took = c.env.MustConverge(c.process, "after the fault")
+	c.env.MustConverge(c.process, "after the fault")
 	kept = len(c.env.Claims()) > 0
 	if step == lab.StepDelete && kept {
 		c.t.Errorf("the claim still exists")
@@ -333,5 +332,5 @@ func (c *testCase) settle(step string) (kept bool, took lab.Convergence) {
 		c.env.DeleteClaim(c.claim)
 		c.env.MustConverge(c.process, "after deleting the claim")
 	}
-	return kept, took
+	return kept
 }

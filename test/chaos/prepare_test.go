@@ -95,7 +95,7 @@ func TestPrepareAtEveryCall(t *testing.T) {
 	// A later read does not fail in another way for longer.
 	faults = slices.DeleteFunc(faults, func(f faultCase) bool { return f.persistent && f.method == http.MethodGet && f.nth > 0 })
 	kills = slices.DeleteFunc(kills, func(k killCase) bool { return k.after && k.method == http.MethodGet })
-	runCases(t, p, 6, 3, faults, func(t *testing.T, f faultCase) (kept bool, took lab.Convergence) {
+	runCases(t, p, 6, 3, faults, func(t *testing.T, f faultCase) {
 		c := newPrepareCase(t, f.on, f.step)
 		c.addFault(f)
 		c.begin(f.step)
@@ -104,9 +104,9 @@ func TestPrepareAtEveryCall(t *testing.T) {
 			c.env.Clock.Sleep(p.persistentDuration())
 			gomega.NewWithT(t).Eventually(c.env.UnreportedTemplate).Should(gomega.BeEmpty(), "neither up to date nor a reason")
 		}
-		return true, c.settlePreparation(f.step)
+		c.settlePreparation(f.step)
 	})
-	runCases(t, p, 7, 3, kills, func(t *testing.T, k killCase) (kept bool, took lab.Convergence) {
+	runCases(t, p, 7, 3, kills, func(t *testing.T, k killCase) {
 		c := newPrepareCase(t, k.on, k.step)
 		c.killAt(k.place, k.after)
 		c.begin(k.step)
@@ -119,7 +119,7 @@ func TestPrepareAtEveryCall(t *testing.T) {
 			step = lab.StepDelete
 		}
 		c.startPreparing()
-		return !k.deleted, c.settlePreparation(step)
+		c.settlePreparation(step)
 	})
 }
 
@@ -134,13 +134,12 @@ func (c *testCase) awaitFault() {
 
 // settlePreparation ends all faults and waits until all invariants hold. Then it deletes the
 // template, unless that was the tested step, and waits until nothing of it remains.
-func (c *testCase) settlePreparation(step string) lab.Convergence {
+func (c *testCase) settlePreparation(step string) {
 	c.t.Helper()
 	c.clearFaults()
-	took := c.env.MustConverge(c.process, "after the fault")
+	c.env.MustConverge(c.process, "after the fault")
 	if step != lab.StepDelete {
 		c.begin(lab.StepDelete)
 		c.env.MustConverge(c.process, "after deleting the template")
 	}
-	return took
 }

@@ -5,12 +5,12 @@ package chaos_test
 
 import (
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
@@ -41,62 +41,54 @@ func TestRandomFaults(t *testing.T) {
 			t.Parallel()
 			slots <- struct{}{}
 			t.Cleanup(func() { <-slots })
-			newRound(t, seed).run(disturbances)
+			newRandomRound(t, seed).run(disturbances)
 		})
 	}
 }
 
 type round struct {
-	t            *testing.T
-	rand         *rand.Rand
+	*lab.Outages
 	env          *lab.Env
 	process      *lab.Process
 	calls, tasks []place
-	down         map[string]bool
-	noQuorum     bool
-	partitioned  bool
-	hanging      map[string]bool
-	inactive     map[storageOf]bool
 	// removes: a host is removed in this round. removed is its name.
 	removes bool
 	removed string
-	done    map[string]int
 }
 
-func newRound(t *testing.T, seed uint64) *round {
+// newRound returns a round with three hosts, without a Process.
+func newRound(t *testing.T, seed, stream uint64, o lab.Options) *round {
 	t.Helper()
-	r := newRoundIn(t, seed, lab.Options{Hosts: 3, HostURLs: true, Addresses: burst, DataDisk: true})
+	o.Hosts, o.Seed = 3, seed
+	env := lab.New(t, o)
+	random := rand.New(rand.NewPCG(seed, stream))
+	return &round{env: env, Outages: lab.NewOutages(lab.Outages{T: t, Sim: env.Sim, Rand: random, Hosts: env.Hosts, AddFault: env.AddFault})}
+}
+
+// newRandomRound returns a round whose installation depends on the seed.
+func newRandomRound(t *testing.T, seed uint64) *round {
+	t.Helper()
+	on := lab.Installations()[seed%4]
+	r := newRound(t, seed, 3, lab.Options{Installation: on, HostURLs: true, Addresses: burst, DataDisk: true})
+	r.calls, r.tasks, _ = recordPlaces(t, on)
+	r.removes = seed%3 == 0
 	r.process = r.env.StartProcess(lab.ProcessOptions{})
 	return r
 }
 
-// newRoundIn returns a round without a Process. The seed determines the installation.
-func newRoundIn(t *testing.T, seed uint64, o lab.Options) *round {
-	t.Helper()
-	o.Seed, o.Installation = seed, lab.Installations()[seed%4]
-	calls, tasks, _ := recordPlaces(t, o.Installation)
-	return &round{
-		t: t, rand: rand.New(rand.NewPCG(seed, 3)), env: lab.New(t, o),
-		calls: calls, tasks: tasks, removes: seed%3 == 0,
-		down: map[string]bool{}, hanging: map[string]bool{}, inactive: map[storageOf]bool{}, done: map[string]int{},
-	}
-}
-
 func (r *round) run(disturbances int) {
-	r.t.Helper()
+	r.T.Helper()
 	for i := range burst {
 		r.env.CreateClaim(fmt.Sprintf("pool-%d", i))
 	}
 	// Some are planned before the others, so another user can take the VMID of one.
 	for i := range 3 {
-		testenv.Must(r.t, r.process.RunStep(lab.StepPlan, fmt.Sprintf("pool-%d", i)))
+		testenv.Must(r.T, r.process.RunStep(lab.StepPlan, fmt.Sprintf("pool-%d", i)))
 	}
-	if r.createForeignVM() {
-		r.done["foreign VMs"]++
-	}
+	r.createForeignVM()
 	r.addRandomFaults()
 	r.process.Run()
-	r.toggleStorage()
+	r.ToggleStorage()
 	for i := range disturbances {
 		if i == disturbances/2 {
 			r.kill()
@@ -105,8 +97,11 @@ func (r *round) run(disturbances int) {
 				r.addRandomFaults()
 			}
 		}
-		r.env.Clock.Sleep(time.Duration(2+r.rand.IntN(10)) * time.Second)
-		r.disturbBy(r.kill, map[string]func() bool{"foreign VMs": r.createForeignVM, "addresses taken": r.takeAddress})
+		r.env.Clock.Sleep(time.Duration(2+r.Rand.IntN(10)) * time.Second)
+		r.DisturbWithOutages(map[string]func(){
+			"controllers killed": r.kill, "claims deleted": r.deleteOne, "guests powered off": r.powerOff, "new faults": r.addRandomFaults,
+			"tasks canceled": r.env.CancelTasks, "foreign VMs": r.createForeignVM, "addresses taken": r.takeAddress,
+		})
 	}
 	r.stopDisturbing()
 	r.finish()
@@ -114,11 +109,10 @@ func (r *round) run(disturbances int) {
 
 // finish waits until all invariants hold, deletes all NodeClaims, and waits again.
 func (r *round) finish() {
-	r.t.Helper()
-	took, left := r.env.MustConverge(r.process, fmt.Sprintf("after the disturbances %v", r.done)), len(r.env.Claims())
+	r.T.Helper()
+	r.env.MustConverge(r.process, fmt.Sprintf("after the disturbances %v", r.Done))
 	r.deleteAll()
-	emptied := r.env.MustConverge(r.process, fmt.Sprintf("after deleting all claims, with %v", r.done))
-	r.t.Logf("%s: %v; %d claims kept; converged after %s, empty after %s more", r.env.Installation, r.done, left, took, emptied)
+	r.env.MustConverge(r.process, fmt.Sprintf("after deleting all claims, with %v", r.Done))
 }
 
 func (r *round) deleteAll() {
@@ -132,11 +126,11 @@ func (r *round) deleteAll() {
 func (r *round) addRandomFaults() {
 	r.env.Sim.ClearFaults()
 	for range 6 {
-		call, failure := pick(r.rand, r.calls), pick(r.rand, callFailures)
+		call, failure := lab.Pick(r.Rand, r.calls), lab.Pick(r.Rand, callFailures)
 		r.addFault(call, failure)
 	}
 	for range 2 {
-		r.addFault(pick(r.rand, r.tasks), pick(r.rand, taskFailures))
+		r.addFault(lab.Pick(r.Rand, r.tasks), lab.Pick(r.Rand, taskFailures))
 	}
 }
 
@@ -150,71 +144,16 @@ func (r *round) addFault(at place, failure failure) {
 	r.env.AddFault(f)
 }
 
-// disturbBy runs one of the disturbances of all rounds and the given ones, which report whether
-// they had an effect.
-func (r *round) disturbBy(kill func() bool, more map[string]func() bool) {
-	disturbances := map[string]func() bool{
-		"controllers killed": kill, "hosts toggled": r.toggleHost, "quorum toggled": r.toggleQuorum, "claims deleted": r.deleteOne,
-		"guests powered off": r.powerOff, "tasks canceled": r.cancelTasks, "new faults": r.changeFaults, "load": r.addLoad,
-		"partitions toggled": r.togglePartition, "hangs toggled": r.toggleHang, "storages toggled": r.toggleStorage,
-	}
-	maps.Copy(disturbances, more)
-	r.disturbOnce(disturbances)
-}
-
-func (r *round) disturbOnce(disturbances map[string]func() bool) {
-	name := pick(r.rand, slices.Sorted(maps.Keys(disturbances)))
-	if disturbances[name]() {
-		r.done[name]++
-	}
-}
-
-func (r *round) cancelTasks() bool { r.env.CancelTasks(); return true }
-
-func (r *round) changeFaults() bool { r.addRandomFaults(); return true }
-
-// addLoad replaces all faults with what overloaded hosts do.
-func (r *round) addLoad() bool {
-	r.env.Sim.ClearFaults()
-	for _, f := range pvesim.LoadFaults() {
-		r.env.AddFault(f)
-	}
-	return true
-}
-
-func (r *round) kill() bool {
+func (r *round) kill() {
 	r.process.Kill()
 	r.process = r.env.StartProcess(lab.ProcessOptions{})
 	r.process.Run()
-	return true
 }
 
-func (r *round) toggleHost() bool {
-	host := pick(r.rand, r.env.Hosts)
-	if r.down[host] {
-		delete(r.down, host)
-		return r.env.Sim.HostUp(host) == nil
+func (r *round) deleteOne() {
+	if claims := r.env.Claims(); len(claims) > 0 {
+		r.env.DeleteClaim(lab.Pick(r.Rand, claims).Name)
 	}
-	// One at a time: the last of three hosts has no quorum.
-	if len(r.down) > 0 {
-		return false
-	}
-	r.down[host] = true
-	return r.env.Sim.HostDown(host, pick(r.rand, []string{"refused", "noroute", "timeout"})) == nil
-}
-
-func (r *round) toggleQuorum() bool {
-	r.noQuorum = !r.noQuorum
-	r.env.Sim.SetQuorum(!r.noQuorum)
-	return true
-}
-
-func (r *round) deleteOne() bool {
-	claims := r.env.Claims()
-	if len(claims) > 0 {
-		r.env.DeleteClaim(pick(r.rand, claims).Name)
-	}
-	return len(claims) > 0
 }
 
 // launching returns a random NodeClaim that is being launched on an online host with an active
@@ -223,66 +162,115 @@ func (r *round) launching() (claim karpv1.NodeClaim, in instance.Intent, found b
 	claims := slices.DeleteFunc(r.env.Claims(), func(claim karpv1.NodeClaim) bool {
 		return claim.Status.ProviderID == "" || r.process.Instances.VMs.IsLaunched(&claim)
 	})
-	if len(claims) == 0 || r.noQuorum {
+	if len(claims) == 0 {
 		return claim, in, false
 	}
-	claim = pick(r.rand, claims)
+	claim = lab.Pick(r.Rand, claims)
 	in, ok := instance.ReadIntent(&claim)
-	return claim, in, ok && !r.down[in.Host] && in.Host != r.removed && !r.inactive[storageOf{in.Host, diskStorage}]
+	return claim, in, ok && in.Host != r.removed && r.CanLaunch(in.Host)
 }
 
-// takeAddress gives another user's guest the address of one of our claims.
-func (r *round) takeAddress() bool {
-	claim, in, ok := r.launching()
-	if !ok {
-		return false
+// takeAddress gives another user's guest the address of one of our claims. The other user's calls
+// are not under test.
+func (r *round) takeAddress() {
+	if claim, in, ok := r.launching(); ok {
+		r.env.Sim.ClearFaults()
+		r.env.TakeAddress(in.Host, &claim)
+		r.addRandomFaults()
 	}
-	r.env.Sim.ClearFaults()
-	defer r.addRandomFaults()
-	return r.env.TakeAddress(in.Host, &claim)
 }
 
 // createForeignVM creates a VM with the VMID of one of our claims, if it does not exist yet.
-func (r *round) createForeignVM() bool {
-	_, in, ok := r.launching()
-	if !ok {
-		return false
+func (r *round) createForeignVM() {
+	if _, in, ok := r.launching(); ok {
+		r.env.Sim.ClearFaults()
+		r.env.CreateForeignVM(in.Host, in.VMID)
+		r.addRandomFaults()
 	}
-	// The other user's calls are not under test.
-	r.env.Sim.ClearFaults()
-	defer r.addRandomFaults()
-	return r.env.CreateForeignVM(in.Host, in.VMID)
 }
 
-func (r *round) powerOff() bool { return r.onVM(r.env.Sim.PowerOffGuest) }
-
-// onVM calls do with the VMID of a random NodeClaim.
-func (r *round) onVM(do func(vmid int) error) bool {
-	claims := r.env.Claims()
-	if len(claims) == 0 {
-		return false
+// powerOff powers the VM of a random NodeClaim off.
+func (r *round) powerOff() {
+	if claims := r.env.Claims(); len(claims) > 0 {
+		claim := lab.Pick(r.Rand, claims)
+		in, _ := instance.ReadIntent(&claim)
+		_ = r.env.Sim.PowerOffGuest(in.VMID) // it may not exist yet
 	}
-	claim := pick(r.rand, claims)
-	in, ok := instance.ReadIntent(&claim)
-	return ok && do(in.VMID) == nil
 }
 
 // stopDisturbing ends all faults and outages.
 func (r *round) stopDisturbing() {
-	r.env.Sim.ClearFaults()
-	r.env.Sim.SetQuorum(true)
-	r.endOutages()
-	for host := range r.down {
-		testenv.Must(r.t, r.env.Sim.HostUp(host))
-	}
+	r.EndOutages()
 	r.env.CancelTasks()
-	testenv.Must(r.t, r.env.StartForeignGuests())
+	testenv.Must(r.T, r.env.StartForeignGuests())
 	if r.removed != "" {
 		r.deleteClaimsOn(r.removed)
 	}
 }
 
-func pick[T any](r *rand.Rand, list []T) T { return list[r.IntN(len(list))] }
+// removeHost powers a host off for good and removes it from the cluster, which needs quorum. It
+// ends all faults and outages.
+func (r *round) removeHost() {
+	r.T.Helper()
+	r.EndOutages()
+	r.removed = lab.Pick(r.Rand, r.env.Hosts)
+	testenv.Must(r.T, r.env.Sim.HostDown(r.removed, "noroute"))
+	testenv.Must(r.T, r.env.RemoveHost(r.removed))
+	r.Hosts = r.env.Hosts
+	r.deleteClaimsOn(r.removed)
+	r.Done["hosts removed"]++
+}
+
+// deleteClaimsOn deletes the NodeClaims on a host, as core does if their Nodes are not ready.
+func (r *round) deleteClaimsOn(host string) {
+	for _, claim := range r.env.Claims() {
+		if claim.Labels[corev1.LabelTopologyZone] == host {
+			r.env.DeleteClaim(claim.Name)
+		}
+	}
+}
+
+// TestHostRemoved removes a host with some of the claims from the cluster. These are finished,
+// the others are kept.
+func TestHostRemoved(t *testing.T) {
+	t.Parallel()
+	r := newRound(t, 0, 4, lab.Options{HostURLs: true, Addresses: 12, DataDisk: true})
+	r.process = r.env.StartProcess(lab.ProcessOptions{Settings: func(s *instance.Settings) {
+		longRetries(s)
+		s.HostRemovedAfter = 5 * time.Minute
+	}})
+	for i := range 6 {
+		r.env.CreateClaim(fmt.Sprintf("pool-%d", i))
+	}
+	r.process.Run()
+	r.env.MustConverge(r.process, "after the launches")
+	before := locations(r.env.Claims())
+	r.removeHost()
+	r.env.MustConverge(r.process, "after removing host "+r.removed)
+	after := locations(r.env.Claims())
+	for name, host := range before {
+		if _, kept := after[name]; kept != (host.host != r.removed) || (kept && after[name] != host) {
+			t.Errorf("claim %s of %v is now %v; host %s was removed", name, host, after[name], r.removed)
+		}
+	}
+	if len(after) == len(before) || len(after) == 0 {
+		t.Errorf("%d of %d claims are left", len(after), len(before))
+	}
+	r.deleteAll()
+	r.env.MustConverge(r.process, "after deleting all claims")
+}
+
+// location is where the VM of a claim is.
+type location struct{ host, providerID string }
+
+// locations returns the locations of the VMs of claims by name.
+func locations(claims []karpv1.NodeClaim) map[string]location {
+	out := map[string]location{}
+	for _, claim := range claims {
+		out[claim.Name] = location{claim.Labels[corev1.LabelTopologyZone], claim.Status.ProviderID}
+	}
+	return out
+}
 
 // TestHA launches and deletes the VMs of a NodePool in HA while calls to HA fail and controllers
 // are killed. No resource and no rule may be left.
@@ -295,10 +283,7 @@ func TestHA(t *testing.T) {
 		}
 		t.Run(subtestName(on), func(t *testing.T) {
 			t.Parallel()
-			r := &round{
-				t: t, rand: rand.New(rand.NewPCG(p.seed, 5)), done: map[string]int{},
-				env: lab.New(t, lab.Options{Hosts: 3, Installation: on, Seed: p.seed, HA: true}),
-			}
+			r := newRound(t, p.seed, 5, lab.Options{Installation: on, HA: true})
 			r.process = r.env.StartProcess(lab.ProcessOptions{Settings: longRetries})
 			for _, path := range []string{"/cluster/ha/resources", "/cluster/ha/resources/{sid}", "/cluster/ha/rules", "/cluster/ha/rules/{rule}"} {
 				r.env.AddFault(pvesim.Fault{Path: path, Probability: 0.1, DropBefore: true})
@@ -311,8 +296,8 @@ func TestHA(t *testing.T) {
 					r.env.CreateClaim(fmt.Sprintf("pool-%d", created))
 					created++
 				}
-				r.env.Clock.Sleep(time.Duration(5+r.rand.IntN(20)) * time.Second)
-				r.disturbOnce(map[string]func() bool{"controllers killed": r.kill, "claims deleted": r.deleteOne})
+				r.env.Clock.Sleep(time.Duration(5+r.Rand.IntN(20)) * time.Second)
+				r.Disturb(map[string]func(){"controllers killed": r.kill, "claims deleted": r.deleteOne})
 			}
 			r.env.Sim.ClearFaults()
 			r.finish()

@@ -15,12 +15,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
 const upstreamDir = "testdata/upstream-0.4.9"
@@ -48,7 +46,8 @@ func TestUpgradeFromUpstream(t *testing.T) {
 	config := testenv.APIServer(t)
 	kube, err := client.New(config, client.Options{})
 	check(t, err)
-	kubeconfig := writeKubeconfig(t, config)
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	check(t, harness.WriteKubeconfig(kubeconfig, config))
 	run := func(values string, args ...string) error {
 		t.Helper()
 		_, err := helm(t, values, append(args, "--kubeconfig", kubeconfig)...)
@@ -101,16 +100,4 @@ func documentedCommands(t *testing.T, page string) [][]string {
 		t.Fatalf("found %d helm commands in %s, want 2", len(commands), page)
 	}
 	return commands
-}
-
-func writeKubeconfig(t *testing.T, config *rest.Config) string {
-	t.Helper()
-	out := clientcmdapi.NewConfig()
-	out.Clusters["test"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
-	out.AuthInfos["test"] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData, Token: config.BearerToken}
-	out.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
-	out.CurrentContext = "test"
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	check(t, clientcmd.WriteToFile(*out, path))
-	return path
 }

@@ -15,18 +15,12 @@ import (
 
 	"sigs.k8s.io/karpenter/test/suites/performance"
 
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
 func spec(text string, line int) Spec {
 	return Spec{Suite: "regression", Description: "Regression", File: "integration_test.go", Line: line, Text: text}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestSpecFocus(t *testing.T) {
@@ -54,7 +48,7 @@ func TestStore(t *testing.T) {
 	if _, found, err := s.read(passed.Spec, "one"); found || err != nil {
 		t.Fatalf("read before write: found %t, error %v", found, err)
 	}
-	must(t, s.write(passed))
+	testenv.Must(t, s.write(passed))
 	for inputs, want := range map[string]bool{"one": true, "another controller": false} {
 		if _, valid, err := s.read(passed.Spec, inputs); valid != want || err != nil {
 			t.Errorf("read with inputs %q: valid %t, want %t; error %v", inputs, valid, want, err)
@@ -71,11 +65,11 @@ func TestTable(t *testing.T) {
 		"consolidation": {TestType: "consolidation", Timestamp: began.Add(time.Minute), KarpenterAvgCPUCores: 0.25, KarpenterP95HeapMB: 99},
 	} {
 		content, err := json.Marshal(phase)
-		must(t, err)
-		must(t, os.WriteFile(filepath.Join(dir, name+"_performance_report.json"), content, 0o600))
+		testenv.Must(t, err)
+		testenv.Must(t, os.WriteFile(filepath.Join(dir, name+"_performance_report.json"), content, 0o600))
 	}
 	phases, err := readPhases(dir)
-	must(t, err)
+	testenv.Must(t, err)
 	scale, slow := spec("should scale", 7), spec("should be fast", 8)
 	scale.Suite, slow.Suite = performanceSuite, performanceSuite
 	r := &runner{results: map[string]Result{}, lists: lists{Allowed: []allowed{
@@ -123,7 +117,7 @@ func TestTable(t *testing.T) {
 func TestLists(t *testing.T) {
 	t.Parallel()
 	l, err := readLists()
-	must(t, err)
+	testenv.Must(t, err)
 	if err := l.check([]string{"none"}, nil); err != nil {
 		t.Errorf("checking lists of other suites: %v", err)
 	}
@@ -138,23 +132,23 @@ func TestSelect(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	controller := filepath.Join(dir, "controller")
-	must(t, os.WriteFile(controller, []byte("1"), 0o600))
-	must(t, os.WriteFile(binary(dir, "regression"), []byte(listingScript), 0o700))
+	testenv.Must(t, os.WriteFile(controller, []byte("1"), 0o600))
+	testenv.Must(t, os.WriteFile(binary(dir, "regression"), []byte(listingScript), 0o700))
 	newRunner := func(focus string) *runner {
 		o := options{dir: dir, suites: []string{"regression"}, focus: regexp.MustCompile(focus), world: worldOptions{Controller: controller}}
 		r := &runner{options: o, store: store{dir: filepath.Join(dir, "results")}}
-		must(t, r.selectSpecs(t.Context()))
+		testenv.Must(t, r.selectSpecs(t.Context()))
 		return r
 	}
 	r := newRunner("")
 	if len(r.specs) != 2 || r.specs[1].String() != "regression/integration_test.go should join" {
 		t.Fatalf("selected %v, want two specs by line", r.specs)
 	}
-	must(t, r.store.write(Result{Spec: r.specs[1], Inputs: r.inputs["regression"]}))
+	testenv.Must(t, r.store.write(Result{Spec: r.specs[1], Inputs: r.inputs["regression"]}))
 	if r = newRunner("integration_test.go should join$"); len(r.specs) != 1 || len(r.results) != 1 {
 		t.Errorf("found specs %v and results %v, want one spec with its result", r.specs, r.results)
 	}
-	must(t, os.WriteFile(controller, []byte("2"), 0o600))
+	testenv.Must(t, os.WriteFile(controller, []byte("2"), 0o600))
 	if r = newRunner(""); len(r.specs) != 2 || len(r.results) != 0 {
 		t.Errorf("with a new controller, found specs %v and results %v, want no result", r.specs, r.results)
 	}
@@ -173,9 +167,9 @@ func TestPodDeletedWhileStarting(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	binary, started := filepath.Join(dir, "controller"), filepath.Join(dir, "started")
-	must(t, os.WriteFile(binary, []byte("#!/bin/sh\necho x >> "+started+"\nexec sleep 600\n"), 0o700))
+	testenv.Must(t, os.WriteFile(binary, []byte("#!/bin/sh\necho x >> "+started+"\nexec sleep 600\n"), 0o700))
 	controller, err := harness.NewController(harness.ControllerOptions{Binary: binary, Dir: dir})
-	must(t, err)
+	testenv.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	p := &systemPod{controller: controller, done: make(chan struct{})}
 	go p.run(ctx)

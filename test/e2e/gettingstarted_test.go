@@ -39,7 +39,9 @@ func TestGettingStarted(t *testing.T) {
 		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 53}}},
 	}))
 	before := r.holdings(NewWithT(t))
-	for _, step := range readSteps(t, "../../docs/getting-started.md") {
+	steps := readSteps(t, "../../docs/getting-started.md")
+	NewWithT(t).Expect(len(steps)).To(BeNumerically(">=", 15))
+	for _, step := range steps {
 		r.do(t, step)
 	}
 	r.expectUnchanged(t, before)
@@ -57,22 +59,18 @@ type reader struct {
 // step is a code block of the page. file is the name in the text before it.
 type step struct{ kind, file, content string }
 
-func readSteps(t *testing.T, page string) []step {
+func readSteps(t *testing.T, page string) (steps []step) {
 	t.Helper()
 	content, err := os.ReadFile(page)
 	must(t, err)
 	named := regexp.MustCompile("Write `([a-z]+\\.yaml)`")
-	var steps []step
-	parts := strings.Split(string(content), "\n```")
-	for n := 1; n+1 < len(parts); n += 2 {
-		kind, body, _ := strings.Cut(parts[n], "\n")
-		s := step{kind: strings.Fields(kind)[0], content: body + "\n"}
-		if names := named.FindAllStringSubmatch(parts[n-1], -1); len(names) > 0 {
+	for _, block := range regexp.MustCompile("(?ms)(.*?)^ *```(\\w+)[^\n]*\n(.*?)^ *```$").FindAllStringSubmatch(string(content), -1) {
+		s := step{kind: block[2], content: block[3]}
+		if names := named.FindAllStringSubmatch(block[1], -1); len(names) > 0 {
 			s.file = names[len(names)-1][1]
 		}
 		steps = append(steps, s)
 	}
-	NewWithT(t).Expect(len(steps)).To(BeNumerically(">=", 15))
 	return steps
 }
 

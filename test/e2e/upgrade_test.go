@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -176,13 +175,12 @@ func writeJSON(t *testing.T, path string, content any) {
 }
 
 // shellBlocks returns the shell blocks of a page, including those in lists.
-func shellBlocks(t *testing.T, page string) []string {
+func shellBlocks(t *testing.T, page string) (blocks []string) {
 	t.Helper()
-	content, err := os.ReadFile(page)
-	must(t, err)
-	var blocks []string
-	for _, block := range regexp.MustCompile("(?ms)^ *```shell\\n(.*?)^ *```$").FindAllStringSubmatch(string(content), -1) {
-		blocks = append(blocks, block[1])
+	for _, s := range readSteps(t, page) {
+		if s.kind == "shell" {
+			blocks = append(blocks, s.content)
+		}
 	}
 	NewWithT(t).Expect(len(blocks)).To(BeNumerically(">=", 2), page)
 	return blocks

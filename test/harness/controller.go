@@ -25,6 +25,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -44,10 +45,7 @@ type ControllerOptions struct {
 	// PollInterval is how often the controller polls Proxmox. Zero means the controller's
 	// default.
 	PollInterval time.Duration
-	// LeaderElection is off by default: a restarted controller would have to wait until the
-	// lease of the killed one expires.
-	LeaderElection bool
-	FeatureGates   string
+	FeatureGates string
 	// Args are additional flags.
 	Args []string
 	// Durations replace durations that are no settings: name=duration, separated by commas.
@@ -157,7 +155,8 @@ func (c *Controller) command() *exec.Cmd {
 	args := []string{
 		"--cloud-config", c.CloudConfig(),
 		"--batch-idle-duration", "1s",
-		"--disable-leader-election=" + strconv.FormatBool(!c.options.LeaderElection),
+		// A restarted controller would have to wait until the lease of the killed one expires.
+		"--disable-leader-election",
 	}
 	if c.options.PollInterval > 0 {
 		args = append(args, "--proxmox-poll-interval", c.options.PollInterval.String())
@@ -340,16 +339,22 @@ func (p *Plane) writeKubeconfig(ctx context.Context, dir string, account client.
 	if err := p.Client.SubResource("token").Create(ctx, object, request); err != nil {
 		return "", fmt.Errorf("requesting token for ServiceAccount: %w", err)
 	}
-	config := clientcmdapi.NewConfig()
-	config.Clusters["plane"] = &clientcmdapi.Cluster{Server: p.Config.Host, CertificateAuthorityData: p.Config.CAData}
-	config.AuthInfos["account"] = &clientcmdapi.AuthInfo{Token: request.Status.Token}
-	config.Contexts["default"] = &clientcmdapi.Context{Cluster: "plane", AuthInfo: "account"}
-	config.CurrentContext = "default"
-	file := filepath.Join(dir, "kubeconfig")
-	if err := clientcmd.WriteToFile(*config, file); err != nil {
-		return "", fmt.Errorf("writing kubeconfig: %w", err)
+	config, file := rest.AnonymousClientConfig(p.Config), filepath.Join(dir, "kubeconfig")
+	config.BearerToken = request.Status.Token
+	return file, WriteKubeconfig(file, config)
+}
+
+// WriteKubeconfig writes a kubeconfig for the API server and the credentials of a configuration.
+func WriteKubeconfig(file string, config *rest.Config) error {
+	out := clientcmdapi.NewConfig()
+	out.Clusters["cluster"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
+	out.AuthInfos["user"] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData, Token: config.BearerToken}
+	out.Contexts["default"] = &clientcmdapi.Context{Cluster: "cluster", AuthInfo: "user"}
+	out.CurrentContext = "default"
+	if err := clientcmd.WriteToFile(*out, file); err != nil {
+		return fmt.Errorf("writing kubeconfig: %w", err)
 	}
-	return file, nil
+	return nil
 }
 
 // mount writes the mounted Secret's cloud config to the controller's path. The controllers of other

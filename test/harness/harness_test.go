@@ -152,20 +152,6 @@ func TestRunProcess(t *testing.T) {
 		To(MatchError(And(ContainSubstring("exit status 3"), ContainSubstring("reason"))))
 }
 
-// The forwards of a pod need one URL of the metrics.
-func TestControllerMetricsURLAfterRestart(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	c, err := NewController(ControllerOptions{Binary: "true", Dir: t.TempDir()})
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(c.StartProcess()).To(Succeed())
-	<-c.Done()
-	before := c.MetricsURL()
-	g.Expect(c.StartProcess()).To(Succeed())
-	<-c.Done()
-	g.Expect(c.MetricsURL()).To(Equal(before))
-}
-
 // TestSecretsFindIn checks that the search finds secrets in every encoding. Tests rely on it
 // finding nothing.
 func TestSecretsFindIn(t *testing.T) {

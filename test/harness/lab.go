@@ -236,15 +236,10 @@ type Cluster struct {
 	Region      string   `json:"region"`
 	URLs        []string `json:"urls"`
 	CA          string   `json:"ca,omitempty"`
-	CAFile      string   `json:"ca_file,omitempty"`
 	Fingerprint string   `json:"fingerprint,omitempty"`
 	Insecure    bool     `json:"insecure,omitempty"`
 	TokenID     string   `json:"token_id,omitempty"`
 	TokenSecret string   `json:"token_secret,omitempty"`
-	// TokenIDFile and TokenSecretFile are paths of files that may change while the controller
-	// runs.
-	TokenIDFile     string `json:"token_id_file,omitempty"`
-	TokenSecretFile string `json:"token_secret_file,omitempty"`
 	// Root is used for operations that Proxmox does not allow with a token.
 	Root *RootLogin `json:"root,omitempty"`
 }

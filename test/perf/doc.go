@@ -3,9 +3,8 @@
 
 // Package perf measures the controller against the simulator's lock and latency model: calls
 // per node, launches and deletes relative to the critical path of Proxmox's own tasks, bursts
-// relative to the lock model, how fast Create returns when Proxmox is slow, launches with
-// faults, core's scheduler with our instance types, and how the cost of the controller grows
-// with the number of nodes. Figures are counts and ratios within one run, so they are comparable
+// relative to the lock model, how fast Create returns when Proxmox is slow, core's scheduler with
+// our instance types, and how the cost of the controller grows with the number of nodes. Figures are counts and ratios within one run, so they are comparable
 // between machines. figures.yaml lists what they may be and what the last "make bench" measured,
 // and Page makes docs/performance.md of it.
 //

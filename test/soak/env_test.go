@@ -25,6 +25,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/chaos/lab"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/test/harness"
 )
 
@@ -44,8 +45,7 @@ var apps = map[string]struct {
 
 // soak is a control plane, a simulated Proxmox cluster and a controller.
 type soak struct {
-	t          *testing.T
-	rand       *rand.Rand
+	*lab.Outages
 	plane      *harness.Plane
 	proxmox    *harness.Proxmox
 	controller *harness.Controller
@@ -58,10 +58,10 @@ type soak struct {
 	foreign map[int]bool
 	// replicas are the desired replicas of each app.
 	replicas map[string]int
-	outages  outages
+	// maintenance is the host in maintenance, if any.
+	maintenance string
 	// sick is the VMID of the last guest that was made sick.
 	sick   int
-	done   map[string]int
 	broken chan []string
 	// stopMonitor ends the continuous checks.
 	stopMonitor context.CancelFunc
@@ -70,10 +70,7 @@ type soak struct {
 func newSoak(t *testing.T, version string, random *rand.Rand) *soak {
 	t.Helper()
 	ctx, dir := t.Context(), t.TempDir()
-	s := &soak{
-		t: t, rand: random, replicas: map[string]int{}, done: map[string]int{}, foreign: map[int]bool{},
-		outages: outages{hanging: map[string]bool{}, down: map[string]bool{}}, broken: make(chan []string, 1),
-	}
+	s := &soak{replicas: map[string]int{}, foreign: map[int]bool{}, broken: make(chan []string, 1)}
 	var err error
 	s.proxmox, err = harness.StartProxmox(ctx, harness.ProxmoxOptions{
 		Hosts: hosts, Version: version, Speed: 5, Heartbeat: 2 * time.Second,
@@ -83,17 +80,21 @@ func newSoak(t *testing.T, version string, random *rand.Rand) *soak {
 			}
 		},
 	})
-	s.must(err)
+	testenv.Must(t, err)
 	t.Cleanup(s.proxmox.Close)
+	s.Outages = lab.NewOutages(lab.Outages{T: t, Sim: s.proxmox.Simulator, Rand: random, AddFault: s.addFault})
+	for i := range hosts {
+		s.Hosts = append(s.Hosts, fmt.Sprintf("pve%d", i+1))
+	}
 	s.plane, err = harness.StartPlane(ctx, harness.PlaneOptions{
 		Binary: os.Getenv("KUBEPLANE"), Dir: filepath.Join(dir, "kubernetes"), NodeMonitorGracePeriod: 8 * time.Second,
 	})
-	s.must(err)
+	testenv.Must(s.T, err)
 	t.Cleanup(s.plane.Stop)
 	s.kube = s.plane.Client
-	s.must(harness.InstallCRDs(ctx, s.kube))
+	testenv.Must(s.T, harness.InstallCRDs(ctx, s.kube))
 	s.before, err = s.proxmox.API.Holdings(ctx)
-	s.must(err)
+	testenv.Must(s.T, err)
 	for _, guest := range s.proxmox.Guests() {
 		s.foreign[guest.VMID] = true
 	}
@@ -107,12 +108,12 @@ func newSoak(t *testing.T, version string, random *rand.Rand) *soak {
 
 // startController starts the controller with the URLs of all hosts.
 func (s *soak) startController(dir string) {
-	s.t.Helper()
+	s.T.Helper()
 	cluster := s.proxmox.Cluster(region)
 	cluster.URLs = nil
-	for _, host := range s.hostNames() {
+	for _, host := range s.Hosts {
 		url, err := s.proxmox.HostURL(host)
-		s.must(err)
+		testenv.Must(s.T, err)
 		cluster.URLs = append(cluster.URLs, url)
 	}
 	var err error
@@ -124,24 +125,24 @@ func (s *soak) startController(dir string) {
 		},
 		Durations: "template-grace-period=5s,launch-failure-backoff=5s",
 	})
-	s.must(err)
-	s.t.Cleanup(s.controller.Stop)
-	s.must(s.controller.Start(s.t.Context()))
+	testenv.Must(s.T, err)
+	s.T.Cleanup(s.controller.Stop)
+	testenv.Must(s.T, s.controller.Start(s.T.Context()))
 }
 
 // createObjects creates a template, a class with an address pool, a NodePool and the apps.
 func (s *soak) createObjects() {
-	s.t.Helper()
-	ctx := s.t.Context()
-	s.images = testenv.ServeImages(s.t, 256<<10).URL
+	s.T.Helper()
+	ctx := s.T.Context()
+	s.images = testenv.ServeImages(s.T, 256<<10).URL
 	s.template = &v1alpha1.ProxmoxTemplate{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.ProxmoxTemplateSpec{
 		SourceImage: v1alpha1.SourceImage{URL: s.images + "/noble-0.img"}, StorageIDs: []string{"local", "local-lvm"},
 		Network: []v1alpha1.NetworkInterface{{Bridge: "vmbr0"}}, Agent: &v1alpha1.Agent{Enabled: true},
 	}}
-	s.must(s.kube.Create(ctx, s.template))
+	testenv.Must(s.T, s.kube.Create(ctx, s.template))
 	var err error
 	s.kit, err = harness.NewKit(name, s.plane.Server)
-	s.must(err)
+	testenv.Must(s.T, err)
 	s.kit.Class.Spec.InstanceTemplateRef = v1alpha1.InstanceTemplateReference{Kind: v1alpha1.ProxmoxTemplateKind, Name: name}
 	s.kit.Class.Spec.Network = &v1alpha1.Network{Interfaces: []v1alpha1.VMInterface{{Name: "net0", Address4: &v1alpha1.AddressSource{
 		CIDR: "172.16.0.0/12", Ranges: []string{"172.16.1.1-172.16.1.100"}, Gateway: "172.16.255.254",
@@ -149,15 +150,15 @@ func (s *soak) createObjects() {
 	s.kit.Pool.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("5s")
 	s.kit.Pool.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: fmt.Sprint(budget)}}
 	s.kit.Pool.Spec.Template.Spec.TerminationGracePeriod = &metav1.Duration{Duration: 30 * time.Second}
-	s.must(s.kit.Apply(ctx, s.kube))
+	testenv.Must(s.T, s.kit.Apply(ctx, s.kube))
 	for app, properties := range apps {
 		s.replicas[app] = properties.replicas / 2
 		d := harness.Deployment(app, int32(s.replicas[app]))
 		d.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(properties.cpu)}
-		s.must(s.kube.Create(ctx, d))
+		testenv.Must(s.T, s.kube.Create(ctx, d))
 	}
 	one := intstr.FromInt32(1)
-	s.must(s.kube.Create(ctx, &policyv1.PodDisruptionBudget{
+	testenv.Must(s.T, s.kube.Create(ctx, &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "api"},
 		Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &one, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "api"}}},
 	}))
@@ -165,19 +166,19 @@ func (s *soak) createObjects() {
 
 // removeAll deletes all objects, after which Proxmox must be as before.
 func (s *soak) removeAll() {
-	s.t.Helper()
-	ctx := s.t.Context()
+	s.T.Helper()
+	ctx := s.T.Context()
 	for app := range apps {
 		s.scale(app, 0)
 	}
 	s.mustConverge("without pods")
-	s.must(s.kube.Delete(ctx, s.kit.Pool))
-	s.must(s.kube.Delete(ctx, s.kit.Class))
-	s.must(s.kube.Delete(ctx, s.template))
+	testenv.Must(s.T, s.kube.Delete(ctx, s.kit.Pool))
+	testenv.Must(s.T, s.kube.Delete(ctx, s.kit.Class))
+	testenv.Must(s.T, s.kube.Delete(ctx, s.template))
 	began := time.Now()
 	for {
 		left, err := s.before.Leaks(ctx, s.proxmox.API, s.kube)
-		s.must(err)
+		testenv.Must(s.T, err)
 		if len(left) == 0 {
 			return
 		}
@@ -188,24 +189,12 @@ func (s *soak) removeAll() {
 	}
 }
 
-func (s *soak) hostNames() (names []string) {
-	for i := range hosts {
-		names = append(names, fmt.Sprintf("pve%d", i+1))
-	}
-	return names
-}
-
-func (s *soak) must(err error) {
-	s.t.Helper()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-}
+func (s *soak) addFault(f pvesim.Fault) { testenv.AddFault(s.T, s.Sim, f) }
 
 // fail ends the test with violations and the end of the controller's log.
 func (s *soak) fail(when string, violations []string) {
-	s.t.Helper()
-	s.t.Fatalf("%s:\n%s\ntasks:\n%s\ncontroller log:\n%s", when, lines(violations), s.proxmox.API.Tasks(context.WithoutCancel(s.t.Context())),
+	s.T.Helper()
+	s.T.Fatalf("%s:\n%s\ntasks:\n%s\ncontroller log:\n%s", when, lines(violations), s.proxmox.API.Tasks(context.WithoutCancel(s.T.Context())),
 		harness.Tail(s.controller.Log(), 80))
 }
 
@@ -239,13 +228,13 @@ func (s *soak) monitor(ctx context.Context) {
 
 // failIfBroken ends the test if an invariant did not hold.
 func (s *soak) failIfBroken() {
-	s.t.Helper()
+	s.T.Helper()
 	if !s.controller.Running() {
-		s.t.Fatal(s.controller.ExitError())
+		s.T.Fatal(s.controller.ExitError())
 	}
 	select {
 	case violations := <-s.broken:
-		s.fail(fmt.Sprintf("during disturbances %v", s.done), violations)
+		s.fail(fmt.Sprintf("during disturbances %v", s.Done), violations)
 	default:
 	}
 }
@@ -271,11 +260,11 @@ func (s *soak) budgetViolations(ctx context.Context) []string {
 
 // violations returns everything that does not match the desired state.
 func (s *soak) violations() []string {
-	ctx := s.t.Context()
+	ctx := s.T.Context()
 	violations := s.podViolations(ctx)
 	claims, nodes := &karpv1.NodeClaimList{}, &corev1.NodeList{}
-	s.must(s.kube.List(ctx, claims))
-	s.must(s.kube.List(ctx, nodes))
+	testenv.Must(s.T, s.kube.List(ctx, claims))
+	testenv.Must(s.T, s.kube.List(ctx, nodes))
 	ready := map[string]bool{}
 	for _, node := range nodes.Items {
 		ready[node.Name] = harness.NodeReady(&node)
@@ -299,7 +288,7 @@ func (s *soak) violations() []string {
 func (s *soak) podViolations(ctx context.Context) (violations []string) {
 	for app, replicas := range s.replicas {
 		pods, err := harness.Pods(ctx, s.kube, app)
-		s.must(err)
+		testenv.Must(s.T, err)
 		ready := 0
 		for _, pod := range pods {
 			if harness.PodReady(&pod) {
@@ -339,12 +328,12 @@ func (s *soak) vmViolations(claims int) (violations []string) {
 // whose clone or destroy was interrupted by a host failure is locked, and only root may unlock
 // it.
 func (s *soak) actAsAdmin() {
-	ctx := s.t.Context()
+	ctx := s.T.Context()
 	for _, guest := range s.proxmox.Guests() {
 		if s.foreign[guest.VMID] || guest.Lock == "" || s.hasRunningTask(ctx, guest.Host) || !s.isStillLocked(guest) {
 			continue
 		}
-		s.t.Logf("deleting VM %d on host %s as root: lock %q without a task", guest.VMID, guest.Host, guest.Lock)
+		s.T.Logf("deleting VM %d on host %s as root: lock %q without a task", guest.VMID, guest.Host, guest.Lock)
 		if s.proxmox.SetConfigLock(guest.VMID, "") == nil {
 			_ = s.proxmox.API.Destroy(ctx, harness.Guest{Host: guest.Host, VMID: guest.VMID, Status: guest.Status}) // retried
 		}

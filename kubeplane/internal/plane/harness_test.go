@@ -24,51 +24,22 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/kubeplane/internal/plane"
 )
 
-// These tests are about processes, so they run the real binary: the one that KUBEPLANE names, else one built here.
-
 const (
 	readyWithin = 2 * time.Minute
 	goneWithin  = 30 * time.Second
 )
 
+// TestMain builds the binary unless KUBEPLANE names one: these tests are about processes.
 func TestMain(m *testing.M) {
-	os.Exit(runWithBinary(m))
-}
-
-func runWithBinary(m *testing.M) int {
 	if os.Getenv("KUBEPLANE") == "" {
-		dir, err := os.MkdirTemp("", "kubeplane-test-")
-		if err == nil {
-			defer func() { _ = os.RemoveAll(dir) }()
-			err = build(filepath.Join(dir, "kubeplane"))
+		const root = "../../.."
+		if out, err := exec.Command("make", "-C", root, "kubeplane").CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "building kubeplane: %v\n%s", err, out)
+			os.Exit(1)
 		}
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
+		_ = os.Setenv("KUBEPLANE", root+"/.cache/bin/kubeplane") // the name is valid
 	}
-	return m.Run()
-}
-
-// build builds the binary as README.md describes, unless KUBEPLANE names one.
-func build(path string) error {
-	version, err := exec.Command("go", "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes").Output()
-	if err != nil {
-		return fmt.Errorf("reading the version of Kubernetes: %w", err)
-	}
-	v := strings.TrimSpace(string(version))
-	parts := strings.Split(strings.TrimPrefix(v, "v"), ".")
-	flags := "-s -w"
-	for _, p := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
-		flags += fmt.Sprintf(" -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s -X %[1]s.gitTreeState=clean",
-			p, v, parts[0], parts[1])
-	}
-	c := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags", flags, "-o", path, "../..")
-	c.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := c.CombinedOutput(); err != nil {
-		return fmt.Errorf("building kubeplane: %w: %s", err, out)
-	}
-	return os.Setenv("KUBEPLANE", path)
+	os.Exit(m.Run())
 }
 
 func binary(t *testing.T) string {
@@ -85,7 +56,6 @@ type running struct {
 	stdout, stderr *bytes.Buffer // to be read only after done
 	done           chan struct{}
 	err            error // how it ended; to be read only after done
-	took           time.Duration
 	readyFile      string
 }
 
@@ -127,7 +97,6 @@ func up(t *testing.T, args ...string) *running {
 
 func (r *running) awaitReady(t *testing.T) {
 	t.Helper()
-	began := time.Now()
 	eventually(t, readyWithin, "the plane is ready", func() error {
 		select {
 		case <-r.done:
@@ -140,19 +109,13 @@ func (r *running) awaitReady(t *testing.T) {
 		}
 		return json.Unmarshal(content, &r.Report)
 	})
-	r.took = time.Since(began)
-}
-
-func (r *running) config(t *testing.T) *rest.Config {
-	t.Helper()
-	config, err := clientcmd.BuildConfigFromFlags("", r.Kubeconfig)
-	must(t, err)
-	return config
 }
 
 func (r *running) client(t *testing.T) kubernetes.Interface {
 	t.Helper()
-	return clientFor(t, r.config(t))
+	config, err := clientcmd.BuildConfigFromFlags("", r.Kubeconfig)
+	must(t, err)
+	return clientFor(t, config)
 }
 
 func clientFor(t *testing.T, config *rest.Config) kubernetes.Interface {

@@ -34,7 +34,6 @@ func TestUp(t *testing.T) {
 	t.Parallel()
 	kubeconfig := filepath.Join(t.TempDir(), "config")
 	r := up(t, "--audit", "--kubeconfig-out", kubeconfig, "--feature-gates", "InPlacePodVerticalScaling=true", "--server-ip", "192.0.2.7")
-	t.Logf("ready after %s", r.took)
 
 	expectVersion(t, r)
 	expectCertificateFor(t, r, "192.0.2.7")
@@ -55,9 +54,12 @@ func TestUp(t *testing.T) {
 	}
 }
 
+// TestUpConcurrently starts two planes. One ends with its standard input, the other is killed.
 func TestUpConcurrently(t *testing.T) {
 	t.Parallel()
-	first, second := launch(t, nil, nil), launch(t, nil, nil)
+	stdin, closing := io.Pipe()
+	first, second := launch(t, stdin, nil), launch(t, nil, nil)
+	t.Cleanup(func() { _ = closing.Close() }) // the process ends only then
 	first.awaitReady(t)
 	second.awaitReady(t)
 	uids := map[string]bool{}
@@ -69,6 +71,11 @@ func TestUpConcurrently(t *testing.T) {
 	if len(uids) != 2 {
 		t.Error("both kubeconfigs lead to the same cluster")
 	}
+	must(t, closing.Close())
+	expectEqual(t, first.expectEnd(t), 0)
+	first.expectNothingLeft(t)
+	second.signal(t, syscall.SIGKILL)
+	second.expectNothingLeft(t)
 }
 
 func TestUpNamedDirectory(t *testing.T) {
@@ -151,13 +158,6 @@ func expectCertificateFor(t *testing.T, r *running, address string) {
 	}
 }
 
-func TestKill(t *testing.T) {
-	t.Parallel()
-	r := up(t)
-	r.signal(t, syscall.SIGKILL)
-	r.expectNothingLeft(t)
-}
-
 func TestExitWithParent(t *testing.T) {
 	t.Parallel()
 	// The shell must stay the parent, so it may not exec the plane.
@@ -169,17 +169,6 @@ func TestExitWithParent(t *testing.T) {
 	r.signal(t, syscall.SIGKILL)
 	r.expectNothingLeft(t)
 	expectNoFile(t, r.Dir)
-}
-
-func TestExitWithStandardInput(t *testing.T) {
-	t.Parallel()
-	stdin, closing := io.Pipe()
-	r := launch(t, stdin, nil)
-	t.Cleanup(func() { _ = closing.Close() }) // the process ends only then
-	r.awaitReady(t)
-	must(t, closing.Close())
-	expectEqual(t, r.expectEnd(t), 0)
-	r.expectNothingLeft(t)
 }
 
 func TestExitWithComponent(t *testing.T) {

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -62,9 +61,6 @@ type Options struct {
 	Templates *TemplateOptions
 	// Scenario may change the simulated Cluster.
 	Scenario func(*pvesim.Scenario)
-	// APIServer replaces the fake Kubernetes API. The time is then real, as in the objects of
-	// the API server; only waits are accelerated. Guests join as Nodes.
-	APIServer *rest.Config
 }
 
 // Installation is a release of Proxmox VE and the permissions of our token.
@@ -92,8 +88,7 @@ type Env struct {
 	t     testing.TB
 	Sim   *pvesim.Simulator
 	Clock *testenv.Clock
-	// Kube has no control plane. A Process does what core does to NodeClaims, unless it is a
-	// CoreProcess.
+	// Kube has no control plane. A Process does what core does to NodeClaims.
 	Kube  client.WithWatch
 	Class *v1alpha1.ProxmoxNodeClass
 	Hosts []string
@@ -115,8 +110,6 @@ type Env struct {
 	retained string
 	// urls are the URLs that Processes use.
 	urls []string
-	// apiServer is the API server of an Env without a fake API.
-	apiServer *rest.Config
 	// builders are the guests of builder VMs, nil without templates.
 	builders *builders
 
@@ -157,14 +150,11 @@ func New(t testing.TB, o Options) *Env {
 	if o.Scenario != nil {
 		o.Scenario(scenario)
 	}
-	e := &Env{t: t, Installation: o.Installation, apiServer: o.APIServer, dataDisk: o.DataDisk, ha: o.HA, machine: o.Machine, foreignGuests: map[int]string{}, lost: map[int]bool{}}
-	simulator := pvesim.Options{Speed: o.Speed, Seed: o.Seed}
-	if o.APIServer == nil {
-		e.Kube, e.Clock = testenv.NewFakeKube(t), testenv.NewClock(o.Speed)
-	} else {
-		e.Kube, e.Clock = connect(t, o.APIServer), testenv.NewSteppedClock(o.Speed)
-		simulator.Guests = &kubelets{kube: e.Kube}
+	e := &Env{
+		t: t, Installation: o.Installation, Kube: testenv.NewFakeKube(t), Clock: testenv.NewClock(o.Speed),
+		dataDisk: o.DataDisk, ha: o.HA, machine: o.Machine, foreignGuests: map[int]string{}, lost: map[int]bool{},
 	}
+	simulator := pvesim.Options{Speed: o.Speed, Seed: o.Seed}
 	if o.Templates != nil {
 		e.builders = newBuilders(t, *o.Templates)
 		simulator.Guests = e.builders
@@ -256,15 +246,14 @@ func (e *Env) NewClass(name string) *v1alpha1.ProxmoxNodeClass {
 }
 
 // CreateClaim creates a NodeClaim of the default class, as core would.
-func (e *Env) CreateClaim(name string) *karpv1.NodeClaim { return e.CreateClaimOf(e.Class.Name, name) }
+func (e *Env) CreateClaim(name string) { e.CreateClaimOf(e.Class.Name, name) }
 
 // CreateClaimOf creates a NodeClaim of a class in a NodePool of the same name.
-func (e *Env) CreateClaimOf(class, name string) *karpv1.NodeClaim {
+func (e *Env) CreateClaimOf(class, name string) {
 	e.t.Helper()
 	claim := testenv.NewNodeClaim(name, class, class)
 	claim.Finalizers = []string{karpv1.TerminationFinalizer}
 	testenv.Must(e.t, e.Kube.Create(e.t.Context(), claim))
-	return claim
 }
 
 // Claims returns all NodeClaims.

@@ -79,8 +79,6 @@ type ProcessOptions struct {
 	Quiet bool
 	// Settings may change the defaults.
 	Settings func(*instance.Settings)
-	// Client may wrap the Proxmox client.
-	Client func(proxmox.Client) proxmox.Client
 }
 
 // errKilled is what a killed Process gets from the Kubernetes API.
@@ -90,27 +88,19 @@ var errKilled = errors.New("the process was killed")
 // NodeClaims before Run.
 func (e *Env) StartProcess(o ProcessOptions) *Process {
 	e.t.Helper()
-	p := e.newProcess(o)
-	p.kube = p.interruptible(e.Kube)
-	p.addComponents(o, operator.DefaultOptions(), inventory.Options{PollInterval: pollInterval, Clock: e.Clock})
-	return p
-}
-
-func (e *Env) newProcess(o ProcessOptions) *Process {
 	p := &Process{env: e, quiet: o.Quiet, busy: map[job]bool{}, notBefore: map[job]time.Time{}, failures: map[job]int{}, last: map[job]error{}}
 	p.ctx, p.cancel = context.WithCancel(e.t.Context())
 	e.t.Cleanup(p.Kill)
+	p.kube = p.interruptible(e.Kube)
+	p.addComponents(o)
 	return p
 }
 
 // addComponents adds everything that needs the Kubernetes API and polls the Cluster once.
-func (p *Process) addComponents(o ProcessOptions, defaults *operator.Options, polls inventory.Options) {
-	e := p.env
+func (p *Process) addComponents(o ProcessOptions) {
+	e, defaults := p.env, operator.DefaultOptions()
 	e.t.Helper()
 	c := e.client(pvesim.DefaultTokenID, max(e.Clock.Real(45*time.Second), ResponseTimeout))
-	if o.Client != nil {
-		c = o.Client(c)
-	}
 	s := defaults.InstanceSettings()
 	s.VMIDs.From, s.VMIDs.To = testenv.FirstVMID, testenv.LastVMID
 	// These two use real time.
@@ -122,7 +112,7 @@ func (p *Process) addComponents(o ProcessOptions, defaults *operator.Options, po
 	p.Components = testenv.NewComponents(e.t, instance.Deps{
 		Clients: map[string]proxmox.Client{testenv.Region: c}, Kube: p.kube, Clock: e.Clock, KubeCluster: kubeCluster, Settings: s,
 	}, boot.Source{Reader: p.kube, Namespace: metav1.NamespaceSystem, Tokens: &bootdata.Tokens{Client: p.kube}},
-		polls, instancetype.Deps{Pricing: defaults.Pricing()}, instance.Metrics{})
+		inventory.Options{PollInterval: pollInterval, Clock: e.Clock}, instancetype.Deps{Pricing: defaults.Pricing()}, instance.Metrics{})
 	if e.addresses != nil {
 		p.Inventory.WatchAddresses() // as the class's status controller does
 	}
@@ -145,21 +135,17 @@ func (p *Process) addComponents(o ProcessOptions, defaults *operator.Options, po
 // newControllers creates the controllers that act on NodeClaims.
 func (p *Process) newControllers(defaults *operator.Options, timeout time.Duration) {
 	discarded, clock := &testenv.Recorder{}, p.env.Clock
-	failures := operator.FailureBackoff()
-	failures.Initial = min(failures.Initial, defaults.OrphanGracePeriod) // a CoreProcess runs in real time
 	p.launch = launch.NewController(launch.Deps{
 		Kube: p.kube, Launcher: p.Instances.Launcher, Health: p.Instances.Health, Types: p.Types, Recorder: discarded, Clock: clock,
-		Pods: func(string) []types.NamespacedName { return nil }, FailureBackoff: failures,
+		Pods: func(string) []types.NamespacedName { return nil }, FailureBackoff: operator.FailureBackoff(),
 	})
 	p.cleanup = vmupdate.NewController(p.kube, p.Instances.Updater, p.Instances.Adopter, p.Instances.Deleter, discarded)
-	restarts := defaults.RestartPolicy()
-	restarts.Backoff = min(restarts.Backoff, defaults.OrphanGracePeriod)
 	p.health = vmhealth.NewController(vmhealth.Deps{
 		Kube: p.kube, VMs: p.Instances.VMs, Power: p.Instances.Power, Planner: p.Instances.Planner, Launches: p.Instances.Launches, Recorder: discarded, Clock: clock,
-		PollInterval: pollInterval, Timeout: timeout, Restarts: restarts,
+		PollInterval: pollInterval, Timeout: timeout, Restarts: defaults.RestartPolicy(),
 	})
 	rules := defaults.OrphanRules()
-	rules.GracePeriod, rules.DeletionMaxFraction = min(rules.GracePeriod, orphanGrace), max(rules.DeletionMaxFraction, orphanMaxFraction)
+	rules.GracePeriod, rules.DeletionMaxFraction = orphanGrace, orphanMaxFraction
 	p.collector = garbagecollection.NewController(garbagecollection.Deps{
 		Kube: p.kube, Reader: p.kube, VMs: p.Instances.VMs, Deleter: p.Instances.Deleter, Planner: p.Instances.Planner, Inventory: p.Inventory,
 		Tokens: p.Boot.Tokens, Recorder: discarded, Clock: clock, Rules: rules, PollInterval: pollInterval,

@@ -59,15 +59,14 @@ func addressesOf(claim *karpv1.NodeClaim) []netip.Addr {
 	return in.Network.Addresses()
 }
 
-// TakeAddress configures the address of a NodeClaim on another user's guest on a host. It
-// reports whether that succeeded.
-func (e *Env) TakeAddress(host string, claim *karpv1.NodeClaim) bool {
+// TakeAddress configures the address of a NodeClaim on another user's guest on a host, if possible.
+func (e *Env) TakeAddress(host string, claim *karpv1.NodeClaim) {
 	addresses, guests := addressesOf(claim), e.guests()
 	i := slices.IndexFunc(guests, func(row proxmox.GuestRow) bool {
 		return row.Host == host && !row.Template && row.VMID < testenv.FirstVMID
 	})
 	if len(addresses) == 0 || i < 0 {
-		return false
+		return
 	}
 	row := guests[i]
 	e.mu.Lock()
@@ -75,10 +74,9 @@ func (e *Env) TakeAddress(host string, claim *karpv1.NodeClaim) bool {
 	// The Process reads the configuration again when the name changes.
 	change := proxmox.ConfigChange{Set: map[string]string{"ipconfig0": fmt.Sprintf("ip=%s/16", addresses[0]), "name": fmt.Sprintf("foreign-%d", len(e.takenAddresses))}}
 	e.mu.Unlock()
-	if err := e.admin.UpdateVM(context.Background(), host, row.VMID, change); err != nil {
-		return false
+	if e.admin.UpdateVM(context.Background(), host, row.VMID, change) == nil {
+		testenv.Must(e.t, e.recordForeign(row))
 	}
-	return e.recordForeign(row) == nil
 }
 
 func (e *Env) isTaken(addr netip.Addr) bool {
@@ -113,6 +111,29 @@ func (e *Env) haViolations(want map[int]*karpv1.NodeClaim) (violations []string)
 		isStale := slices.ContainsFunc(resources, func(id string) bool { return !slices.Contains(all, id) })
 		if isStale || (len(all) != 1 && len(resources) != len(all)) {
 			violations = append(violations, fmt.Sprintf("HA rule %s has the resources %v, want %v", name, resources, all))
+		}
+	}
+	return violations
+}
+
+// ledgerViolations compares the capacity that a Process considers used with the configurations
+// of all guests that its token can read.
+func (e *Env) ledgerViolations(p *Process) (violations []string) {
+	used, foreign := map[string]observed.Amount{}, e.foreign()
+	for _, row := range e.guests() {
+		if _, hidden := foreign[row.VMID]; row.Template || (hidden && e.Installation.PoolScoped) {
+			continue
+		}
+		cfg, err := e.admin.VMConfig(context.Background(), row.Host, row.VMID)
+		if err != nil {
+			return []string{fmt.Sprintf("reading VM %d: %v", row.VMID, err)}
+		}
+		c := cfg.Compute()
+		used[row.Host] = used[row.Host].Plus(observed.Amount{CPUs: c.Cores() * c.Sockets(), MemoryBytes: int64(c.MemoryMiB()) << 20})
+	}
+	for _, host := range p.Inventory.View().Hosts() {
+		if got := host.Allocated.Plus(host.Reserved); got != used[host.Name] && host.Region == testenv.Region {
+			violations = append(violations, fmt.Sprintf("the ledger of host %s has %+v, its guests use %+v", host.Name, got, used[host.Name]))
 		}
 	}
 	return violations

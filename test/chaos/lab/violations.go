@@ -29,29 +29,15 @@ import (
 // no more of them.
 const MaxRounds = 2 * int(15*time.Minute/pollInterval)
 
-// Convergence is how long it took until all invariants held.
-type Convergence struct {
-	Rounds int
-	// Simulated time depends on the load of the machine.
-	Simulated time.Duration
-}
-
-func (s Convergence) String() string {
-	return fmt.Sprintf("%d rounds (%s simulated)", s.Rounds, s.Simulated.Round(time.Second))
-}
-
 // ConvergeUnlessKilled waits until all invariants hold or the Process is killed.
-func (e *Env) ConvergeUnlessKilled(p *Process) { _, _ = e.converge(p) }
+func (e *Env) ConvergeUnlessKilled(p *Process) { _ = e.converge(p) }
 
-// converge waits until all invariants hold and returns how long that took, or the violations
-// that remain after MaxRounds.
-func (e *Env) converge(p *Process) (Convergence, []string) {
-	began, first := e.Clock.Now(), p.Rounds()
-	for {
+// converge waits until all invariants hold, or returns the violations that remain after MaxRounds.
+func (e *Env) converge(p *Process) []string {
+	for first := p.Rounds(); ; {
 		violations := e.Violations(p)
-		took := Convergence{Rounds: p.Rounds() - first, Simulated: e.Clock.Since(began)}
-		if len(violations) == 0 || took.Rounds > MaxRounds || p.ctx.Err() != nil {
-			return took, violations
+		if len(violations) == 0 || p.Rounds()-first > MaxRounds || p.ctx.Err() != nil {
+			return violations
 		}
 		e.deleteLockedVMs()
 		e.deleteReportedDisks()
@@ -59,20 +45,17 @@ func (e *Env) converge(p *Process) (Convergence, []string) {
 	}
 }
 
-// MustConverge waits until all invariants hold and returns how long that took. It fails the
-// test if they do not within MaxRounds.
-func (e *Env) MustConverge(p *Process, when string) Convergence {
+// MustConverge waits until all invariants hold. It fails the test if they do not within MaxRounds.
+func (e *Env) MustConverge(p *Process, when string) {
 	e.t.Helper()
-	took, violations := e.converge(p)
-	if len(violations) > 0 {
-		e.t.Fatalf("%s: violations after %s on %s:\n%s", when, took, e.Installation, strings.Join(violations, "\n"))
+	if violations := e.converge(p); len(violations) > 0 {
+		e.t.Fatalf("%s: violations on %s:\n%s", when, e.Installation, strings.Join(violations, "\n"))
 	}
-	return took
 }
 
 // Violations returns everything that does not match the NodeClaims: VMs too many or too few,
-// volumes, boot drives, tokens, reservations or addresses without a NodeClaim, and changed
-// guests of other users.
+// volumes, boot drives, tokens, reservations or addresses without a NodeClaim, changed guests
+// of other users, and a ledger that differs from the configured VMs.
 func (e *Env) Violations(p *Process) []string {
 	if e.builders != nil {
 		return e.templateViolations(p)
@@ -112,6 +95,9 @@ func (e *Env) Violations(p *Process) []string {
 		if uids[uid] == nil {
 			add("reservation of VM %d for claim %s leaked", r.VMID, uid)
 		}
+	}
+	if len(violations) == 0 {
+		return e.ledgerViolations(p)
 	}
 	return violations
 }
@@ -295,20 +281,20 @@ func (e *Env) hasStaleLock(row proxmox.GuestRow) bool {
 	return err == nil && cfg.Lock() == row.Lock
 }
 
-// CreateForeignVM clones a VM of another user with the given VMID from the template of a host.
-// It reports whether that succeeded; it fails if the VMID exists.
-func (e *Env) CreateForeignVM(host string, vmid int) bool {
+// CreateForeignVM clones a VM of another user with the given VMID from the template of a host, unless the VMID exists.
+func (e *Env) CreateForeignVM(host string, vmid int) {
 	ctx, c, guests := context.Background(), e.admin, e.guests()
 	template := slices.IndexFunc(guests, func(row proxmox.GuestRow) bool { return row.Host == host && row.Template })
 	if template < 0 {
-		return false
+		return
 	}
 	task, err := c.CloneVM(ctx, proxmox.CloneRequest{Host: host, TemplateID: guests[template].VMID, VMID: vmid, Name: "foreign"})
 	if err != nil {
-		return false
+		return
 	}
-	status, err := proxmox.WaitTask(ctx, c, task, proxmox.WaitOptions{Clock: e.Clock})
-	return err == nil && status.Err() == nil && e.recordForeign(proxmox.GuestRow{Host: host, VMID: vmid}) == nil
+	if status, err := proxmox.WaitTask(ctx, c, task, proxmox.WaitOptions{Clock: e.Clock}); err == nil && status.Err() == nil {
+		testenv.Must(e.t, e.recordForeign(proxmox.GuestRow{Host: host, VMID: vmid}))
+	}
 }
 
 func (e *Env) foreign() map[int]string {
