@@ -9,7 +9,6 @@ import (
 	"maps"
 	"strconv"
 	"strings"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -26,9 +25,6 @@ type kubeletOverhead struct {
 	config *kubelet.Config
 	// err is why the configuration is invalid.
 	err error
-
-	mu    sync.Mutex
-	sizes map[kubelet.VM]kubeletSize
 }
 
 // kubeletSize is the kubelet configuration of a VM of one size.
@@ -37,13 +33,9 @@ type kubeletSize struct {
 	err    error
 }
 
-// maxKubeletSizes limits the cache of a NodeClass.
-const maxKubeletSizes = 10_000
-
 func newKubeletOverhead(spec *v1alpha1.KubeletConfiguration) *kubeletOverhead {
-	k := &kubeletOverhead{sizes: map[kubelet.VM]kubeletSize{}}
-	k.config, k.err = kubelet.New(spec)
-	return k
+	config, err := kubelet.New(spec)
+	return &kubeletOverhead{config, err}
 }
 
 // For returns the kubelet configuration of a VM. An invalid one has no fields.
@@ -54,18 +46,8 @@ func (k *kubeletOverhead) For(cpus int, memoryBytes int64) kubeletSize {
 	if k.err != nil {
 		return kubeletSize{err: k.err}
 	}
-	vm := kubelet.VM{CPUs: cpus, MemoryBytes: memoryBytes}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	size, ok := k.sizes[vm]
-	if !ok {
-		size.config, size.err = k.config.For(vm)
-		if len(k.sizes) >= maxKubeletSizes {
-			clear(k.sizes)
-		}
-		k.sizes[vm] = size
-	}
-	return size
+	config, err := k.config.For(kubelet.VM{CPUs: cpus, MemoryBytes: memoryBytes})
+	return kubeletSize{config, err}
 }
 
 // pods returns the pods of a Node whose instance type allows pods.

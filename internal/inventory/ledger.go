@@ -33,7 +33,7 @@ type Ledger struct {
 	publish func(changed bool)
 
 	// mu is the lock of the Inventory, which guards the rest, and its Snapshots.
-	mu           *sync.Mutex
+	mu           sync.Locker
 	snapshots    map[string]*observed.Snapshot
 	reservations map[string]Reservation // by Reservation.ClaimUID
 	deleted      map[vmidKey]time.Time

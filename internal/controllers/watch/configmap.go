@@ -6,7 +6,6 @@ package watch
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,35 +24,37 @@ func ConfigMap(ctx context.Context, config *rest.Config, key client.ObjectKey, i
 	if err != nil {
 		return fmt.Errorf("creating the client of ConfigMap %s: %w", key, err)
 	}
-	var store toolscache.Store
-	var mu sync.Mutex
-	// applyStored applies what is in the store, so the order of calls does not matter.
-	applyStored := func() {
-		mu.Lock()
-		defer mu.Unlock()
+	changed := make(chan struct{}, 1)
+	notify := func() {
+		select {
+		case changed <- struct{}{}:
+		default: // what is in the store is applied anyway
+		}
+	}
+	store, informer := toolscache.NewInformerWithOptions(toolscache.InformerOptions{
+		ListerWatcher: toolscache.NewListWatchFromClient(kube.CoreV1().RESTClient(), "configmaps", key.Namespace, fields.OneTermEqualSelector("metadata.name", key.Name)),
+		ObjectType:    &corev1.ConfigMap{},
+		ResyncPeriod:  interval,
+		Handler: toolscache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { notify() },
+			UpdateFunc: func(any, any) { notify() },
+			DeleteFunc: func(any) { notify() },
+		},
+	})
+	go informer.RunWithContext(ctx)
+	if !toolscache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		return nil // the context ended
+	}
+	for {
 		var found *corev1.ConfigMap
 		for _, o := range store.List() {
 			found, _ = o.(*corev1.ConfigMap)
 		}
 		apply(found)
-	}
-	var informer toolscache.Controller
-	store, informer = toolscache.NewInformerWithOptions(toolscache.InformerOptions{
-		ListerWatcher: toolscache.NewListWatchFromClient(kube.CoreV1().RESTClient(), "configmaps", key.Namespace, fields.OneTermEqualSelector("metadata.name", key.Name)),
-		ObjectType:    &corev1.ConfigMap{},
-		ResyncPeriod:  interval,
-		Handler: toolscache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { applyStored() },
-			UpdateFunc: func(any, any) { applyStored() },
-			DeleteFunc: func(any) { applyStored() },
-		},
-	})
-	go func() {
-		// It may have been deleted before the first list.
-		if toolscache.WaitForCacheSync(ctx.Done(), informer.HasSynced) && len(store.List()) == 0 {
-			applyStored()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
 		}
-	}()
-	informer.RunWithContext(ctx)
-	return nil
+	}
 }

@@ -44,9 +44,7 @@ func (c *Controller) load(ctx context.Context) error {
 		c.deps.Inventory.SetSleepingFailure(err)
 		return err
 	}
-	c.mu.Lock()
 	c.records, c.loaded = records, true
-	c.mu.Unlock()
 	c.deps.Inventory.SetSleeping(records)
 	return nil
 }
@@ -62,7 +60,6 @@ func (c *Controller) put(ctx context.Context, name observed.HostName, record *de
 }
 
 func (c *Controller) publish(name observed.HostName, record *declared.Sleep) {
-	c.mu.Lock()
 	records := maps.Clone(c.records)
 	if record == nil {
 		delete(records, name)
@@ -70,7 +67,6 @@ func (c *Controller) publish(name observed.HostName, record *declared.Sleep) {
 		records[name] = *record
 	}
 	c.records = records
-	c.mu.Unlock()
 	c.deps.Inventory.SetSleeping(records)
 }
 

@@ -12,7 +12,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -69,9 +69,8 @@ type Controller struct {
 	// idleSince is when a Host was first seen idle.
 	idleSince since.Times[observed.HostName]
 
-	// mu guards the rest, which the collector of metrics reads.
-	mu      sync.Mutex
-	reports map[observed.HostName]report
+	// reports are the last decisions, which the collector of metrics reads.
+	reports atomic.Pointer[map[observed.HostName]report]
 	// records are the Hosts that were shut down. The map is replaced, never changed.
 	records map[observed.HostName]declared.Sleep
 }
@@ -88,8 +87,9 @@ type report struct {
 func NewController(deps Deps) *Controller {
 	c := &Controller{
 		deps: deps, actions: newActionMetric(), failed: backoff.NewHolds[observed.HostName](deps.Clock, backoff.Exponential{}),
-		idleSince: since.New[observed.HostName](deps.Clock), reports: map[observed.HostName]report{},
+		idleSince: since.New[observed.HostName](deps.Clock),
 	}
+	c.reports.Store(&map[observed.HostName]report{})
 	c.facts = due.New[string, power.Facts](deps.Clock, func(region string) due.Policy { return due.Policy{Every: c.factsInterval(region)} })
 	deps.Registerer.MustRegister(c, c.actions)
 	return c
@@ -134,11 +134,7 @@ func (c *Controller) Evaluate(ctx context.Context) {
 			c.act(ctx, view, region, c.evaluateRegion(ctx, view, region, reports))
 		}
 	}
-	c.mu.Lock()
-	before := c.reports
-	c.reports = reports
-	c.mu.Unlock()
-	logChanges(ctx, before, reports)
+	logChanges(ctx, *c.reports.Swap(&reports), reports)
 }
 
 // isEnrolled reports whether any Host of a region takes part in power management.
@@ -184,7 +180,7 @@ func (c *Controller) newRegion(ctx context.Context, view inventory.View, region,
 
 // factsInterval returns how long the Facts of a region are used. Tasks end soon.
 func (c *Controller) factsInterval(region string) time.Duration {
-	for name, report := range c.reports {
+	for name, report := range *c.reports.Load() {
 		if name.Region == region && reasonTypes(report.Decision) == string(power.TaskRunning) {
 			return tasksInterval
 		}

@@ -36,14 +36,13 @@ func (c *Controller) Collect(out chan<- prometheus.Metric) {
 	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for name, report := range c.reports {
+	view := c.deps.Inventory.View()
+	for name, report := range *c.reports.Load() {
 		possible, savings, asleep := 0.0, 0.0, 0.0
 		if report.Action == power.Sleep {
 			possible, savings = 1, report.watts
 		}
-		if isAsleep(c.records[name].State) {
+		if host, _ := view.Host(name.Region, name.Host); isAsleep(host.Sleep) {
 			asleep = 1
 		}
 		gauge(wattsDesc, report.watts, name.Region, name.Host)
