@@ -18,6 +18,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
@@ -32,7 +33,7 @@ const (
 )
 
 // retried is the result for a claim that is checked again.
-var retried = reconcile.Result{RequeueAfter: time.Minute}
+var retried = reconcile.Result{RequeueAfter: watch.Again}
 
 // inherited is an Env with a VM of sergelogvinov/karpenter-provider-proxmox: the VM's
 // name and serial are those of the claim, its UUID is not, its notes have no mark, and

@@ -15,6 +15,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/vmupdate"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -73,7 +74,7 @@ func TestCleanupBusyClaim(t *testing.T) {
 		started := make(chan error, 1)
 		go func() { _, err := w.Instances.Power.PowerOn(w.Context(), claim); started <- err }()
 		synctest.Wait()
-		w.Expect(c.Reconcile(w.Context(), claim)).To(Equal(reconcile.Result{RequeueAfter: time.Second / 2}))
+		w.Expect(c.Reconcile(w.Context(), claim)).To(Equal(reconcile.Result{RequeueAfter: watch.Soon}))
 		w.Expect(w.BootDrives("pve1")).To(HaveLen(1))
 
 		w.Expect(<-started).To(Succeed())
@@ -92,7 +93,7 @@ func TestCleanupRetry(t *testing.T) {
 		err   OmegaMatcher
 		retry time.Duration
 	}{
-		"unreachable": {pvesim.Fault{Status: 595, Message: "No route to host"}, BeNil(), 30 * time.Second},
+		"unreachable": {pvesim.Fault{Status: 595, Message: "No route to host"}, BeNil(), watch.Again},
 		"locked":      {pvesim.Fault{Method: "PUT", Path: configPath, Status: 500, Message: "VM is locked (backup)"}, MatchError(proxmox.ErrLocked), 0},
 	} {
 		testenv.With(testenv.NoPolling()).Subtest(t, name, func(w *testenv.Env, _ *testenv.Process) {

@@ -26,6 +26,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/host/power"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/launch"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/declared"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
@@ -221,7 +222,7 @@ func TestLaunchNewerMark(t *testing.T) {
 		})).To(Succeed())
 		w.Restart(true)
 		w.controller = newNodeClaimLaunchController(w.Env, w.Kube)
-		w.Expect(w.reconcile(claim)).To(Equal(reconcile.Result{RequeueAfter: time.Minute}), "it is checked again")
+		w.Expect(w.reconcile(claim)).To(Equal(reconcile.Result{RequeueAfter: watch.Again}), "it is checked again")
 		w.Expect(w.IsDeleted(claim)).To(BeFalse())
 		w.Expect(w.Events.Messages(v1alpha1.EventCreatedByNewerController)).To(ConsistOf(ContainSubstring("it was written by a newer controller release")))
 	})

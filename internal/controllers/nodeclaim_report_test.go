@@ -18,6 +18,8 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclaim/report"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 )
@@ -182,11 +184,11 @@ func TestDriftInsufficientCapacity(t *testing.T) {
 		w.Clock.Advance(40 * time.Second)
 		w.Expect(reportReconcile(w, claim)).To(BeNumerically("~", 20*time.Second, time.Second), "core has not had time to replace it")
 		w.Clock.Advance(time.Minute)
-		w.Expect(reportReconcile(w, claim)).To(Equal(time.Minute))
+		w.Expect(reportReconcile(w, claim)).To(Equal(watch.Again))
 		w.Expect(w.Events.Messages(waits)).To(BeEmpty(), "an empty Node needs no replacement")
 
 		w.PendingPod("app", "1", func(p *corev1.Pod) { p.Spec.NodeName = node.Name })
-		w.Expect(reportReconcile(w, claim)).To(Equal(time.Minute))
+		w.Expect(reportReconcile(w, claim)).To(Equal(watch.Again))
 		w.Expect(w.Events.Reasons(claim)).To(ConsistOf(v1alpha1.EventDriftDetected, waits))
 		w.Expect(w.Events.Reasons(pool)).To(ConsistOf(waits))
 		w.Expect(w.Events.Messages(waits)).To(HaveEach(And(ContainSubstring("pve1"), ContainSubstring("pve2"), ContainSubstring("CPU"))))
@@ -196,7 +198,7 @@ func TestDriftInsufficientCapacity(t *testing.T) {
 		w.Expect(newReportController(w, w.Kube, instance.Metrics{}).Reconcile(w.Context(), deleting)).To(BeZero())
 
 		w.Instances.Planner.Release(string(other.UID))
-		w.Expect(reportReconcile(w, claim)).To(Equal(time.Minute))
+		w.Expect(reportReconcile(w, claim)).To(Equal(watch.Again))
 		w.Expect(w.Events.Messages(waits)).To(HaveLen(2), "there is capacity now")
 	})
 }
@@ -275,8 +277,8 @@ func TestRegionNotConfigured(t *testing.T) {
 		delete(w.Clients, testenv.Region)
 		w.Restart(true)
 		for range 2 {
-			w.Expect(reconcile(a)).To(Equal(30 * time.Minute))
-			w.Expect(reconcile(b)).To(Equal(30 * time.Minute))
+			w.Expect(reconcile(a)).To(Equal(event.Interval))
+			w.Expect(reconcile(b)).To(Equal(event.Interval))
 			w.Expect(logged.Lines("")).To(ConsistOf(ContainSubstring(fmt.Sprintf("%q", a.Name)), ContainSubstring(fmt.Sprintf("%q", b.Name))), "each claim is logged once")
 		}
 		w.Expect(w.Events.Reasons(a)).To(Equal([]string{v1alpha1.EventRegionNotConfigured, v1alpha1.EventRegionNotConfigured}))

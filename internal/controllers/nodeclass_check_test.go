@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	operatorstatus "github.com/awslabs/operatorpkg/status"
 	. "github.com/onsi/gomega"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/nodeclass"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -51,11 +51,7 @@ func newNodeClassController(w *testenv.Env, kube client.Client, roots ...string)
 func checkClass(w *testenv.Env, class *v1alpha1.ProxmoxNodeClass, roots ...string) *v1alpha1.ProxmoxNodeClass {
 	w.T.Helper()
 	result := testenv.Reconcile(w, newNodeClassController(w, w.Kube, roots...), class)
-	recheck := 20 * time.Second
-	if isReady(testenv.Reload(w, class)) {
-		recheck = time.Minute
-	}
-	w.Expect(result.RequeueAfter).To(Equal(recheck))
+	w.Expect(result.RequeueAfter).To(Equal(watch.Again))
 	return class
 }
 

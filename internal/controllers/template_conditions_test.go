@@ -20,6 +20,7 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/build"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/template/checksum"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/ownership"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/testenv"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
@@ -116,7 +117,7 @@ func TestChecksumResolve(t *testing.T) {
 			testenv.Modify(e.Env, e.object, func(o *v1alpha1.ProxmoxTemplate) { o.Spec.SourceImage.ChecksumURL = url })
 			retry := e.reconcile()
 			if test.failure != "" {
-				e.Expect(retry).To(Equal(time.Minute))
+				e.Expect(retry).To(Equal(watch.Again))
 				e.Expect(e.resolved()).To(And(HavePrefix("False ChecksumUnavailable: reading spec.sourceImage.checksumURL "+url+": "), HaveSuffix(test.failure)))
 				e.Expect(e.object.Status.Checksum).To(BeNil())
 				return

@@ -28,8 +28,11 @@ func Warning(object client.Object, reason, message string, details ...string) ev
 	return event
 }
 
-// Every returns an event that is published at most once in an interval.
-func Every(interval time.Duration, event events.Event) events.Event {
-	event.DedupeTimeout = interval
+// Interval is how often an event about something that lasts is repeated.
+const Interval = 15 * time.Minute
+
+// Lasting returns an event about something that lasts: it is published once per Interval.
+func Lasting(event events.Event) events.Event {
+	event.DedupeTimeout = Interval
 	return event
 }

@@ -21,16 +21,13 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/result"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 )
 
 const (
-	// eventInterval is how often the event about what a deletion waits for is repeated.
-	eventInterval = 10 * time.Minute
 	// cleanupInterval is how often a deletion is continued.
 	cleanupInterval = 5 * time.Second
-	// conflictDelay is the delay after another controller wrote the object first.
-	conflictDelay = time.Second
 )
 
 // Reconciler reconciles the objects of one kind.
@@ -85,7 +82,7 @@ func (r Reconciler[T]) Reconcile(ctx context.Context, object T) (reconcile.Resul
 // written returns the result of a patch. After a conflict, the next reconcile has the new object.
 func written(err error) (reconcile.Result, error) {
 	if apierrors.IsConflict(err) {
-		return reconcile.Result{RequeueAfter: conflictDelay}, nil
+		return reconcile.Result{RequeueAfter: watch.Soon}, nil
 	}
 	return reconcile.Result{}, client.IgnoreNotFound(err)
 }
@@ -108,8 +105,8 @@ func (r Reconciler[T]) reconcileMetadata(ctx context.Context, object T) (time.Du
 	}
 	if len(users) > 0 {
 		message := fmt.Sprintf("%s is in use by NodeClaims (%d), for example %s; it is deleted when they are gone", r.Kind, len(users), users[0])
-		r.Recorder.Publish(event.Every(eventInterval, event.Normal(object, v1alpha1.EventWaitingOnNodeClaimTermination, message, message)))
-		return eventInterval, nil
+		r.Recorder.Publish(event.Lasting(event.Normal(object, v1alpha1.EventWaitingOnNodeClaimTermination, message, message)))
+		return event.Interval, nil
 	}
 	var remaining []string
 	if r.Cleanup != nil {
@@ -117,14 +114,14 @@ func (r Reconciler[T]) reconcileMetadata(ctx context.Context, object T) (time.Du
 	}
 	if err != nil && ctx.Err() == nil {
 		message := "deleting templates and images failed and is retried: " + strings.ReplaceAll(err.Error(), "\n", "; ")
-		r.Recorder.Publish(event.Every(eventInterval, event.Warning(object, v1alpha1.EventWaitingOnTemplateDeletion, message, message)))
+		r.Recorder.Publish(event.Lasting(event.Warning(object, v1alpha1.EventWaitingOnTemplateDeletion, message, message)))
 	}
 	if err != nil {
 		return 0, err
 	}
 	if len(remaining) > 0 {
 		message := "waiting for templates to be deleted: " + strings.Join(remaining, "; ")
-		r.Recorder.Publish(event.Every(eventInterval, event.Normal(object, v1alpha1.EventWaitingOnTemplateDeletion, message, message)))
+		r.Recorder.Publish(event.Lasting(event.Normal(object, v1alpha1.EventWaitingOnTemplateDeletion, message, message)))
 		return cleanupInterval, nil
 	}
 	controllerutil.RemoveFinalizer(object, v1alpha1.TerminationFinalizer)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/lifecycle"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/due"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/boot"
@@ -49,7 +50,7 @@ type Deps struct {
 func NewChecker(reader client.Reader, deps Deps) *Checker {
 	return &Checker{
 		reader: reader, inventory: deps.Inventory, deps: deps, lacking: map[string][]lackedPrivilege{},
-		bootData: due.New[string, string](deps.Clock, func(string) due.Policy { return due.Policy{Every: recheckInterval / 2} }),
+		bootData: due.New[string, string](deps.Clock, func(string) due.Policy { return due.Policy{Every: watch.Again} }),
 	}
 }
 

@@ -31,13 +31,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
 
-// recheckInterval is how often Secrets are read again. They are not watched, since that
-// would cache all Secrets of the cluster.
-const recheckInterval = time.Minute
-
-// notReadyRecheckInterval is how often a NodeClass that is not Ready is checked.
-const notReadyRecheckInterval = 20 * time.Second
-
 // Controller reconciles NodeClasses.
 type Controller struct {
 	*Checker
@@ -119,8 +112,5 @@ func (c *Controller) setStatus(ctx context.Context, class *v1alpha1.ProxmoxNodeC
 		return 0, err
 	}
 	class.RecordVersion()
-	if !class.StatusConditions().Root().IsTrue() {
-		return notReadyRecheckInterval, nil
-	}
-	return recheckInterval, nil
+	return watch.Again, nil // Secrets are not watched: that would cache all of the cluster
 }

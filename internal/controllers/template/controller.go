@@ -29,9 +29,6 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
 
-// recheckInterval is how often facts are read again that prevent a Template.
-const recheckInterval = 20 * time.Second
-
 // Controller reconciles ProxmoxTemplates.
 type Controller struct {
 	lifecycle.Reconciler[*v1alpha1.ProxmoxTemplate]
@@ -45,7 +42,7 @@ type Controller struct {
 func NewController(kube client.Client, templates *template.Provider, recorder events.Recorder, check CheckPreparation) *Controller {
 	c := &Controller{
 		templates: templates, check: check,
-		preparations: due.New[types.UID, string](templates.Clock(), func(types.UID) due.Policy { return due.Policy{Every: bootDataInterval} }),
+		preparations: due.New[types.UID, string](templates.Clock(), func(types.UID) due.Policy { return due.Policy{Every: watch.Again} }),
 	}
 	c.Reconciler = lifecycle.Reconciler[*v1alpha1.ProxmoxTemplate]{
 		Kube: kube, Recorder: recorder, Kind: "template", Cleanup: c.cleanup, SetStatus: c.setStatus,
@@ -110,7 +107,7 @@ func (c *Controller) setStatus(ctx context.Context, t *v1alpha1.ProxmoxTemplate)
 	setConditions(t, report)
 	lifecycle.SetCause(t)
 	if len(report.FailedFacts) > 0 {
-		return recheckInterval, nil
+		return watch.Again, nil
 	}
 	return recheck, nil
 }

@@ -11,15 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/template"
 )
 
 // CheckPreparation checks the boot data of a ProxmoxTemplate's builder VMs and returns the
 // hash of the content of its Secrets.
 type CheckPreparation func(ctx context.Context, t *v1alpha1.ProxmoxTemplate) (string, error)
-
-// bootDataInterval is how often Secrets are read: the status is written more often.
-const bootDataInterval = 30 * time.Second
 
 // reconcilePreparation sets the status of the preparation: the hash of the boot data, and
 // the time of the last refresh, a new one if the Templates are due. It returns why the boot
@@ -35,7 +33,7 @@ func (c *Controller) reconcilePreparation(ctx context.Context, t *v1alpha1.Proxm
 	if t.Status.Preparation == nil {
 		t.Status.Preparation = &v1alpha1.PreparationStatus{}
 	}
-	after = bootDataInterval
+	after = watch.Again
 	hash, err := c.preparations.Get(ctx, t.UID, t.Generation, func(ctx context.Context) (string, error) { return c.check(ctx, t) })
 	if err != nil {
 		problem = err.Error()

@@ -26,6 +26,13 @@ import (
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/inventory/observed"
 )
 
+// Again is when a controller looks again at what no watch announces: Secrets, what an administrator
+// changes on Proxmox, a capacity.
+const Again = 20 * time.Second
+
+// Soon is when a controller continues after another operation of the same process.
+const Soon = time.Second
+
 // debounceDelay combines a burst of changes into one reconcile.
 const debounceDelay = 500 * time.Millisecond
 

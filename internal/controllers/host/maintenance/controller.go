@@ -46,9 +46,6 @@ const (
 	PolicyKeep Policy = "keep"
 )
 
-// retryUnavailable is when a Claim is reconciled again that no Host could replace.
-const retryUnavailable = 30 * time.Second
-
 // Deps are the dependencies of the Controller.
 type Deps struct {
 	Kube      client.Client
@@ -119,7 +116,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		c.report().Publish(ctx, claim, corev1.EventTypeWarning, v1alpha1.EventHostMaintenanceBlocked, fmt.Sprintf(
 			"Host %s in region %s has been %s for more than %s, but no other host is in service, so the Node is kept; end the maintenance of a host, or delete the NodeClaim to drain the Node now",
 			host.Name, host.Region, maintenanceOf(host), c.deps.Timeout))
-		return reconcile.Result{RequeueAfter: retryUnavailable}, nil
+		return reconcile.Result{RequeueAfter: watch.Again}, nil
 	}
 	return reconcile.Result{}, c.deleteClaim(ctx, claim, host, since)
 }

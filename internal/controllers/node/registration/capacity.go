@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -20,13 +19,11 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/placement"
 )
-
-// unknownVMInterval is how often a Node is checked whose VM has not been read yet.
-const unknownVMInterval = time.Minute
 
 // recordCapacity records the memory that a Node reports in the status of its NodeClass. Instance
 // types then have the capacity that new Nodes will report, instead of an estimate.
@@ -38,7 +35,7 @@ func (c *Controller) recordCapacity(ctx context.Context, node *corev1.Node, clai
 	}
 	vm, ok := c.deps.Inventory.View().Guest(in.Region, in.VMID)
 	if !ok || vm.Config == nil {
-		return reconcile.Result{RequeueAfter: unknownVMInterval}, nil
+		return reconcile.Result{RequeueAfter: watch.Again}, nil
 	}
 	if in.TemplateID == 0 {
 		return reconcile.Result{}, nil // adopted
@@ -82,7 +79,7 @@ func (c *Controller) store(ctx context.Context, class *v1alpha1.ProxmoxNodeClass
 	// The patch replaces the whole list, hence the optimistic lock.
 	err := c.deps.Kube.Status().Patch(ctx, class, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
 	if apierrors.IsConflict(err) {
-		return reconcile.Result{RequeueAfter: time.Second}, nil
+		return reconcile.Result{RequeueAfter: watch.Soon}, nil
 	}
 	if err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)

@@ -6,7 +6,6 @@ package garbagecollection
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,9 +25,6 @@ const (
 	kindToken     = "join-token"
 	kindNode      = "node"
 )
-
-// eventInterval is how often an orphan that is kept is reported.
-const eventInterval = 15 * time.Minute
 
 type metrics struct {
 	orphans *prometheus.GaugeVec
@@ -74,12 +70,12 @@ func why(vm deletion.Orphan) string {
 }
 
 func orphanFoundEvent(vm deletion.Orphan) events.Event {
-	return event.Every(eventInterval, event.Warning(missingClaim(vm.VM), v1alpha1.EventOrphanedVM,
+	return event.Lasting(event.Warning(missingClaim(vm.VM), v1alpha1.EventOrphanedVM,
 		fmt.Sprintf("VM %d on host %s of region %s is an orphan: %s; to delete it, run: %s", vm.VMID, vm.Host, vm.Region, why(vm), vm.DestroyCommand())))
 }
 
 func orphanBlockedEvent(vm deletion.Orphan, blocked *instance.BlockedError) events.Event {
-	return event.Every(eventInterval, event.Warning(missingClaim(vm.VM), blocked.Reason,
+	return event.Lasting(event.Warning(missingClaim(vm.VM), blocked.Reason,
 		fmt.Sprintf("VM is an orphan (%s), but cannot be deleted: %s", why(vm), blocked.Message), vm.ProviderID()))
 }
 
@@ -94,7 +90,7 @@ func duplicateEvent(vms []instance.VM) events.Event {
 		places = append(places, fmt.Sprintf("%d on host %s of region %s", vm.VMID, vm.Host, vm.Region))
 		commands = append(commands, vm.DestroyCommand())
 	}
-	return event.Every(eventInterval, event.Warning(missingClaim(vms[0]), v1alpha1.EventDuplicateVM,
+	return event.Lasting(event.Warning(missingClaim(vms[0]), v1alpha1.EventDuplicateVM,
 		fmt.Sprintf("VMs %s have the ownership mark and the SMBIOS UUID of one NodeClaim, and none is deleted as an orphan; delete the one that is not the node, on its host: %s",
 			strings.Join(places, " and "), strings.Join(commands, ", or: "))))
 }

@@ -31,6 +31,7 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/backoff"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instancetype"
@@ -46,8 +47,6 @@ const (
 	parkedInterval = 10 * time.Second
 	// wakeInterval is how often a Claim that waits for its Host to wake up is checked.
 	wakeInterval = 2 * time.Second
-	// newerVersionInterval is how often a launch of a newer controller is checked.
-	newerVersionInterval = time.Minute
 	// failedRetention is longer than any cache lags.
 	failedRetention = 10 * time.Minute
 )
@@ -151,7 +150,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		// Only the newer release can resume it, and a failure would delete its VM.
 		log.FromContext(ctx).Error(err, "skipping launch planned by a newer controller release")
 		c.deps.Recorder.Publish(event.Warning(claim, v1alpha1.EventCreatedByNewerController, err.Error()))
-		return reconcile.Result{RequeueAfter: newerVersionInterval}, nil
+		return reconcile.Result{RequeueAfter: watch.Again}, nil
 	}
 	if final, ok := errors.AsType[*instance.LaunchError](err); ok {
 		return reconcile.Result{}, c.fail(ctx, claim, final.Reason, err)

@@ -44,14 +44,6 @@ const (
 	subjectRegion  = "region"
 )
 
-const (
-	// eventInterval is how often the same event is repeated.
-	eventInterval = 15 * time.Minute
-	// regionEventInterval is how often a region that is not configured is reported. Kubernetes
-	// keeps events for an hour.
-	regionEventInterval = 30 * time.Minute
-)
-
 // Deps are the dependencies of the Controller.
 type Deps struct {
 	Kube      client.Client
@@ -118,8 +110,8 @@ func (c *Controller) reportRegion(ctx context.Context, claim *karpv1.NodeClaim) 
 	if before, _ := c.deps.Launches.Report(string(claim.UID), subjectRegion, blocked.Reason); before == "" {
 		log.FromContext(ctx).Error(nil, "region of NodeClaim is not in the cloud config", "NodeClaim", claim.Name, "providerID", claim.Status.ProviderID)
 	}
-	c.deps.Recorder.Publish(event.Every(regionEventInterval, event.Warning(claim, blocked.Reason, blocked.Message)))
-	return reconcile.Result{RequeueAfter: regionEventInterval}
+	c.deps.Recorder.Publish(event.Lasting(event.Warning(claim, blocked.Reason, blocked.Message)))
+	return reconcile.Result{RequeueAfter: event.Interval}
 }
 
 const separator = " since "

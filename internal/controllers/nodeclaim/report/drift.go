@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 )
@@ -30,8 +31,6 @@ const (
 	// replacementDelay is the time for core to replace the Node: it reconciles drifted Nodes
 	// every ten seconds.
 	replacementDelay = time.Minute
-	// replacementCheckInterval is how often the capacity for a replacement is checked.
-	replacementCheckInterval = time.Minute
 )
 
 // reportDrift reports which fields of a NodeClass or NodePool made a Node drift, and their old and
@@ -62,14 +61,14 @@ func (c *Controller) reportDrift(ctx context.Context, claim *karpv1.NodeClaim) (
 	if insufficient, ok := errors.AsType[*instance.InsufficientCapacityError](err); ok {
 		const reason = v1alpha1.EventDriftWaitingForCapacity
 		c.deps.Recorder.Publish(
-			event.Every(eventInterval, event.Warning(claim, reason, "Node is drifted; its replacement waits for capacity: "+insufficient.Error())),
+			event.Lasting(event.Warning(claim, reason, "Node is drifted; its replacement waits for capacity: "+insufficient.Error())),
 			// One event for all Claims of the NodePool.
-			event.Every(eventInterval, event.Warning(pool, reason, fmt.Sprintf("Nodes are drifted; their replacements wait for capacity; NodeClaim %s: %s", claim.Name, insufficient))),
+			event.Lasting(event.Warning(pool, reason, fmt.Sprintf("Nodes are drifted; their replacements wait for capacity; NodeClaim %s: %s", claim.Name, insufficient))),
 		)
 	} else if err != nil {
 		return reconcile.Result{}, fmt.Errorf("checking the capacity for the replacement of NodeClaim %s: %w", claim.Name, err)
 	}
-	return reconcile.Result{RequeueAfter: replacementCheckInterval}, nil
+	return reconcile.Result{RequeueAfter: watch.Again}, nil
 }
 
 // reportDriftReason reports what drifted, once per change.

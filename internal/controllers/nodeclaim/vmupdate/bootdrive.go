@@ -7,21 +7,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/deletion"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/proxmox"
 )
-
-// unreachableRetryInterval is the delay after an unreachable Host.
-const unreachableRetryInterval = 30 * time.Second
 
 // hasJoined reports whether a Claim's guest has joined, and this controller made its boot data. It must
 // not change the object, which belongs to the cache.
@@ -38,12 +35,12 @@ func (c *Controller) cleanUp(ctx context.Context, claim *karpv1.NodeClaim) (reco
 	err := c.deleter.CleanupBootDrive(ctx, claim)
 	switch {
 	case errors.Is(err, instance.ErrClaimBusy):
-		return reconcile.Result{RequeueAfter: busyRetryInterval}, nil
+		return reconcile.Result{RequeueAfter: watch.Soon}, nil
 	case errors.Is(err, instance.ErrNotPolled):
-		return reconcile.Result{RequeueAfter: unknownRetryInterval}, nil
+		return reconcile.Result{RequeueAfter: watch.Again}, nil
 	case errors.Is(err, proxmox.ErrHostUnreachable), errors.Is(err, proxmox.ErrUnreachable), errors.Is(err, proxmox.ErrNoTime):
 		// The inventory reports the Host.
-		return reconcile.Result{RequeueAfter: unreachableRetryInterval}, nil
+		return reconcile.Result{RequeueAfter: watch.Again}, nil
 	case err != nil:
 		c.reportCleanup(claim, err)
 		return reconcile.Result{}, fmt.Errorf("deleting the boot drive of NodeClaim %s: %w", claim.Name, err)
@@ -59,5 +56,5 @@ func (c *Controller) reportCleanup(claim *karpv1.NodeClaim, err error) {
 		return
 	}
 	// The message may contain the ID of a task, which is another one after each retry.
-	c.recorder.Publish(event.Every(eventInterval, event.Warning(claim, v1alpha1.EventBootDriveNotDeleted, failure.Error())))
+	c.recorder.Publish(event.Lasting(event.Warning(claim, v1alpha1.EventBootDriveNotDeleted, failure.Error())))
 }

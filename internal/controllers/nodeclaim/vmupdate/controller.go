@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -29,18 +28,10 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/result"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/deletion"
-)
-
-const (
-	// busyRetryInterval is the delay after another operation on the Claim.
-	busyRetryInterval = 500 * time.Millisecond
-	// unknownRetryInterval is the delay while the configuration of the VM was not read.
-	unknownRetryInterval = 10 * time.Second
-	// eventInterval is how often the event of a Claim is repeated.
-	eventInterval = 15 * time.Minute
 )
 
 // Controller changes VMs of Claims.
@@ -113,13 +104,13 @@ func (c *Controller) update(ctx context.Context, claim *karpv1.NodeClaim) (recon
 	}
 	switch needs, known := c.updater.NeedsUpdate(claim, class); {
 	case !known:
-		return reconcile.Result{RequeueAfter: unknownRetryInterval}, nil
+		return reconcile.Result{RequeueAfter: watch.Again}, nil
 	case !needs:
 		return reconcile.Result{}, nil
 	}
 	err := c.updater.UpdateInPlace(ctx, claim, class)
 	if errors.Is(err, instance.ErrClaimBusy) {
-		return reconcile.Result{RequeueAfter: busyRetryInterval}, nil
+		return reconcile.Result{RequeueAfter: watch.Soon}, nil
 	}
 	if err != nil {
 		c.recorder.Publish(event.Warning(claim, v1alpha1.EventInPlaceUpdateFailed, err.Error(), err.Error()))

@@ -27,6 +27,7 @@ import (
 	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 )
 
 // checkInterval is how often the labels are compared. Hosts and templates change without an
@@ -101,7 +102,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	}
 	if err == nil && result.RequeueAfter == 0 {
 		// A NodeOverlay changed at the same time, and nothing was stored.
-		return reconcile.Result{RequeueAfter: time.Second}, nil
+		return reconcile.Result{RequeueAfter: watch.Soon}, nil
 	}
 	c.evaluated, c.confirmed = current, same
 	return reconcile.Result{RequeueAfter: checkInterval}, nil

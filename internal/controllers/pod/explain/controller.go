@@ -27,6 +27,7 @@ import (
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/instance/plan"
@@ -35,10 +36,6 @@ import (
 const (
 	// decisionDelay is the delay until core has tried to schedule a pod.
 	decisionDelay = 2 * time.Second
-	// recheckInterval is how often a waiting pod is checked.
-	recheckInterval = 30 * time.Second
-	// eventInterval is how often the event about a pod is repeated.
-	eventInterval = 10 * time.Minute
 )
 
 // Decisions are core's scheduling decisions about pods.
@@ -86,7 +83,7 @@ func (c *Controller) Reconcile(ctx context.Context, pod *corev1.Pod) (reconcile.
 	case c.decisions.PodSchedulingDecisionTime(key).IsZero():
 		return reconcile.Result{RequeueAfter: decisionDelay}, nil
 	case !c.decisions.PodSchedulingSuccessTime(key).IsZero():
-		return reconcile.Result{RequeueAfter: recheckInterval}, nil
+		return reconcile.Result{RequeueAfter: watch.Again}, nil
 	}
 	reasons, complete, err := c.Reasons(ctx, pod)
 	if err != nil {
@@ -94,9 +91,9 @@ func (c *Controller) Reconcile(ctx context.Context, pod *corev1.Pod) (reconcile.
 	}
 	// Without all reasons, the event would hide those that are found soon: it is not repeated for a while.
 	if len(reasons) > 0 && complete {
-		c.recorder.Publish(event.Every(eventInterval, event.Warning(pod, v1alpha1.EventNoHostFits, "No node can be created for this pod: "+strings.Join(reasons, "; "))))
+		c.recorder.Publish(event.Lasting(event.Warning(pod, v1alpha1.EventNoHostFits, "No node can be created for this pod: "+strings.Join(reasons, "; "))))
 	}
-	return reconcile.Result{RequeueAfter: recheckInterval}, nil
+	return reconcile.Result{RequeueAfter: watch.Again}, nil
 }
 
 // Reasons returns why each NodePool that matches a pod cannot create a Node for it. They are not

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/api/v1alpha1"
+	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/controllers/watch"
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/internal/event"
 )
 
@@ -33,8 +34,6 @@ const (
 	// mismatchInterval is how often it is read while an image does not match it: the image
 	// may have been replaced since.
 	mismatchInterval = 5 * time.Minute
-	// retryInterval is the delay after a failure.
-	retryInterval = time.Minute
 )
 
 // Downloads reports on the downloads of images.
@@ -87,7 +86,7 @@ func (c *Controller) Reconcile(ctx context.Context, t *v1alpha1.ProxmoxTemplate)
 		err := c.kube.Status().Patch(ctx, t, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
 		if apierrors.IsConflict(err) {
 			// Another controller wrote first: retry with the new object.
-			return reconcile.Result{RequeueAfter: time.Second}, nil
+			return reconcile.Result{RequeueAfter: watch.Soon}, nil
 		}
 		if err != nil {
 			return reconcile.Result{}, client.IgnoreNotFound(err)
@@ -121,7 +120,7 @@ func (c *Controller) resolve(ctx context.Context, t *v1alpha1.ProxmoxTemplate) t
 	if err != nil {
 		conditions.SetFalse(v1alpha1.ConditionChecksumResolved, v1alpha1.ReasonChecksumUnavailable,
 			fmt.Sprintf("reading spec.sourceImage.checksumURL %s: %v", redact(source.ChecksumURL), err))
-		return retryInterval
+		return watch.Again
 	}
 	t.Status.Checksum = &v1alpha1.ResolvedChecksum{
 		URL: source.ChecksumURL, FileName: source.FileName(), Type: resolved.algorithm, Value: resolved.value, LastCheckTime: metav1.NewTime(now),
