@@ -8,20 +8,19 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"sort"
 	"strings"
 )
 
 // compare returns the difference between a recorded response and the simulator's, or "".
-func (r *replay) compare(rec record, a response) string {
-	if *rec.Status != a.Status || (a.Status >= 400 || a.Status == 301) && r.text(rec.Reason) != r.text(a.Reason) {
+func compare(rec record, a response) string {
+	if *rec.Status != a.Status || (a.Status >= 400 || a.Status == 301) && normalText(rec.Reason) != normalText(a.Reason) {
 		return fmt.Sprintf("  recorded %d %q %s\n  ours     %d %q %s", *rec.Status, rec.Reason, clip(rec.Body), a.Status, a.Reason, clip([]byte(a.Raw)))
 	}
 	if d := compareHeaders(rec, a); d != "" {
 		return d
 	}
-	want, got := r.parsed(rec.Body), r.parsed([]byte(a.Raw))
-	n := normalizer{replay: r, rec: rec}
+	want, got := parsed(rec.Body), parsed([]byte(a.Raw))
+	n := normalizer{rec: rec}
 	if d := diff(n.value("", want), n.value("", got)); d != "" {
 		return "  " + d
 	}
@@ -36,7 +35,7 @@ func clip(raw []byte) string {
 }
 
 // parsed parses a body: JSON, JSON in a string (raw records), or plain text.
-func (r *replay) parsed(raw []byte) any {
+func parsed(raw []byte) any {
 	var v any
 	if json.Unmarshal(raw, &v) != nil {
 		return string(raw)
@@ -62,8 +61,7 @@ func compareHeaders(rec record, a response) string {
 
 // normalizer replaces values that may differ: IDs, times, digests, sizes and load.
 type normalizer struct {
-	replay *replay
-	rec    record
+	rec record
 }
 
 // variables are fields whose value depends on the machine or the time. Their presence and JSON type are compared.
@@ -84,21 +82,6 @@ func set(words string) map[string]bool {
 	return out
 }
 
-func kindOf(v any) string {
-	switch v.(type) {
-	case nil:
-		return "null"
-	case string:
-		return "string"
-	case float64:
-		return "number"
-	case []any:
-		return "list"
-	default:
-		return "object"
-	}
-}
-
 func (n normalizer) value(path string, v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -106,7 +89,7 @@ func (n normalizer) value(path string, v any) any {
 	case []any:
 		return n.list(path, v)
 	case string:
-		return n.replay.text(v)
+		return normalText(v)
 	default:
 		return v
 	}
@@ -120,9 +103,9 @@ func (n normalizer) object(path string, m map[string]any) any {
 		case n.hostSpecific(at), n.reported(m) && figure[k]:
 		case at == ".total": // counts lines about locks, and tasks of earlier runs
 		case variable[k]:
-			out[k] = "<" + kindOf(v) + ">"
-		case k == "content" && kindOf(v) == "string":
-			out[k] = strings.Join(slices.Sorted(slices.Values(strings.Split(v.(string), ","))), ",")
+			out[k] = fmt.Sprintf("<%T>", v)
+		case k == "content":
+			out[k] = strings.Join(slices.Sorted(strings.SplitSeq(fmt.Sprint(v), ",")), ",")
 		default:
 			out[k] = n.value(at, v)
 		}
@@ -184,7 +167,7 @@ func (n normalizer) logText(lines []string) any {
 		if l == "trying to acquire lock..." || l == " OK" {
 			continue
 		}
-		out = append(out, n.replay.text(l))
+		out = append(out, normalText(l))
 	}
 	return out
 }
@@ -210,11 +193,9 @@ var replacements = []struct {
 	{regexp.MustCompile(`ERROR 404: .*`), "ERROR 404"},
 }
 
-// text replaces the variable parts of a text.
-func (r *replay) text(s string) string {
-	for recorded, ours := range r.sums {
-		s = strings.ReplaceAll(s, ours, recorded)
-	}
+// normalText replaces the variable parts of a text.
+func normalText(s string) string {
+	s = toRecordedChecksums.Replace(s)
 	for _, rep := range replacements {
 		s = rep.pattern.ReplaceAllString(s, rep.with)
 	}
@@ -223,37 +204,34 @@ func (r *replay) text(s string) string {
 
 // diff returns the differences between two normalized values.
 func diff(want, got any) string {
-	recorded, ours := map[string]string{}, map[string]string{}
-	flatten("", want, recorded)
-	flatten("", got, ours)
 	var out []string
-	for path, text := range recorded {
-		if found, ok := ours[path]; !ok {
-			out = append(out, fmt.Sprintf("%s: recorded %s, ours has none", path, text))
-		} else if found != text {
-			out = append(out, fmt.Sprintf("%s: recorded %s, ours %s", path, text, found))
+	recorded, ours := flatten("", want), flatten("", got)
+	for _, line := range recorded {
+		if !slices.Contains(ours, line) {
+			out = append(out, "recorded "+line)
 		}
 	}
-	for path, text := range ours {
-		if _, ok := recorded[path]; !ok {
-			out = append(out, fmt.Sprintf("%s: ours has %s", path, text))
+	for _, line := range ours {
+		if !slices.Contains(recorded, line) {
+			out = append(out, "ours     "+line)
 		}
 	}
-	sort.Strings(out)
+	slices.Sort(out)
 	return strings.Join(out, "\n  ")
 }
 
-// flatten adds the texts of all scalars and empty containers of a value by their paths.
-func flatten(path string, v any, out map[string]string) {
+// flatten returns the texts of all scalars and empty containers of a value with their paths.
+func flatten(path string, v any) (out []string) {
 	fields, _ := v.(map[string]any)
 	for k, v := range fields {
-		flatten(path+"."+k, v, out)
+		out = append(out, flatten(path+"."+k, v)...)
 	}
 	elements, _ := v.([]any)
 	for i, v := range elements {
-		flatten(fmt.Sprintf("%s[%d]", path, i), v, out)
+		out = append(out, flatten(fmt.Sprintf("%s[%d]", path, i), v)...)
 	}
 	if len(fields)+len(elements) == 0 {
-		out[path] = clip(fmt.Appendf(nil, "%q", fmt.Sprint(v)))
+		return []string{path + ": " + clip(fmt.Appendf(nil, "%q", fmt.Sprint(v)))}
 	}
+	return out
 }
