@@ -13,6 +13,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/types"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -121,19 +122,6 @@ func testFaultsAtRandom(t *testing.T, g *WithT) {
 		g.Expect(len(series)%3).To(BeZero(), "got hits %s, want series of three", pattern)
 	}
 	g.Expect(pattern).To(ContainSubstring("xxx"))
-}
-
-func TestQuorumLost(t *testing.T) { simulated(t, testQuorumLost) }
-
-func testQuorumLost(t *testing.T, g *WithT) {
-	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{})
-	c.sim.SetQuorum(false)
-	g.Expect(row(c.ok("GET", "/cluster/status"), "type", "cluster")["quorate"]).To(Equal(float64(0)))
-	c.refused(500, "cluster not ready - no quorum?", "POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
-	c.task("POST", "/nodes/pve1/qemu/101/status/stop")
-	c.refused(500, "cfs-lock 'firewall-vm-101' error: no quorum!", "POST", "/nodes/pve1/qemu/101/firewall/rules", "type", "in", "action", "ACCEPT")
-	c.sim.SetQuorum(true)
-	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 }
 
 func TestStorageFull(t *testing.T) { simulated(t, testStorageFull) }
@@ -261,25 +249,27 @@ func testUploadStall(t *testing.T, g *WithT) {
 }
 
 // TestConfigDuringClone reads and writes the config of a linked clone until its task ends.
-func TestConfigDuringClone(t *testing.T) { simulated(t, testConfigDuringClone) }
-
-func testConfigDuringClone(t *testing.T, g *WithT) {
-	s := pvesim.DefaultScenario(1)
-	s.Version = "9.2"
-	c := startSim(t, s, pvesim.Options{})
-	c.fault(pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(time.Second)})
-	upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
-	c.refused(500, "Configuration file 'nodes/pve1/qemu-server/300.conf' does not exist", "GET", "/nodes/pve1/qemu/300/config")
-	var config map[string]any
-	eventually(t, "the config of the clone", func() bool {
-		config, _ = c.do("GET", "/nodes/pve1/qemu/300/config").Data.(map[string]any)
-		return config != nil
-	})
-	g.Expect(config).To(And(HaveLen(3), fields("lock", "clone", "description", " qmclone temporary file")))
-	c.refused(500, "VM is locked (clone)", "PUT", "/nodes/pve1/qemu/300/config", "cores", "2")
-	exit := c.exit(upid)
-	g.Expect(exit).To(Equal("OK"), "%v", exit)
-	c.ok("PUT", "/nodes/pve1/qemu/300/config", "cores", "2")
+func TestConfigDuringClone(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]types.GomegaMatcher{"8.4": HaveField("Status", 200), "9.2": answers(500, "VM is locked (clone)")} {
+		runSimulated(t, version, func(t *testing.T, g *WithT) {
+			s := pvesim.DefaultScenario(1)
+			s.Version = version
+			c := startSim(t, s, pvesim.Options{})
+			c.fault(pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(time.Second)})
+			upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
+			c.refused(500, "Configuration file 'nodes/pve1/qemu-server/300.conf' does not exist", "GET", "/nodes/pve1/qemu/300/config")
+			var config map[string]any
+			eventually(t, "the config of the clone", func() bool {
+				config, _ = c.do("GET", "/nodes/pve1/qemu/300/config").Data.(map[string]any)
+				return config != nil
+			})
+			g.Expect(config).To(And(HaveLen(3), fields("lock", "clone", "description", " qmclone temporary file")))
+			g.Expect(c.do("PUT", "/nodes/pve1/qemu/300/config", "cores", "2")).To(want)
+			g.Expect(c.exit(upid)).To(Equal("OK"))
+			c.ok("PUT", "/nodes/pve1/qemu/300/config", "cores", "2")
+		})
+	}
 }
 
 func TestDestroyAndSuspend(t *testing.T) { simulated(t, testDestroyAndSuspend) }

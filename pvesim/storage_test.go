@@ -119,32 +119,6 @@ func testStorageMkdir(t *testing.T, g *WithT) {
 	g.Expect(c.ok("GET", "/storage")).To(ContainElements(fields("storage", "aa", "mkdir", 1.0), fields("storage", "bb", "mkdir", nil)))
 }
 
-func TestTaskLogs(t *testing.T) { simulated(t, testTaskLogs) }
-
-func testTaskLogs(t *testing.T, g *WithT) {
-	c := onDir(t, "9.2")
-	// The copy of a disk reports its end twice, unless it is so small that it reports it once.
-	for source, want := range map[string]int{"9100": 1, "9000": 2} {
-		upid := c.ok("POST", "/nodes/pve1/qemu/"+source+"/clone", "newid", "1"+source, "full", "1")
-		c.exit(upid)
-		g.Expect(strings.Count(strings.Join(c.log(upid), "\n"), "(100.00%)")).To(Equal(want), "log of the clone of %s:\n", source)
-	}
-
-	for _, running := range []bool{false, true} {
-		if running {
-			c.task("POST", "/nodes/pve1/qemu/19100/status/start")
-		}
-		upid := c.ok("PUT", "/nodes/pve1/qemu/19100/resize", "disk", "scsi0", "size", "+1G")
-		c.exit(upid)
-		g.Expect(slices.Contains(c.log(upid), "Image resized.")).NotTo(Equal(running), "resize with running")
-	}
-
-	c = startSim(t, pvesim.DefaultScenario(2), pvesim.Options{})
-	upid := c.ok("POST", "/nodes/pve2/qemu/9001/clone", "newid", "300").(string)
-	g.Expect(c.do("GET", "/nodes/pve1/tasks/"+url.PathEscape(upid)+"/log").Raw).
-		To(Equal(`{"data":{"n":1,"t":"unable to open file - No such file or directory"},"total":1}`))
-}
-
 // diskGuests copy the base of each disk to the disk and append their VMID, and report the result.
 type diskGuests struct {
 	content chan string
