@@ -96,21 +96,9 @@ func TestSLAAC(t *testing.T) {
 	checkEcho(t, conn)
 }
 
-func TestGuests(t *testing.T) {
+func TestForward(t *testing.T) {
 	t.Parallel()
-	n := newNetwork(t, nil)
-	a := boot(t, n, "vmbr0", 0, macA, "10.10.0.5/16", "fd10:10::5/64")
-	b := boot(t, n, "vmbr0", 0, macB, "10.10.0.6/16", "fd10:10::6/64")
-	for _, address := range []string{"10.10.0.6:80", "[fd10:10::6]:80"} {
-		b.serveEcho(t, address)
-		conn, err := a.dial(t, address)
-		NewWithT(t).Expect(err).NotTo(HaveOccurred())
-		checkEcho(t, conn)
-	}
-}
-
-func TestDial(t *testing.T) { //nolint:tparallel // the subtests share a guest
-	t.Parallel()
+	g := NewWithT(t)
 	n := newNetwork(t, map[string]network.Bridge{
 		"vmbr0":    network.DefaultBridge(),
 		"vmbr0.10": {Gateway4: netip.MustParsePrefix("10.20.0.1/24")},
@@ -121,25 +109,17 @@ func TestDial(t *testing.T) { //nolint:tparallel // the subtests share a guest
 	plain.serveEcho(t, "[fd10:10::5]:22")
 	tagged.serveEcho(t, "10.20.0.5:22")
 	for address, name := range map[string]string{"10.10.0.5:22": "vmbr0", "[fd10:10::5]:22": "vmbr0", "10.20.0.5:22": "vmbr0.10"} {
-		t.Run(address, func(t *testing.T) {
-			conn, err := n.Dial(t.Context(), name, address)
-			NewWithT(t).Expect(err).NotTo(HaveOccurred())
-			checkEcho(t, conn)
-		})
-		t.Run("forwarded_to_"+address, func(t *testing.T) {
-			g := NewWithT(t)
-			l, err := n.Forward("127.0.0.1:0", name, address)
-			g.Expect(err).NotTo(HaveOccurred())
-			defer func() { _ = l.Close() }()
-			conn, err := net.Dial("tcp", l.Addr().String())
-			g.Expect(err).NotTo(HaveOccurred())
-			checkEcho(t, conn)
-		})
+		l, err := n.Forward("127.0.0.1:0", name, address)
+		g.Expect(err).NotTo(HaveOccurred())
+		conn, err := net.Dial("tcp", l.Addr().String())
+		g.Expect(err).NotTo(HaveOccurred())
+		checkEcho(t, conn)
+		g.Expect(l.Close()).To(Succeed())
 	}
 	invalid := MatchError(ContainSubstring("want an IP address with port"))
 	for _, address := range []string{"node-1:22", "10.10.0.5"} {
-		NewWithT(t).Expect(n.Dial(t.Context(), "vmbr0", address)).Error().To(invalid, address)
-		NewWithT(t).Expect(n.Forward("127.0.0.1:0", "vmbr0", address)).Error().To(invalid, address)
+		g.Expect(n.Dial(t.Context(), "vmbr0", address)).Error().To(invalid, address)
+		g.Expect(n.Forward("127.0.0.1:0", "vmbr0", address)).Error().To(invalid, address)
 	}
 }
 
