@@ -4,6 +4,7 @@
 package pvesim_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -196,31 +197,19 @@ func (r *replay) body(rec record) (io.Reader, string) {
 
 // upload sends the file that the recorder uploaded under a tag.
 func (r *replay) upload(rec record) response {
-	fields, name, file := []string{"content", "iso"}, "up.iso", "tiny.iso"
+	parts := []string{"content=iso", "filename=@tiny.iso;filename=up.iso"}
 	switch rec.Tag {
 	case "upload-iso-bad-checksum":
-		fields = append(fields, "checksum-algorithm", "sha256", "checksum", strings.Repeat("1", 64))
-		name = "up2.iso"
+		parts = []string{parts[0], "checksum-algorithm=sha256", "checksum=" + strings.Repeat("1", 64), "filename=@tiny.iso;filename=up2.iso"}
 	case "upload-bad-extension":
-		name = "up.txt"
+		parts[1] = "filename=@tiny.iso;filename=up.txt"
 	case "upload-snippet":
-		fields[1], name = "snippets", "x.yaml"
+		parts = []string{"content=snippets", "filename=@tiny.iso;filename=x.yaml"}
 	case "upload-import":
-		fields[1], name, file = "import", "upq.qcow2", "tiny.qcow2"
+		parts = []string{"content=import", "filename=@tiny.qcow2;filename=upq.qcow2"}
 	}
-	var b bytes.Buffer
-	w := multipart.NewWriter(&b)
-	for i := 0; i < len(fields); i += 2 {
-		_ = w.WriteField(fields[i], fields[i+1])
-	}
-	part, _ := w.CreateFormFile("filename", name)
-	_, _ = part.Write(recordedFile(file))
-	_ = w.Close()
-	req, err := http.NewRequest(http.MethodPost, "https://"+r.c.sim.Host()+rec.Path, &b)
-	if err != nil {
-		return response{}
-	}
-	req.Header.Set("Content-Type", w.FormDataContentType())
+	req := r.c.requestWith(http.MethodPost, strings.TrimPrefix(rec.Path, "/api2/json"), "", "")
+	setForm(req, parts)
 	return r.dispatch(rec, req)
 }
 
@@ -234,10 +223,8 @@ func (r *replay) curl(rec record) response {
 		return r.plainHTTP(rec)
 	}
 	req := r.c.requestWith(http.MethodGet, rec.Path, "", "")
-	var data []string
-	form := &bytes.Buffer{}
-	mp := multipart.NewWriter(form)
-	chunked, multi := false, false
+	var data, parts []string
+	chunked := false
 	for i := 0; i < len(args); i++ {
 		switch args[i] {
 		case "-X":
@@ -256,13 +243,11 @@ func (r *replay) curl(rec record) response {
 			data = append(data, curlData(args[i]))
 		case "-F":
 			i++
-			multi = true
-			addFormPart(mp, args[i])
+			parts = append(parts, args[i])
 		}
 	}
-	if multi {
-		_ = mp.Close()
-		setBody(req, form.Bytes(), mp.FormDataContentType())
+	if parts != nil {
+		setForm(req, parts)
 	} else if data != nil {
 		typ := "application/x-www-form-urlencoded"
 		if set, ok := req.Header["Content-Type"]; ok {
@@ -297,6 +282,17 @@ func curlData(arg string) string {
 	return arg
 }
 
+// setForm sets a multipart body with these parts.
+func setForm(req *http.Request, parts []string) {
+	var b bytes.Buffer
+	w := multipart.NewWriter(&b)
+	for _, part := range parts {
+		addFormPart(w, part)
+	}
+	_ = w.Close()
+	setBody(req, b.Bytes(), w.FormDataContentType())
+}
+
 // addFormPart adds a part in curl's format "name=@file;filename=x".
 func addFormPart(w *multipart.Writer, arg string) {
 	name, v, _ := strings.Cut(arg, "=")
@@ -315,18 +311,15 @@ func addFormPart(w *multipart.Writer, arg string) {
 	_, _ = part.Write(recordedFile(file))
 }
 
-func (r *replay) plainHTTP(rec record) response {
+func (r *replay) plainHTTP(rec record) (a response) {
 	conn := r.c.dial()
 	_, _ = fmt.Fprintf(conn, "GET /api2/json%s HTTP/1.1\r\nHost: %s\r\n\r\n", rec.Path, r.c.sim.Host())
-	raw, _ := io.ReadAll(conn)
-	head, body, _ := strings.Cut(string(raw), "\r\n\r\n")
-	line, rest, _ := strings.Cut(head, "\r\n")
-	a := response{Raw: body, Header: http.Header{}}
-	_, _ = fmt.Sscanf(line, "HTTP/1.1 %d", &a.Status)
-	a.Reason = strings.TrimSpace(strings.TrimPrefix(line, fmt.Sprintf("HTTP/1.1 %d", a.Status)))
-	for _, h := range strings.Split(rest, "\r\n") {
-		k, v, _ := strings.Cut(h, ": ")
-		a.Header.Set(k, v)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err == nil {
+		a, err = decode(resp)
+	}
+	if err != nil {
+		r.t.Error(err)
 	}
 	return a
 }
