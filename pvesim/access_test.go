@@ -108,9 +108,7 @@ func testStoredObjects(t *testing.T, g *WithT) {
 		"8.4": {{"/cluster/ha/groups", "group", "nodes pve1"}},
 		"9.2": {{"/cluster/ha/rules", "rule", "type node-affinity resources vm:101 nodes pve1"}},
 	} {
-		s := pvesim.DefaultScenario(2)
-		s.Version = version
-		c := asRoot(t, s)
+		c := asRoot(t, scenarioOf(version, 2))
 		objects = append(objects, [3]string{"/cluster/sdn/zones", "zone", "type simple"}, [3]string{"/cluster/mapping/pci", "id", "map node=pve1,path=0000:01:00.0,id=10de:2204"})
 		c.ok("POST", "/cluster/ha/resources", "sid", "vm:101", "state", "ignored")
 		for _, o := range objects {

@@ -253,9 +253,7 @@ func TestConfigDuringClone(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[string]types.GomegaMatcher{"8.4": HaveField("Status", 200), "9.2": answers(500, "VM is locked (clone)")} {
 		runSimulated(t, version, func(t *testing.T, g *WithT) {
-			s := pvesim.DefaultScenario(1)
-			s.Version = version
-			c := startSim(t, s, pvesim.Options{})
+			c := startSim(t, scenarioOf(version, 1), pvesim.Options{})
 			c.fault(pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(time.Second)})
 			upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 			c.refused(500, "Configuration file 'nodes/pve1/qemu-server/300.conf' does not exist", "GET", "/nodes/pve1/qemu/300/config")

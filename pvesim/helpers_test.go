@@ -59,6 +59,13 @@ func runSimulated(t *testing.T, name string, test func(t *testing.T, g *WithT)) 
 	t.Run(name, func(t *testing.T) { simulated(t, test) })
 }
 
+// scenarioOf returns the default scenario for a release.
+func scenarioOf(release string, hosts int) *pvesim.Scenario {
+	s := pvesim.DefaultScenario(hosts)
+	s.Version = release
+	return s
+}
+
 // startSim starts a simulator in memory until the test ends.
 func startSim(t *testing.T, s *pvesim.Scenario, o pvesim.Options) *client {
 	t.Helper()

@@ -195,8 +195,7 @@ func TestDirectoryMapping(t *testing.T) { simulated(t, testDirectoryMapping) }
 
 func testDirectoryMapping(t *testing.T, g *WithT) {
 	for _, release := range []string{"8.4", "9.2"} {
-		s := pvesim.DefaultScenario(2)
-		s.Version = release
+		s := scenarioOf(release, 2)
 		s.Mappings = []pvesim.Mapping{{Kind: "dir", ID: "data", Map: []string{"node=pve1,path=/tank/data"}}}
 		c := asRoot(t, s)
 		for host, template := range map[string]string{"pve1": "9000", "pve2": "9001"} {
@@ -222,9 +221,7 @@ func TestHardwareRNG(t *testing.T) { simulated(t, testHardwareRNG) }
 
 func testHardwareRNG(t *testing.T, _ *WithT) {
 	for _, release := range []string{"8.4", "9.2"} {
-		s := pvesim.DefaultScenario(1)
-		s.Version = release
-		c := asRoot(t, s)
+		c := asRoot(t, scenarioOf(release, 1))
 		ours := c.as(pvesim.DefaultTokenID + "=" + pvesim.DefaultTokenSecret)
 		ours.ok("PUT", "/nodes/pve1/qemu/101/config", "rng0", "source=/dev/urandom")
 		const missing = "Permission check failed (/mapping/hwrng, Mapping.Use)"
@@ -240,8 +237,7 @@ func TestHostMaintenanceAndArch(t *testing.T) { simulated(t, testHostMaintenance
 
 func testHostMaintenanceAndArch(t *testing.T, g *WithT) {
 	for _, release := range []string{"8.4", "9.2"} {
-		s := pvesim.DefaultScenario(2)
-		s.Version = release
+		s := scenarioOf(release, 2)
 		s.Hosts[1].Arch = "aarch64"
 		c := asRoot(t, s)
 		g.Expect(c.sim.SetMaintenance("pve2", true)).To(Succeed())
@@ -282,9 +278,7 @@ func testClockSkewAndHungGuest(t *testing.T, g *WithT) {
 // asRootOf returns a client of root@pam on a release.
 func asRootOf(t *testing.T, release string) *client {
 	t.Helper()
-	s := pvesim.DefaultScenario(2)
-	s.Version = release
-	c := asRoot(t, s)
+	c := asRoot(t, scenarioOf(release, 2))
 	for _, vmid := range []string{"300", "301", "302"} {
 		c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", vmid)
 	}

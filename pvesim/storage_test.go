@@ -24,8 +24,7 @@ import (
 // onDir returns a client of a simulated Proxmox whose template 9100 has its disk on a directory.
 func onDir(t *testing.T, version string) *client {
 	t.Helper()
-	s := pvesim.DefaultScenario(1)
-	s.Version = version
+	s := scenarioOf(version, 1)
 	for i := range s.Storages {
 		s.Storages[i].Content = append(s.Storages[i].Content, "images")
 	}

@@ -92,9 +92,7 @@ func TestCommonClients(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"8.4", "9.2"} {
 		runSimulated(t, version, func(t *testing.T, g *WithT) {
-			s := pvesim.DefaultScenario(1)
-			s.Version = version
-			c := asRoot(t, s)
+			c := asRoot(t, scenarioOf(version, 1))
 			for path, want := range map[string]string{
 				"/cluster/metrics":                                 `[{"name":"server"}]`,
 				"/cluster/metrics/server":                          `[]`,
@@ -130,6 +128,7 @@ func testConsole(t *testing.T, g *WithT) {
 		g.Expect(console["cert"] != nil).To(Equal(kind == "vncproxy"))
 		g.Expect(c.exit(console["upid"])).To(Equal("connection timed out"), "the task of %s ended", kind)
 	}
+	c.refused(500, "No QEMU guest agent configured", "POST", "/nodes/pve1/qemu/101/agent/ping")
 	c.refused(500, "unable to find serial interface 'serial0'", "POST", "/nodes/pve1/qemu/101/termproxy", "serial", "serial0")
 	c.as(pvesim.DefaultTokenID+"="+pvesim.DefaultTokenSecret).
 		refused(403, "Permission check failed (/vms/101, VM.Console)", "POST", "/nodes/pve1/qemu/101/termproxy")
@@ -139,8 +138,7 @@ func TestAgentExecAndMonitor(t *testing.T) {
 	t.Parallel()
 	for version, privilege := range map[string]string{"8.4": "VM.Monitor", "9.2": "VM.GuestAgent.Unrestricted"} {
 		runSimulated(t, version, func(t *testing.T, g *WithT) {
-			s := pvesim.DefaultScenario(1)
-			s.Version = version
+			s := scenarioOf(version, 1)
 			s.Guests[1].Config["agent"] = "1"
 			c := asRoot(t, s)
 			limited := c.as(pvesim.DefaultTokenID + "=" + pvesim.DefaultTokenSecret)
