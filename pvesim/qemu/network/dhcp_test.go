@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package network_test
+package network
 
 import (
 	"bufio"
@@ -34,8 +34,6 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
-
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/qemu/network"
 )
 
 func (g *guest) addresses() []netip.Prefix {
@@ -114,7 +112,7 @@ func (g *guest) dhcpv6(t *testing.T, m *dhcpv6.Message) *dhcpv6.Message {
 }
 
 // lease gets an address for a new guest, which stays connected.
-func lease(t *testing.T, n *network.Network, mac string) (string, *guest) {
+func lease(t *testing.T, n *Network, mac string) (string, *guest) {
 	t.Helper()
 	g := NewWithT(t)
 	guest := boot(t, n, "vmbr0", 0, mac, unconfigured)
@@ -132,7 +130,7 @@ func lease(t *testing.T, n *network.Network, mac string) (string, *guest) {
 func TestDHCP(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	n := newNetwork(t, map[string]network.Bridge{"vmbr0": {Gateway4: netip.MustParsePrefix("192.168.7.254/24"), DHCP: true}})
+	n := newNetwork(t, map[string]Bridge{"vmbr0": {Gateway4: netip.MustParsePrefix("192.168.7.254/24"), DHCP: true}})
 	ip, guest := lease(t, n, macA)
 	g.Expect(netip.MustParsePrefix("192.168.7.128/25").Contains(netip.MustParseAddr(ip))).To(BeTrue(), "want one in the upper half of the network")
 	g.Expect(ip).NotTo(Equal("192.168.7.254"), "want one that is not that of the gateway")
@@ -160,7 +158,7 @@ func TestDHCPExhausted(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	// Addresses 4 to 6 of 8, without that of the gateway.
-	n := newNetwork(t, map[string]network.Bridge{"vmbr0": {Gateway4: netip.MustParsePrefix("10.0.0.5/29"), DHCP: true}})
+	n := newNetwork(t, map[string]Bridge{"vmbr0": {Gateway4: netip.MustParsePrefix("10.0.0.5/29"), DHCP: true}})
 	first, a := lease(t, n, macA)
 	second, b := lease(t, n, macB)
 	g.Expect([]string{first, second}).To(ConsistOf("10.0.0.4", "10.0.0.6"))
@@ -176,7 +174,7 @@ func TestDHCPExhausted(t *testing.T) {
 func TestDHCPv6(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	n := newNetwork(t, map[string]network.Bridge{"vmbr0": {Gateway6: netip.MustParsePrefix("2001:db8:2::1/64"), DHCPv6: true}})
+	n := newNetwork(t, map[string]Bridge{"vmbr0": {Gateway6: netip.MustParsePrefix("2001:db8:2::1/64"), DHCPv6: true}})
 	leases := map[netip.Addr]bool{}
 	for _, mac := range []string{macA, macB, macA} {
 		guest := boot(t, n, "vmbr0", 0, mac)
@@ -200,9 +198,9 @@ func TestDHCPv6(t *testing.T) {
 // timeout ends a test that would otherwise block.
 const timeout = time.Minute
 
-func newNetwork(t *testing.T, bridges map[string]network.Bridge) *network.Network {
+func newNetwork(t *testing.T, bridges map[string]Bridge) *Network {
 	t.Helper()
-	n, err := network.New(network.Options{Dir: t.TempDir(), Bridges: bridges})
+	n, err := New(Options{Dir: t.TempDir(), Bridges: bridges})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = n.Close() })
 	return n
@@ -214,7 +212,7 @@ type card struct {
 	r    *bufio.Reader
 }
 
-func newCard(t *testing.T, n *network.Network, bridge string, vlan int) *card {
+func newCard(t *testing.T, n *Network, bridge string, vlan int) *card {
 	t.Helper()
 	g := NewWithT(t)
 	path, err := n.Socket(bridge, vlan)
@@ -230,16 +228,6 @@ func (c *card) send(frame []byte) error {
 	return err
 }
 
-func (c *card) receive() ([]byte, error) {
-	var length uint32
-	if err := binary.Read(c.r, binary.BigEndian, &length); err != nil {
-		return nil, err
-	}
-	frame := make([]byte, length)
-	_, err := io.ReadFull(c.r, frame)
-	return frame, err
-}
-
 // guest is an operating system with a network card.
 type guest struct {
 	*stack.Stack
@@ -247,10 +235,8 @@ type guest struct {
 	shutdown func()
 }
 
-const nic = tcpip.NICID(1)
-
 // boot starts a guest with static addresses, or without any.
-func boot(t *testing.T, n *network.Network, bridge string, vlan int, mac string, addresses ...string) *guest {
+func boot(t *testing.T, n *Network, bridge string, vlan int, mac string, addresses ...string) *guest {
 	t.Helper()
 	hw, err := net.ParseMAC(mac)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
@@ -282,7 +268,7 @@ func boot(t *testing.T, n *network.Network, bridge string, vlan int, mac string,
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for frame, err := c.receive(); err == nil; frame, err = c.receive() {
+		for frame, err := readFrame(c.r); err == nil; frame, err = readFrame(c.r) {
 			packet := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(frame)})
 			link.InjectInbound(0, packet)
 			packet.DecRef()
@@ -329,11 +315,4 @@ func serveEcho(t *testing.T, l net.Listener) {
 			}()
 		}
 	}()
-}
-
-func protocol(a netip.Addr) tcpip.NetworkProtocolNumber {
-	if a.Is4() {
-		return ipv4.ProtocolNumber
-	}
-	return ipv6.ProtocolNumber
 }

@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package network_test
+package network
 
 import (
 	"io"
@@ -14,8 +14,6 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/qemu/network"
 )
 
 const (
@@ -81,7 +79,7 @@ func TestGateway(t *testing.T) { //nolint:tparallel // the subtests share a gues
 func TestSLAAC(t *testing.T) {
 	t.Parallel()
 	eventually := NewWithT(t).Eventually
-	n := newNetwork(t, map[string]network.Bridge{"vmbr1": {Gateway6: netip.MustParsePrefix("2001:db8:1::1/64"), SLAAC: true}})
+	n := newNetwork(t, map[string]Bridge{"vmbr1": {Gateway6: netip.MustParsePrefix("2001:db8:1::1/64"), SLAAC: true}})
 	guest := boot(t, n, "vmbr1", 0, macA)
 	// The modified EUI-64 of the MAC address.
 	want := netip.MustParsePrefix("2001:db8:1:0:be24:11ff:fe00:a/64")
@@ -96,8 +94,8 @@ func TestSLAAC(t *testing.T) {
 func TestForward(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	n := newNetwork(t, map[string]network.Bridge{
-		"vmbr0":    network.DefaultBridge(),
+	n := newNetwork(t, map[string]Bridge{
+		"vmbr0":    DefaultBridge(),
 		"vmbr0.10": {Gateway4: netip.MustParsePrefix("10.20.0.1/24")},
 	})
 	plain := boot(t, n, "vmbr0", 0, macA, "10.10.0.5/16", "fd10:10::5/64")
@@ -124,7 +122,7 @@ func TestClose(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	dir := t.TempDir()
-	n, err := network.New(network.Options{Dir: dir})
+	n, err := New(Options{Dir: dir})
 	g.Expect(err).NotTo(HaveOccurred())
 	c := newCard(t, n, "vmbr0", 0)
 	guest := boot(t, n, "vmbr0", 0, macA, "10.10.0.5/16")
@@ -139,7 +137,7 @@ func TestClose(t *testing.T) {
 	g.Expect(n.Close()).To(Succeed(), "second Close")
 	_ = c.conn.SetDeadline(time.Now().Add(timeout))
 	for err == nil { // frames from before
-		_, err = c.receive()
+		_, err = readFrame(c.r)
 	}
 	g.Expect(err).NotTo(MatchError(os.ErrDeadlineExceeded), "the network card is still connected")
 	g.Expect(net.Dial("tcp", forwarded.Addr().String())).Error().To(HaveOccurred(), "the forwarded port is still open")
@@ -175,7 +173,7 @@ func TestSocket(t *testing.T) {
 	// The socket of a process that was killed.
 	dir := t.TempDir()
 	NewWithT(t).Expect(os.WriteFile(dir+"/vmbr0.sock", nil, 0o600)).To(Succeed())
-	n, err := network.New(network.Options{Dir: dir})
+	n, err := New(Options{Dir: dir})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	defer func() { _ = n.Close() }()
 	newCard(t, n, "vmbr0", 0)
@@ -183,7 +181,7 @@ func TestSocket(t *testing.T) {
 
 func TestNew(t *testing.T) {
 	t.Parallel()
-	for want, bridge := range map[string]network.Bridge{
+	for want, bridge := range map[string]Bridge{
 		"Gateway4: found fd00::1/64":                                        {Gateway4: netip.MustParsePrefix("fd00::1/64")},
 		"Gateway4: found 10.0.0.0/24":                                       {Gateway4: netip.MustParsePrefix("10.0.0.0/24")},
 		"Gateway6: found 10.0.0.1/24":                                       {Gateway6: netip.MustParsePrefix("10.0.0.1/24")},
@@ -191,7 +189,7 @@ func TestNew(t *testing.T) {
 		"want a prefix length from 8 to 29":                                 {DHCP: true, Gateway4: netip.MustParsePrefix("10.0.0.1/30")},
 		"SLAAC or DHCPv6: found Gateway6 fd00::1/80, want prefix length 64": {SLAAC: true, Gateway6: netip.MustParsePrefix("fd00::1/80")},
 	} {
-		NewWithT(t).Expect(network.New(network.Options{Dir: t.TempDir(), Bridges: map[string]network.Bridge{"vmbr0": bridge}})).Error().
+		NewWithT(t).Expect(New(Options{Dir: t.TempDir(), Bridges: map[string]Bridge{"vmbr0": bridge}})).Error().
 			To(MatchError(And(HavePrefix(`bridge "vmbr0": `), ContainSubstring(want))))
 	}
 }

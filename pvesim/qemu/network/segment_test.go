@@ -21,18 +21,12 @@ const (
 	addressC  = "\xbc\x24\x11\x00\x00\x0c"
 )
 
-// timeout ends a test that would otherwise block.
-const timeout = time.Minute
-
 func frame(to, from, payload string) []byte { return []byte(to + from + "\x88\xb5" + payload) }
 
 // newSwitch returns an Ethernet without gateway.
 func newSwitch(t *testing.T) *segment {
 	t.Helper()
-	n, err := New(Options{Dir: t.TempDir()})
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() { _ = n.Close() })
-	return &segment{network: n, ports: map[*port]struct{}{}, table: map[mac]*port{}}
+	return &segment{network: newNetwork(t, nil), ports: map[*port]struct{}{}, table: map[mac]*port{}}
 }
 
 // received returns the frames that wait for a port.
@@ -89,12 +83,12 @@ func TestSwitchFailures(t *testing.T) {
 			a, b := s.addPort(), s.addPort()
 			jumbo := frame(broadcast, addressC, string(make([]byte, 65000)))
 			connect := func() net.Conn {
-				card, conn := net.Pipe()
-				_ = card.SetDeadline(time.Now().Add(timeout))
+				local, conn := net.Pipe()
+				_ = local.SetDeadline(time.Now().Add(timeout))
 				s.network.start(func() { s.attach(conn) })
-				g.Expect(card.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(jumbo))), jumbo...))).Error().NotTo(HaveOccurred())
+				g.Expect((&card{conn: local}).send(jumbo)).To(Succeed())
 				g.Eventually(b.frames, timeout).Should(Receive(Equal(jumbo)))
-				return card
+				return local
 			}
 			broken := connect()
 			g.Expect(io.WriteString(broken, test.data)).Error().NotTo(HaveOccurred())
@@ -113,10 +107,7 @@ func TestSwitchFailures(t *testing.T) {
 			g.Eventually(b.frames, timeout).Should(Receive(Equal(toAll)))
 			again := connect()
 			s.deliver(a, toC)
-			g.Expect(binary.Read(again, binary.BigEndian, new(uint32))).To(Succeed())
-			got := make([]byte, len(toC))
-			g.Expect(io.ReadFull(again, got)).Error().NotTo(HaveOccurred())
-			g.Expect(got).To(Equal(toC))
+			g.Expect(readFrame(again)).To(Equal(toC))
 		})
 	}
 }
