@@ -27,9 +27,8 @@ func narrow(t *testing.T, acls ...string) *client {
 func TestPermissions(t *testing.T) { simulated(t, testPermissions) }
 
 func testPermissions(t *testing.T, g *WithT) {
-	clone := []string{"newid", "300", "full", "0"}
 	c := narrow(t, "/vms", "/storage/local-lvm", "/sdn/zones/localnetwork")
-	c.task("POST", "/nodes/pve1/qemu/9000/clone", clone...)
+	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 
 	// VLANs of trunks
 	c = narrow(t, "/vms", "/sdn/zones/localnetwork/vmbr0/7", "/sdn/zones/localnetwork/vmbr0/8")
@@ -104,14 +103,13 @@ func testPermissionsOfGroups(t *testing.T, g *WithT) {
 func TestStoredObjects(t *testing.T) { simulated(t, testStoredObjects) }
 
 func testStoredObjects(t *testing.T, g *WithT) {
-	for version, objects := range map[string][][3]string{
-		"8.4": {{"/cluster/ha/groups", "group", "nodes pve1"}},
-		"9.2": {{"/cluster/ha/rules", "rule", "type node-affinity resources vm:101 nodes pve1"}},
+	for version, ha := range map[string][3]string{
+		"8.4": {"/cluster/ha/groups", "group", "nodes pve1"},
+		"9.2": {"/cluster/ha/rules", "rule", "type node-affinity resources vm:101 nodes pve1"},
 	} {
 		c := asRoot(t, scenarioOf(version, 2))
-		objects = append(objects, [3]string{"/cluster/sdn/zones", "zone", "type simple"}, [3]string{"/cluster/mapping/pci", "id", "map node=pve1,path=0000:01:00.0,id=10de:2204"})
 		c.ok("POST", "/cluster/ha/resources", "sid", "vm:101", "state", "ignored")
-		for _, o := range objects {
+		for _, o := range [][3]string{ha, {"/cluster/sdn/zones", "zone", "type simple"}, {"/cluster/mapping/pci", "id", "map node=pve1,path=0000:01:00.0,id=10de:2204"}} {
 			c.ok("POST", o[0], append([]string{o[1], "thing1"}, strings.Fields(o[2])...)...)
 			g.Expect(c.object(o[0] + "/thing1")[o[1]]).To(Equal("thing1"), o[0])
 			g.Expect(c.ok("GET", o[0])).To(HaveLen(1), o[0])

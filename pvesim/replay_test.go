@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -135,8 +136,9 @@ func (r *replay) run(records []record) {
 			wg.Go(func() { responses[j] = r.send(rec) })
 		}
 		wg.Wait()
-		matchOutcomes(group, responses)
-		r.matchWinner(group, responses)
+		if n > 1 {
+			r.matchOutcomes(group, responses)
+		}
 		for j, rec := range group {
 			r.learn(rec, responses[j])
 			r.judge(rec, responses[j])
@@ -163,36 +165,18 @@ func parallelRun(records []record) int {
 	return n
 }
 
-// matchOutcomes assigns error responses to the records with an error: which of several equal requests fails is random.
-func matchOutcomes(records []record, responses []response) {
+// matchOutcomes assigns responses to the records with the same outcome: which of several equal requests fails is random, and
+// so is which of several clones to one VMID succeeds.
+func (r *replay) matchOutcomes(records []record, responses []response) {
 	for i, rec := range records {
-		if rec.Status == nil || *rec.Status == responses[i].Status {
-			continue
-		}
-		for j := range records {
-			if responses[j].Status == *rec.Status && records[j].Status != nil && *records[j].Status != *rec.Status {
-				responses[i], responses[j] = responses[j], responses[i]
-				break
+		j := slices.IndexFunc(responses[i:], func(a response) bool {
+			if rec.Tag != "parallel-clones-same-newid" || rec.Status == nil || *rec.Status >= 400 || a.Status >= 400 {
+				return rec.Status == nil || *rec.Status == a.Status
 			}
-		}
-	}
-}
-
-// matchWinner does the same for tasks: it assigns the successful task to the record whose task succeeded.
-func (r *replay) matchWinner(records []record, responses []response) {
-	if len(records) < 2 || records[0].Tag != "parallel-clones-same-newid" {
-		return
-	}
-	for i, rec := range records {
-		upid := firstUPID(string(rec.Body))
-		if upid == "" || r.exits[upid] != "OK" {
-			continue
-		}
-		for j, a := range responses {
-			if ours := firstUPID(a.Raw); ours != "" && r.root().exit(ours) == "OK" {
-				responses[i], responses[j] = responses[j], responses[i]
-				return
-			}
+			return (r.exits[firstUPID(string(rec.Body))] == "OK") == (r.root().exit(firstUPID(a.Raw)) == "OK")
+		})
+		if j > 0 {
+			responses[i], responses[i+j] = responses[i+j], responses[i]
 		}
 	}
 }

@@ -259,28 +259,24 @@ func Example() {
 	// 2 calls
 }
 
-func TestScriptedGuests(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
+func TestScriptedGuests(t *testing.T) { simulated(t, testScriptedGuests) }
+
+func testScriptedGuests(t *testing.T, g *WithT) {
 	disks := make(chan pvesim.GuestDisk, 2)
 	scenario := pvesim.DefaultScenario(1)
 	scenario.Guests = []pvesim.Guest{
 		{VMID: 100, Host: "pve1", Status: "running", Name: "builder"},
 		{VMID: 101, Host: "pve1", Status: "running", Name: "other"},
 	}
-	sim, err := pvesim.New(scenario, pvesim.Options{Speed: 50, Guests: pvesim.ScriptedGuests{Script: func(m *pvesim.Machine) *pvesim.Script {
+	c := startSim(t, scenario, pvesim.Options{Guests: pvesim.ScriptedGuests{Script: func(m *pvesim.Machine) *pvesim.Script {
 		if m.Name != "builder" {
 			return nil
 		}
 		disks <- m.Disk
 		return &pvesim.Script{Files: map[string]string{"/prepared": "yes"}, PowerOff: true, After: 5 * time.Second}
 	}}})
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(sim.Start(t.Context())).To(Succeed())
-	t.Cleanup(sim.Close)
-	g.Eventually(sim.Guests).WithTimeout(time.Minute).Should(ConsistOf(
+	time.Sleep(6 * time.Second)
+	g.Expect(c.sim.Guests()).To(ConsistOf(
 		And(HaveField("VMID", 100), HaveField("Status", "stopped")), And(HaveField("VMID", 101), HaveField("Status", "running"))))
-	content, written := (<-disks).Read("/prepared")
-	g.Expect(written).To(BeTrue())
-	g.Expect(string(content)).To(Equal("yes"))
+	g.Expect(first((<-disks).Read("/prepared"))).To(BeEquivalentTo("yes"))
 }

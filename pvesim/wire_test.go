@@ -6,7 +6,6 @@ package pvesim_test
 import (
 	"bufio"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"io"
 	"net/http"
@@ -21,9 +20,9 @@ import (
 // dialTLS opens a TLS connection to inspect the raw HTTP traffic.
 func (c *client) dialTLS() *tls.Conn {
 	c.t.Helper()
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(c.sim.CAPEM())
-	conn := tls.Client(c.dial(), &tls.Config{RootCAs: pool, ServerName: "127.0.0.1", NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12})
+	config := c.http.Transport.(*http.Transport).TLSClientConfig.Clone()
+	config.ServerName, config.NextProtos = "127.0.0.1", []string{"h2", "http/1.1"}
+	conn := tls.Client(c.dial(), config)
 	NewWithT(c.t).Expect(conn.HandshakeContext(c.t.Context())).To(Succeed())
 	return conn
 }
