@@ -305,12 +305,12 @@ func (c *client) admin(status int, method, path, body string) string {
 	if strings.Contains(body, "=") {
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
-	resp, err := (&http.Client{Transport: &http.Transport{DialContext: c.sim.DialContext, DisableKeepAlives: true}}).Do(req)
+	resp, err := c.http.Do(req)
 	g.Expect(err).NotTo(HaveOccurred())
-	defer func() { _ = resp.Body.Close() }()
-	raw, _ := io.ReadAll(resp.Body)
-	g.Expect(resp.StatusCode).To(Equal(status), "%s %s %q: %s", method, path, body, raw)
-	return string(raw)
+	a, err := decode(resp)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(a.Status).To(Equal(status), "%s %s %q: %s", method, path, body, a.Raw)
+	return a.Raw
 }
 
 func TestAdminAPI(t *testing.T) { simulated(t, testAdminAPI) }
@@ -348,7 +348,10 @@ func testRestoreAndMigrate(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "description", "mine", "full", "1")
 	g.Expect(c.sim.RestoreCopy(300, 301)).To(Succeed())
-	original := c.config("pve1", 300)
+	template, original := c.config("pve1", 9000), c.config("pve1", 300)
+	for _, fresh := range []string{"net0", "smbios1", "scsi0"} {
+		g.Expect(original[fresh]).NotTo(Or(BeNil(), Equal(template[fresh])), "the clone has the template's %s", fresh)
+	}
 	g.Expect(c.config("pve1", 301)).To(And(fields("smbios1", original["smbios1"], "description", "mine"), Not(fields("scsi0", original["scsi0"]))))
 	g.Expect(c.sim.MigrateGuest(301, "pve2")).To(Succeed())
 	c.refused(500, "Configuration file 'nodes/pve1/qemu-server/301.conf' does not exist", "GET", "/nodes/pve1/qemu/301/config")

@@ -185,13 +185,10 @@ func (r *replay) matchOutcomes(records []record, responses []response) {
 func (r *replay) learnExits(records []record) {
 	for _, rec := range records {
 		var body struct {
-			Data struct {
-				UPID string `json:"upid"`
-				Exit string `json:"exitstatus"`
-			} `json:"data"`
+			Data struct{ UPID, ExitStatus string }
 		}
 		if strings.HasSuffix(rec.Tag, ":task-status") && json.Unmarshal(rec.Body, &body) == nil {
-			r.exits[body.Data.UPID] = body.Data.Exit
+			r.exits[body.Data.UPID] = body.Data.ExitStatus
 		}
 	}
 }

@@ -78,12 +78,8 @@ func testErrorTexts(t *testing.T, g *WithT) {
 	g.Expect(exit).To(ContainSubstring("qemu-img resize '--preallocation=metadata' -f qcow2 "), "the resize of a base image ended")
 	g.Expect(c.send(c.requestWith("PUT", vm+"/config", "application/json", `{"cores": null}`))).
 		To(answers(500, "unable to parse value of 'cores' - got undefined value"))
-}
 
-func TestChecksumBeforeAlgorithm(t *testing.T) { simulated(t, testChecksumBeforeAlgorithm) }
-
-func testChecksumBeforeAlgorithm(t *testing.T, g *WithT) {
-	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
+	// The algorithm of a checksum must be sent before it.
 	const part, end = "--x\r\nContent-Disposition: form-data; name=", "--x--\r\n"
 	body := part + "content\r\n\r\niso\r\n" + part + "checksum\r\n\r\n00\r\n" + part + "checksum-algorithm\r\n\r\nmd5\r\n" +
 		part + "filename; filename=a.iso\r\n\r\n\r\n" + end
@@ -103,19 +99,14 @@ func TestFields(t *testing.T) {
 			g.Expect(model["abstract"] == float64(1)).To(Equal(version == "9.2"))
 			g.Expect(c.do("GET", "/cluster/qemu/custom-cpu-models").Status == 200).To(Equal(version == "9.2"), "custom CPU models")
 			g.Expect(c.object("/nodes/pve1/status")["cpuinfo"]).To(And(HaveKeyWithValue("family", Not(BeNil())), HaveKeyWithValue("vendor", Not(BeNil()))))
-			base := row(c.asRoot("Cookie")("GET", "/nodes/pve1/storage/local/content").Data, "volid", "local:9100/base-9100-disk-0.qcow2")
+			root := c.asRoot("Cookie")
+			root("POST", "/storage", "storage", "aa", "type", "dir", "path", "/aa", "content", "iso", "shared", "1", "mkdir", "1")
+			root("POST", "/storage", "storage", "bb", "type", "dir", "path", "/bb", "content", "iso")
+			g.Expect(root("GET", "/storage").Data).To(ContainElements(fields("storage", "aa", "mkdir", 1.0), fields("storage", "bb", "mkdir", nil)))
+			base := row(root("GET", "/nodes/pve1/storage/local/content").Data, "volid", "local:9100/base-9100-disk-0.qcow2")
 			g.Expect(base).To(HaveKeyWithValue("parent", BeNil()))
 		})
 	}
-}
-
-func TestStorageMkdir(t *testing.T) { simulated(t, testStorageMkdir) }
-
-func testStorageMkdir(t *testing.T, g *WithT) {
-	c := asRoot(t, pvesim.DefaultScenario(1))
-	c.ok("POST", "/storage", "storage", "aa", "type", "dir", "path", "/aa", "content", "iso", "shared", "1", "mkdir", "1")
-	c.ok("POST", "/storage", "storage", "bb", "type", "dir", "path", "/bb", "content", "iso")
-	g.Expect(c.ok("GET", "/storage")).To(ContainElements(fields("storage", "aa", "mkdir", 1.0), fields("storage", "bb", "mkdir", nil)))
 }
 
 // diskGuests copy the base of each disk to the disk and append their VMID, and report the result.

@@ -7,7 +7,6 @@ import (
 	"bufio"
 	"crypto/tls"
 	"fmt"
-	"io"
 	"net/http"
 	"testing"
 	"time"
@@ -34,19 +33,18 @@ func testKeepAlive(t *testing.T, g *WithT) {
 	conn := c.dialTLS()
 	g.Expect(conn.ConnectionState().NegotiatedProtocol).NotTo(Equal("h2"), "HTTP/2 was negotiated; Proxmox supports only HTTP/1.1")
 	r := bufio.NewReader(conn)
-	ask := func(path string) (status string, header http.Header) {
+	ask := func(path string) response {
 		t.Helper()
 		_, _ = fmt.Fprintf(conn, "GET /api2/json%s HTTP/1.1\r\nHost: x\r\nAuthorization: PVEAPIToken=%s\r\n\r\n", path, c.token)
 		resp, err := http.ReadResponse(r, nil)
 		g.Expect(err).NotTo(HaveOccurred())
-		defer func() { _ = resp.Body.Close() }()
-		_, _ = io.Copy(io.Discard, resp.Body)
-		return resp.Status, resp.Header
+		a, err := decode(resp)
+		g.Expect(err).NotTo(HaveOccurred())
+		return a
 	}
-	status, header := ask("/version")
-	g.Expect([]string{status, header.Get("Server")}).To(Equal([]string{"200 OK", "pve-api-daemon/3.0"}))
-	status, _ = ask("/nodes/pve1/qemu/777/config")
-	g.Expect(status).To(Equal("500 Configuration file 'nodes/pve1/qemu-server/777.conf' does not exist"))
+	version := ask("/version")
+	g.Expect([]string{version.Reason, version.Header.Get("Server")}).To(Equal([]string{"OK", "pve-api-daemon/3.0"}))
+	g.Expect(ask("/nodes/pve1/qemu/777/config")).To(answers(500, "Configuration file 'nodes/pve1/qemu-server/777.conf' does not exist"))
 	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
 	g.Expect(r.ReadByte()).Error().To(HaveOccurred(), "connection is still open after an error")
 }
