@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,25 +17,6 @@ import (
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
-
-func TestCloneInParallel(t *testing.T) { simulated(t, testCloneInParallel) }
-
-func testCloneInParallel(t *testing.T, g *WithT) {
-	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
-	var wg sync.WaitGroup
-	// The delay ensures that both calls arrive before the first task starts.
-	c.fault(pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(15 * time.Second)})
-	responses := make([]response, 2)
-	for i := range responses {
-		wg.Go(func() {
-			responses[i] = c.do("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "name", fmt.Sprintf("vm-%d", i))
-		})
-	}
-	wg.Wait()
-	exits := []string{c.exit(responses[0].Data), c.exit(responses[1].Data)}
-	g.Expect(exits).To(ConsistOf("OK", "unable to create VM 300: config file already exists"))
-	g.Expect(c.config("pve1", 300)["name"]).To(Equal(fmt.Sprintf("vm-%d", slices.Index(exits, "OK"))))
-}
 
 func TestCloneAndDestroyLock(t *testing.T) { simulated(t, testCloneAndDestroyLock) }
 

@@ -20,8 +20,7 @@ func compare(rec record, a response) string {
 		return d
 	}
 	want, got := parsed(rec.Body), parsed([]byte(a.Raw))
-	n := normalizer{rec: rec}
-	if d := diff(n.value("", want), n.value("", got)); d != "" {
+	if d := diff(rec.value("", want), rec.value("", got)); d != "" {
 		return "  " + d
 	}
 	return ""
@@ -57,11 +56,6 @@ func compareHeaders(rec record, a response) string {
 	return ""
 }
 
-// normalizer replaces values that may differ: IDs, times, digests, sizes and load.
-type normalizer struct {
-	rec record
-}
-
 // variables are fields whose value depends on the machine or the time. Their presence and JSON type are compared.
 const variables = `uptime cpu mem memhost disk netin netout diskread diskwrite pid pstart starttime endtime ctime snaptime digest
 ssl_fingerprint used avail used_fraction loadavg time localtime wait idle repoid flags mhz model kversion value ticket CSRFPreventionToken
@@ -72,12 +66,13 @@ const figures = `name status template uptime maxcpu cpu maxmem mem memhost maxdi
 
 var variable, figure = strings.Fields(variables), strings.Fields(figures)
 
-func (n normalizer) value(path string, v any) any {
+// value replaces values of a response that may differ: IDs, times, digests, sizes and load.
+func (rec record) value(path string, v any) any {
 	switch v := v.(type) {
 	case map[string]any:
-		return n.object(path, v)
+		return rec.object(path, v)
 	case []any:
-		return n.list(path, v)
+		return rec.list(path, v)
 	case string:
 		return normalText(v)
 	default:
@@ -85,26 +80,26 @@ func (n normalizer) value(path string, v any) any {
 	}
 }
 
-func (n normalizer) object(path string, m map[string]any) any {
+func (rec record) object(path string, m map[string]any) any {
 	out := map[string]any{}
 	for k, v := range m {
 		at := path + "." + k
 		switch {
-		case n.hostSpecific(at), n.reported(m) && slices.Contains(figure, k):
+		case rec.hostSpecific(at), reported(m) && slices.Contains(figure, k):
 		case at == ".total": // counts lines about locks, and tasks of earlier runs
 		case slices.Contains(variable, k):
 			out[k] = fmt.Sprintf("<%T>", v)
 		case k == "content":
 			out[k] = strings.Join(slices.Sorted(strings.SplitSeq(fmt.Sprint(v), ",")), ",")
 		default:
-			out[k] = n.value(at, v)
+			out[k] = rec.value(at, v)
 		}
 	}
 	return out
 }
 
 // reported reports whether an object is a guest or storage row that pvestatd updates.
-func (n normalizer) reported(m map[string]any) bool {
+func reported(m map[string]any) bool {
 	typ, _ := m["type"].(string)
 	_, hasID := m["id"].(string)
 	return hasID && (typ == "qemu" || typ == "storage")
@@ -116,24 +111,24 @@ var (
 )
 
 // hostSpecific reports whether this part of a response describes the recording machine.
-func (n normalizer) hostSpecific(path string) bool {
-	if hostStatus.MatchString(n.rec.Path) && hostFact.MatchString(path) {
+func (rec record) hostSpecific(path string) bool {
+	if hostStatus.MatchString(rec.Path) && hostFact.MatchString(path) {
 		return true
 	}
 	// The root file system of the recording machine was a RAM disk.
-	return path == ".data[].maxdisk" && (strings.HasSuffix(n.rec.Path, "/nodes") || strings.Contains(n.rec.Path, "/cluster/resources"))
+	return path == ".data[].maxdisk" && (strings.HasSuffix(rec.Path, "/nodes") || strings.Contains(rec.Path, "/cluster/resources"))
 }
 
 // list sorts lists that Proxmox returns in the random order of Perl hashes, and joins the lines of logs.
-func (n normalizer) list(path string, l []any) any {
+func (rec record) list(path string, l []any) any {
 	if lines, ok := logLines(l); ok {
-		return n.logText(lines)
+		return logText(lines)
 	}
 	var out []any
 	for _, v := range l {
-		out = append(out, n.value(path+"[]", v))
+		out = append(out, rec.value(path+"[]", v))
 	}
-	if !strings.Contains(n.rec.Path, "/firewall/rules") {
+	if !strings.Contains(rec.Path, "/firewall/rules") {
 		slices.SortStableFunc(out, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 	}
 	return out
@@ -151,7 +146,7 @@ func logLines(l []any) (lines []string, ok bool) {
 }
 
 // logText removes the lines about waiting for a lock: which task waits is not deterministic.
-func (n normalizer) logText(lines []string) any {
+func logText(lines []string) any {
 	var out []any
 	for _, l := range lines {
 		if l == "trying to acquire lock..." || l == " OK" {

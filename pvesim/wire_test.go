@@ -71,11 +71,6 @@ func testLogin(t *testing.T, g *WithT) {
 		g.Expect(time.Since(start)).To(Equal(3*time.Second), "want three seconds")
 	}
 
-	for _, header := range []string{"Basic abc", "PVEAuthCookie=nonsense"} {
-		req := c.request("GET", "/version")
-		req.Header.Set("Authorization", header)
-		g.Expect(c.as("").send(req)).To(answers(401, "Authentication failed!"), header)
-	}
 	for _, header := range []string{"Cookie", "Authorization"} {
 		g.Expect(c.asRoot(header)("GET", "/version").Status).To(Equal(200), "ticket in header %s", header)
 	}
@@ -90,16 +85,15 @@ func TestCommonClients(t *testing.T) {
 	for _, version := range []string{"8.4", "9.2"} {
 		runSimulated(t, version, func(t *testing.T, g *WithT) {
 			c := asRoot(t, scenarioOf(version, 1))
+			for _, path := range []string{
+				"/cluster/metrics/server", "/cluster/replication", "/cluster/sdn/dns", "/nodes/pve1/aplinfo", "/nodes/pve1/hardware/usb", "/nodes/pve1/replication",
+			} {
+				g.Expect(c.ok("GET", path)).To(BeEmpty(), path)
+			}
 			for path, want := range map[string]string{
 				"/cluster/metrics":                                 `[{"name":"server"}]`,
-				"/cluster/metrics/server":                          `[]`,
-				"/cluster/replication":                             `[]`,
-				"/cluster/sdn/dns":                                 `[]`,
-				"/nodes/pve1/aplinfo":                              `[]`,
 				"/nodes/pve1/config":                               `{"digest":"da39a3ee5e6b4b0d3255bfef95601890afd80709"}`,
-				"/nodes/pve1/hardware/usb":                         `[]`,
 				"/nodes/pve1/hosts":                                "10.97.0.2 pve1.local pve1",
-				"/nodes/pve1/replication":                          `[]`,
 				"/nodes/pve1/rrddata?timeframe=hour":               `[{"time":`,
 				"/nodes/pve1/qemu/101/rrddata?timeframe=hour":      `[{"time":`,
 				"/nodes/pve1/services/pveproxy/state":              `"active-state":"active"`,

@@ -282,7 +282,6 @@ func testInvalidBootData(t *testing.T, p plane) {
 		"badtoken": {userData(p, "badtoken", "aaaaaa.0123456789abcdef", ""), "cannot request a certificate: cannot create certificate signing request: Unauthorized"},
 		"noca":     {userData(noCA, "noca", "aaaaaa.0123456789abcdef", ""), "contains no certificates"},
 		"badca":    {userData(otherCA, "badca", "aaaaaa.0123456789abcdef", ""), "certificate signed by unknown authority"},
-		"badfile":  {userData(p, "badfile", "aaaaaa.0123456789abcdef", "shutdownGracePeriod: {duration: 30s}"), "failed to load kubelet config file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
