@@ -109,7 +109,9 @@ func testStoredObjects(t *testing.T, g *WithT) {
 	} {
 		c := asRoot(t, scenarioOf(version, 2))
 		c.ok("POST", "/cluster/ha/resources", "sid", "vm:101", "state", "ignored")
-		for _, o := range [][3]string{ha, {"/cluster/sdn/zones", "zone", "type simple"}, {"/cluster/mapping/pci", "id", "map node=pve1,path=0000:01:00.0,id=10de:2204"}} {
+		for _, o := range [][3]string{
+			ha, {"/cluster/sdn/zones", "zone", "type simple"}, {"/cluster/mapping/pci", "id", "map node=pve1,path=0000:01:00.0,id=10de:2204"},
+		} {
 			c.ok("POST", o[0], append([]string{o[1], "thing1"}, strings.Fields(o[2])...)...)
 			g.Expect(c.object(o[0] + "/thing1")[o[1]]).To(Equal("thing1"), o[0])
 			g.Expect(c.ok("GET", o[0])).To(HaveLen(1), o[0])

@@ -178,7 +178,9 @@ func TestAgent(t *testing.T) {
 			}}}
 			s := scenarioOf(version, 1)
 			s.Roles = append(s.Roles, pvesim.Role{ID: "Agent", Privileges: privileges})
-			s.ACLs = append(s.ACLs, pvesim.ACL{Path: "/vms/300", Role: s.Roles[0].ID, User: "kubernetes@pve"}, pvesim.ACL{Path: "/vms/300", Role: "Agent", User: "kubernetes@pve"})
+			for _, role := range []string{s.Roles[0].ID, "Agent"} {
+				s.ACLs = append(s.ACLs, pvesim.ACL{Path: "/vms/300", Role: role, User: "kubernetes@pve"})
+			}
 			c := startSim(t, s, pvesim.Options{Guests: w})
 			c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 			const agent = "/nodes/pve1/qemu/300/agent/"
