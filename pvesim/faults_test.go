@@ -13,6 +13,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/types"
 
 	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim"
 )
@@ -81,14 +82,9 @@ func TestFaultsOfTasks(t *testing.T) { simulated(t, testFaultsOfTasks) }
 func testFaultsOfTasks(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
 	c.fault(pvesim.Fault{Task: "qmstart", Fail: "start failed: out of luck", Count: 1})
-	c.fault(pvesim.Fault{Task: "qmclone", TaskID: "9000", Hang: true, Count: 1})
 	c.task("POST", "/nodes/pve1/qemu/101/status/stop")
 	g.Expect(c.ends("POST", "/nodes/pve1/qemu/101/status/start")).To(Equal("start failed: out of luck"), "start ended")
-	upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300").(string)
-	g.Expect(c.object("/nodes/pve1/tasks/" + upid + "/status")["status"]).To(Equal("running"), "task does not hang")
-	c.ok("DELETE", "/nodes/pve1/tasks/"+upid)
-	g.Expect(c.exit(upid)).NotTo(Equal("OK"), "stopped task succeeded")
-	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
+	c.task("POST", "/nodes/pve1/qemu/101/status/start")
 	c.fault(pvesim.Fault{Task: "imgdel", FailAfter: "unable to open file - No such file or directory"})
 	g.Expect(c.exit(c.uploadISO("a.iso", []byte("iso")).Data)).To(Equal("OK"))
 	g.Expect(c.ends("DELETE", "/nodes/pve1/storage/local/content/local:iso/a.iso")).To(Equal("unable to open file - No such file or directory"),
@@ -121,19 +117,6 @@ func testFaultsAtRandom(t *testing.T, g *WithT) {
 		g.Expect(len(series)%3).To(BeZero(), "got hits %s, want series of three", pattern)
 	}
 	g.Expect(pattern).To(ContainSubstring("xxx"))
-}
-
-func TestQuorumLost(t *testing.T) { simulated(t, testQuorumLost) }
-
-func testQuorumLost(t *testing.T, g *WithT) {
-	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{})
-	c.sim.SetQuorum(false)
-	g.Expect(row(c.ok("GET", "/cluster/status"), "type", "cluster")["quorate"]).To(Equal(float64(0)))
-	c.refused(500, "cluster not ready - no quorum?", "POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
-	c.task("POST", "/nodes/pve1/qemu/101/status/stop")
-	c.refused(500, "cfs-lock 'firewall-vm-101' error: no quorum!", "POST", "/nodes/pve1/qemu/101/firewall/rules", "type", "in", "action", "ACCEPT")
-	c.sim.SetQuorum(true)
-	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
 }
 
 func TestStorageFull(t *testing.T) { simulated(t, testStorageFull) }
@@ -261,25 +244,26 @@ func testUploadStall(t *testing.T, g *WithT) {
 }
 
 // TestConfigDuringClone reads and writes the config of a linked clone until its task ends.
-func TestConfigDuringClone(t *testing.T) { simulated(t, testConfigDuringClone) }
-
-func testConfigDuringClone(t *testing.T, g *WithT) {
-	s := pvesim.DefaultScenario(1)
-	s.Version = "9.2"
-	c := startSim(t, s, pvesim.Options{})
-	c.fault(pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(time.Second)})
-	upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
-	c.refused(500, "Configuration file 'nodes/pve1/qemu-server/300.conf' does not exist", "GET", "/nodes/pve1/qemu/300/config")
-	var config map[string]any
-	eventually(t, "the config of the clone", func() bool {
-		config, _ = c.do("GET", "/nodes/pve1/qemu/300/config").Data.(map[string]any)
-		return config != nil
-	})
-	g.Expect(config).To(And(HaveLen(3), fields("lock", "clone", "description", " qmclone temporary file")))
-	c.refused(500, "VM is locked (clone)", "PUT", "/nodes/pve1/qemu/300/config", "cores", "2")
-	exit := c.exit(upid)
-	g.Expect(exit).To(Equal("OK"), "%v", exit)
-	c.ok("PUT", "/nodes/pve1/qemu/300/config", "cores", "2")
+func TestConfigDuringClone(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]types.GomegaMatcher{"8.4": HaveField("Status", 200), "9.2": answers(500, "VM is locked (clone)")} {
+		runSimulated(t, version, func(t *testing.T, g *WithT) {
+			c := startSim(t, scenarioOf(version, 1), pvesim.Options{})
+			c.fault(pvesim.Fault{Task: "qmclone", Delay: pvesim.Duration(time.Second)})
+			upid := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
+			second := c.ok("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
+			c.refused(500, "Configuration file 'nodes/pve1/qemu-server/300.conf' does not exist", "GET", "/nodes/pve1/qemu/300/config")
+			var config map[string]any
+			eventually(t, "the config of the clone", func() bool {
+				config, _ = c.do("GET", "/nodes/pve1/qemu/300/config").Data.(map[string]any)
+				return config != nil
+			})
+			g.Expect(config).To(And(HaveLen(3), fields("lock", "clone", "description", " qmclone temporary file")))
+			g.Expect(c.do("PUT", "/nodes/pve1/qemu/300/config", "cores", "2")).To(want)
+			g.Expect([]string{c.exit(upid), c.exit(second)}).To(ConsistOf("OK", "unable to create VM 300: config file already exists"))
+			c.ok("PUT", "/nodes/pve1/qemu/300/config", "cores", "2")
+		})
+	}
 }
 
 func TestDestroyAndSuspend(t *testing.T) { simulated(t, testDestroyAndSuspend) }

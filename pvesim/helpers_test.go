@@ -5,7 +5,6 @@ package pvesim_test
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -44,7 +43,6 @@ type response struct {
 	Raw    string
 	Data   any
 	Errors map[string]string
-	Total  int
 }
 
 // simulated runs a parallel test with a fake clock: time passes only while the test and the simulator wait. So neither
@@ -59,6 +57,13 @@ func simulated(t *testing.T, test func(t *testing.T, g *WithT)) {
 func runSimulated(t *testing.T, name string, test func(t *testing.T, g *WithT)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) { simulated(t, test) })
+}
+
+// scenarioOf returns the default scenario for a release.
+func scenarioOf(release string, hosts int) *pvesim.Scenario {
+	s := pvesim.DefaultScenario(hosts)
+	s.Version = release
+	return s
 }
 
 // startSim starts a simulator in memory until the test ends.
@@ -150,26 +155,23 @@ func (c *client) try(req *http.Request) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
+	return decode(resp)
+}
+
+func decode(resp *http.Response) (response, error) {
 	defer func() { _ = resp.Body.Close() }()
 	raw, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return response{}, err
-	}
-	if resp.Header.Get("Content-Encoding") == "gzip" {
-		z, err := gzip.NewReader(bytes.NewReader(raw))
-		NewWithT(c.t).Expect(err).NotTo(HaveOccurred())
-		raw, err = io.ReadAll(z)
-		NewWithT(c.t).Expect(err).NotTo(HaveOccurred())
 	}
 	a := response{Status: resp.StatusCode, Header: resp.Header, Raw: string(raw)}
 	a.Reason = strings.TrimSpace(strings.TrimPrefix(resp.Status, fmt.Sprint(resp.StatusCode)))
 	var parsed struct {
 		Data   any               `json:"data"`
 		Errors map[string]string `json:"errors"`
-		Total  int               `json:"total"`
 	}
 	if json.Unmarshal(raw, &parsed) == nil {
-		a.Data, a.Errors, a.Total = parsed.Data, parsed.Errors, parsed.Total
+		a.Data, a.Errors = parsed.Data, parsed.Errors
 	}
 	return a, nil
 }
@@ -303,12 +305,12 @@ func (c *client) admin(status int, method, path, body string) string {
 	if strings.Contains(body, "=") {
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
-	resp, err := (&http.Client{Transport: &http.Transport{DialContext: c.sim.DialContext, DisableKeepAlives: true}}).Do(req)
+	resp, err := c.http.Do(req)
 	g.Expect(err).NotTo(HaveOccurred())
-	defer func() { _ = resp.Body.Close() }()
-	raw, _ := io.ReadAll(resp.Body)
-	g.Expect(resp.StatusCode).To(Equal(status), "%s %s %q: %s", method, path, body, raw)
-	return string(raw)
+	a, err := decode(resp)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(a.Status).To(Equal(status), "%s %s %q: %s", method, path, body, a.Raw)
+	return a.Raw
 }
 
 func TestAdminAPI(t *testing.T) { simulated(t, testAdminAPI) }
@@ -346,7 +348,10 @@ func testRestoreAndMigrate(t *testing.T, g *WithT) {
 	c := startSim(t, pvesim.DefaultScenario(2), pvesim.Options{})
 	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300", "description", "mine", "full", "1")
 	g.Expect(c.sim.RestoreCopy(300, 301)).To(Succeed())
-	original := c.config("pve1", 300)
+	template, original := c.config("pve1", 9000), c.config("pve1", 300)
+	for _, fresh := range []string{"net0", "smbios1", "scsi0"} {
+		g.Expect(original[fresh]).NotTo(Or(BeNil(), Equal(template[fresh])), "the clone has the template's %s", fresh)
+	}
 	g.Expect(c.config("pve1", 301)).To(And(fields("smbios1", original["smbios1"], "description", "mine"), Not(fields("scsi0", original["scsi0"]))))
 	g.Expect(c.sim.MigrateGuest(301, "pve2")).To(Succeed())
 	c.refused(500, "Configuration file 'nodes/pve1/qemu-server/301.conf' does not exist", "GET", "/nodes/pve1/qemu/301/config")

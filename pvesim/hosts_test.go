@@ -229,23 +229,6 @@ func testJobsAndCeph(t *testing.T, g *WithT) {
 	c.at("pve3").refused(500, "binary not installed: /usr/bin/ceph-mon", "GET", "/cluster/ceph/metadata")
 }
 
-func TestScenarioJobs(t *testing.T) {
-	t.Parallel()
-	const host = "version: \"9.2\"\nhosts:\n- {name: a, sockets: 1, cores: 1, memory: 1GiB%s}\n%s"
-	for _, test := range []struct{ host, rest, want string }{
-		{", ceph: [mon, nas]", "", `hosts[0].ceph[1]: "nas" is not one of mon, mgr, mds, osd`},
-		{", ceph: [osd]", "", `hosts[0].ceph[0]: "osd" is not an OSD with its number, for example osd.0`},
-		{"", "backupJobs: [{schedule: daily}]", "backupJobs[0].id: a backup job needs an id"},
-		{"", "backupJobs: [{id: x, host: b}]", `backupJobs[0].host: there is no host "b"`},
-		{"", "backupJobs: [{id: x, pool: p}]", `backupJobs[0].pool: there is no pool "p"`},
-		{"", "replicationJobs: [{vmid: 100, target: a}]", "replicationJobs[0].vmid: there is no guest 100"},
-		{"", "guests: [{vmid: 100, host: a}]\nreplicationJobs: [{vmid: 100, target: b}]", `replicationJobs[0].target: there is no host "b"`},
-	} {
-		text := strings.Replace(strings.Replace(host, "%s", test.host, 1), "%s", test.rest, 1)
-		NewWithT(t).Expect(pvesim.ReadScenario(strings.NewReader(text))).Error().To(MatchError(HaveSuffix(test.want)), "%s %s", test.host, test.rest)
-	}
-}
-
 func TestHostConfig(t *testing.T) { simulated(t, testHostConfig) }
 
 func testHostConfig(t *testing.T, g *WithT) {

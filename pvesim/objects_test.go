@@ -138,28 +138,13 @@ func testHAResource(t *testing.T, g *WithT) {
 	g.Expect(c.ok("GET", "/cluster/ha/resources")).To(BeEmpty(), "resource still exists after the VM was destroyed")
 }
 
-func TestSDNVirtualNetworks(t *testing.T) { simulated(t, testSDNVirtualNetworks) }
-
-func testSDNVirtualNetworks(t *testing.T, g *WithT) {
-	s := pvesim.DefaultScenario(1)
-	s.Zones = []pvesim.Zone{{Zone: "lab", Type: "vlan"}}
-	s.VNets = []pvesim.VNet{{VNet: "blue", Zone: "lab", Tag: 7}}
-	s.Mappings = []pvesim.Mapping{{Kind: "pci", ID: "gpu", Map: []string{"node=pve1,path=0000:01:00.0,id=10de:2204"}}}
-	c := asRoot(t, s)
-	c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", "300")
-	c.ok("PUT", "/nodes/pve1/qemu/300/config", "net0", "virtio,bridge=blue", "hostpci0", "mapping=gpu")
-	c.task("POST", "/nodes/pve1/qemu/300/status/start")
-	g.Expect(row(c.ok("GET", "/cluster/mapping/pci"), "id", "gpu")).NotTo(BeNil())
-	c.task("PUT", "/cluster/sdn")
-}
-
 func TestSDNIPAM(t *testing.T) { simulated(t, testSDNIPAM) }
 
 func testSDNIPAM(t *testing.T, g *WithT) {
 	s := pvesim.DefaultScenario(1)
 	s.Zones = []pvesim.Zone{{Zone: "lab", Type: "simple", IPAM: "pve", DHCP: "dnsmasq"}, {Zone: "plain", Type: "simple"}}
 	s.VNets = []pvesim.VNet{{VNet: "blue", Zone: "lab", Subnet: "10.9.0.0/30", Gateway: "10.9.0.1"}, {VNet: "red", Zone: "plain", Subnet: "10.8.0.0/24"}}
-	c := startSim(t, s, pvesim.Options{})
+	c := asRoot(t, s)
 	g.Expect(row(c.ok("GET", "/cluster/sdn/ipams"), "ipam", "pve")).NotTo(BeNil())
 	given := func() []any { return c.ok("GET", "/cluster/sdn/ipams/pve/status").([]any) }
 	g.Expect(given()).To(ConsistOf(fields("ip", "10.9.0.1", "gateway", 1.0)))
@@ -169,6 +154,9 @@ func testSDNIPAM(t *testing.T, g *WithT) {
 	c.ok("PUT", "/nodes/pve1/qemu/101/config", "net0", "virtio=BC:24:11:00:00:02,bridge=blue")
 	g.Expect(row(given(), "ip", "10.9.0.2")["mac"]).To(Equal("BC:24:11:00:00:02"))
 	c.refused(500, "Currently only PVE IPAM is supported!", "GET", "/cluster/sdn/ipams/netbox/status")
+	c.task("PUT", "/cluster/sdn")
+	c.task("POST", "/nodes/pve1/qemu/101/status/stop")
+	c.task("POST", "/nodes/pve1/qemu/101/status/start")
 }
 
 func TestContainerConfig(t *testing.T) { simulated(t, testContainerConfig) }
@@ -207,8 +195,7 @@ func TestDirectoryMapping(t *testing.T) { simulated(t, testDirectoryMapping) }
 
 func testDirectoryMapping(t *testing.T, g *WithT) {
 	for _, release := range []string{"8.4", "9.2"} {
-		s := pvesim.DefaultScenario(2)
-		s.Version = release
+		s := scenarioOf(release, 2)
 		s.Mappings = []pvesim.Mapping{{Kind: "dir", ID: "data", Map: []string{"node=pve1,path=/tank/data"}}}
 		c := asRoot(t, s)
 		for host, template := range map[string]string{"pve1": "9000", "pve2": "9001"} {
@@ -234,9 +221,7 @@ func TestHardwareRNG(t *testing.T) { simulated(t, testHardwareRNG) }
 
 func testHardwareRNG(t *testing.T, _ *WithT) {
 	for _, release := range []string{"8.4", "9.2"} {
-		s := pvesim.DefaultScenario(1)
-		s.Version = release
-		c := asRoot(t, s)
+		c := asRoot(t, scenarioOf(release, 1))
 		ours := c.as(pvesim.DefaultTokenID + "=" + pvesim.DefaultTokenSecret)
 		ours.ok("PUT", "/nodes/pve1/qemu/101/config", "rng0", "source=/dev/urandom")
 		const missing = "Permission check failed (/mapping/hwrng, Mapping.Use)"
@@ -252,8 +237,7 @@ func TestHostMaintenanceAndArch(t *testing.T) { simulated(t, testHostMaintenance
 
 func testHostMaintenanceAndArch(t *testing.T, g *WithT) {
 	for _, release := range []string{"8.4", "9.2"} {
-		s := pvesim.DefaultScenario(2)
-		s.Version = release
+		s := scenarioOf(release, 2)
 		s.Hosts[1].Arch = "aarch64"
 		c := asRoot(t, s)
 		g.Expect(c.sim.SetMaintenance("pve2", true)).To(Succeed())
@@ -282,6 +266,10 @@ func testClockSkewAndHungGuest(t *testing.T, g *WithT) {
 	g.Expect(c.sim.SetGuestHealth(101, pvesim.HealthWell)).To(HaveOccurred(), "hung guest recovered without a reset")
 	c.task("POST", "/nodes/pve1/qemu/101/status/reset")
 	c.task("POST", "/nodes/pve1/qemu/101/status/shutdown", "timeout", "60")
+	c.task("POST", "/nodes/pve1/qemu/101/status/start")
+	c.admin(200, "POST", "/guests/101/health", "health=hung")
+	c.task("POST", "/nodes/pve1/qemu/101/status/shutdown", "timeout", "5", "forceStop", "1")
+	g.Expect(c.object("/nodes/pve1/qemu/101/status/current")["status"]).To(Equal("stopped"))
 	for _, bad := range []string{"health=dead", "", "health=well"} { // the VM is stopped
 		c.admin(400, "POST", "/guests/101/health", bad)
 	}
@@ -290,9 +278,7 @@ func testClockSkewAndHungGuest(t *testing.T, g *WithT) {
 // asRootOf returns a client of root@pam on a release.
 func asRootOf(t *testing.T, release string) *client {
 	t.Helper()
-	s := pvesim.DefaultScenario(2)
-	s.Version = release
-	c := asRoot(t, s)
+	c := asRoot(t, scenarioOf(release, 2))
 	for _, vmid := range []string{"300", "301", "302"} {
 		c.task("POST", "/nodes/pve1/qemu/9000/clone", "newid", vmid)
 	}
@@ -336,26 +322,23 @@ func testHARules(t *testing.T, g *WithT) {
 	g.Expect(c.sim.HARules()).To(BeEmpty(), "rule without resources")
 	g.Expect(c.sim.HAResources()).To(BeEmpty())
 	c.refused(500, "cannot delete service 'vm:301', not HA managed!", "DELETE", "/cluster/ha/resources/vm:301")
-}
 
-// TestHASeparated migrates a VM in HA to the host of one that a rule keeps apart from it.
-func TestHASeparated(t *testing.T) { simulated(t, testHASeparated) }
-
-func testHASeparated(t *testing.T, g *WithT) {
-	c := asRootOf(t, "9.2")
-	for _, sid := range []string{"vm:300", "vm:301"} {
+	// A rule keeps VMs apart: one cannot be migrated to the host of the other.
+	for _, sid := range []string{"vm:301", "vm:302"} {
 		c.ok("POST", "/cluster/ha/resources", "sid", sid, "state", "stopped")
 	}
 	g.Expect(c.sim.MigrateGuest(301, "pve2")).To(Succeed())
-	c.ok("POST", "/cluster/ha/rules", "rule", "apart", "type", "resource-affinity", "affinity", "negative", "resources", "vm:300,vm:301")
-	c.refused(500, "cannot migrate resource 'vm:300' to node 'pve2': resource 'vm:301' on target node in negative affinity",
-		"POST", "/nodes/pve1/qemu/300/migrate", "target", "pve2")
+	c.ok("POST", rules, append(negative, "vm:301,vm:302")...)
+	c.refused(500, "cannot migrate resource 'vm:302' to node 'pve2': resource 'vm:301' on target node in negative affinity",
+		"POST", "/nodes/pve1/qemu/302/migrate", "target", "pve2")
+	c.refused(500, "cannot create group: ha groups have been migrated to rules", "POST", "/cluster/ha/groups", "group", "gg", "nodes", "pve1")
 }
 
 func TestHAGroups(t *testing.T) { simulated(t, testHAGroups) }
 
 func testHAGroups(t *testing.T, g *WithT) {
 	c := asRootOf(t, "8.4")
+	c.refused(501, "Method 'GET /cluster/ha/rules' not implemented", "GET", "/cluster/ha/rules")
 	c.refused(500, "HA group 'rack1' does not exist", "POST", "/cluster/ha/resources", "sid", "vm:300", "group", "rack1")
 	c.ok("POST", "/cluster/ha/groups", "group", "rack1", "nodes", "pve1:2,pve2")
 	c.ok("POST", "/cluster/ha/resources", "sid", "vm:300", "group", "rack1", "state", "stopped")

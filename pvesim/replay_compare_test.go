@@ -8,21 +8,19 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"sort"
 	"strings"
 )
 
 // compare returns the difference between a recorded response and the simulator's, or "".
-func (r *replay) compare(rec record, a response) string {
-	if *rec.Status != a.Status || (a.Status >= 400 || a.Status == 301) && r.text(rec.Reason) != r.text(a.Reason) {
+func compare(rec record, a response) string {
+	if *rec.Status != a.Status || (a.Status >= 400 || a.Status == 301) && normalText(rec.Reason) != normalText(a.Reason) {
 		return fmt.Sprintf("  recorded %d %q %s\n  ours     %d %q %s", *rec.Status, rec.Reason, clip(rec.Body), a.Status, a.Reason, clip([]byte(a.Raw)))
 	}
 	if d := compareHeaders(rec, a); d != "" {
 		return d
 	}
-	want, got := r.parsed(rec.Body), r.parsed([]byte(a.Raw))
-	n := normalizer{replay: r, rec: rec}
-	if d := diff(n.value("", want), n.value("", got)); d != "" {
+	want, got := parsed(rec.Body), parsed([]byte(a.Raw))
+	if d := diff(rec.value("", want), rec.value("", got)); d != "" {
 		return "  " + d
 	}
 	return ""
@@ -36,7 +34,7 @@ func clip(raw []byte) string {
 }
 
 // parsed parses a body: JSON, JSON in a string (raw records), or plain text.
-func (r *replay) parsed(raw []byte) any {
+func parsed(raw []byte) any {
 	var v any
 	if json.Unmarshal(raw, &v) != nil {
 		return string(raw)
@@ -49,21 +47,13 @@ func (r *replay) parsed(raw []byte) any {
 }
 
 func compareHeaders(rec record, a response) string {
-	for k, v := range rec.Headers {
-		switch strings.ToLower(k) {
-		case "server", "content-type", "cache-control", "pragma":
-			if got := a.Header.Get(k); got != v {
-				return fmt.Sprintf("  header %s: recorded %q, ours %q", k, v, got)
-			}
+	compared := []string{"server", "content-type", "cache-control", "pragma"}
+	for k, want := range rec.Headers {
+		if slices.Contains(compared, strings.ToLower(k)) && a.Header.Get(k) != want {
+			return fmt.Sprintf("  header %s: recorded %q, ours %q", k, want, a.Header.Get(k))
 		}
 	}
 	return ""
-}
-
-// normalizer replaces values that may differ: IDs, times, digests, sizes and load.
-type normalizer struct {
-	replay *replay
-	rec    record
 }
 
 // variables are fields whose value depends on the machine or the time. Their presence and JSON type are compared.
@@ -74,64 +64,42 @@ pressurecpufull pressurecpusome pressureiofull pressureiosome pressurememoryfull
 // figures are reported by pvestatd's last cycle: whether a guest's row already has them depends on timing.
 const figures = `name status template uptime maxcpu cpu maxmem mem memhost maxdisk disk netin netout diskread diskwrite`
 
-var variable, figure = set(variables), set(figures)
+var variable, figure = strings.Fields(variables), strings.Fields(figures)
 
-func set(words string) map[string]bool {
-	out := map[string]bool{}
-	for _, w := range strings.Fields(words) {
-		out[w] = true
-	}
-	return out
-}
-
-func kindOf(v any) string {
-	switch v.(type) {
-	case nil:
-		return "null"
-	case string:
-		return "string"
-	case float64:
-		return "number"
-	case []any:
-		return "list"
-	default:
-		return "object"
-	}
-}
-
-func (n normalizer) value(path string, v any) any {
+// value replaces values of a response that may differ: IDs, times, digests, sizes and load.
+func (rec record) value(path string, v any) any {
 	switch v := v.(type) {
 	case map[string]any:
-		return n.object(path, v)
+		return rec.object(path, v)
 	case []any:
-		return n.list(path, v)
+		return rec.list(path, v)
 	case string:
-		return n.replay.text(v)
+		return normalText(v)
 	default:
 		return v
 	}
 }
 
-func (n normalizer) object(path string, m map[string]any) any {
+func (rec record) object(path string, m map[string]any) any {
 	out := map[string]any{}
 	for k, v := range m {
 		at := path + "." + k
 		switch {
-		case n.hostSpecific(at), n.reported(m) && figure[k]:
+		case rec.hostSpecific(at), reported(m) && slices.Contains(figure, k):
 		case at == ".total": // counts lines about locks, and tasks of earlier runs
-		case variable[k]:
-			out[k] = "<" + kindOf(v) + ">"
-		case k == "content" && kindOf(v) == "string":
-			out[k] = strings.Join(slices.Sorted(slices.Values(strings.Split(v.(string), ","))), ",")
+		case slices.Contains(variable, k):
+			out[k] = fmt.Sprintf("<%T>", v)
+		case k == "content":
+			out[k] = strings.Join(slices.Sorted(strings.SplitSeq(fmt.Sprint(v), ",")), ",")
 		default:
-			out[k] = n.value(at, v)
+			out[k] = rec.value(at, v)
 		}
 	}
 	return out
 }
 
 // reported reports whether an object is a guest or storage row that pvestatd updates.
-func (n normalizer) reported(m map[string]any) bool {
+func reported(m map[string]any) bool {
 	typ, _ := m["type"].(string)
 	_, hasID := m["id"].(string)
 	return hasID && (typ == "qemu" || typ == "storage")
@@ -143,24 +111,24 @@ var (
 )
 
 // hostSpecific reports whether this part of a response describes the recording machine.
-func (n normalizer) hostSpecific(path string) bool {
-	if hostStatus.MatchString(n.rec.Path) && hostFact.MatchString(path) {
+func (rec record) hostSpecific(path string) bool {
+	if hostStatus.MatchString(rec.Path) && hostFact.MatchString(path) {
 		return true
 	}
 	// The root file system of the recording machine was a RAM disk.
-	return path == ".data[].maxdisk" && (strings.HasSuffix(n.rec.Path, "/nodes") || strings.Contains(n.rec.Path, "/cluster/resources"))
+	return path == ".data[].maxdisk" && (strings.HasSuffix(rec.Path, "/nodes") || strings.Contains(rec.Path, "/cluster/resources"))
 }
 
 // list sorts lists that Proxmox returns in the random order of Perl hashes, and joins the lines of logs.
-func (n normalizer) list(path string, l []any) any {
+func (rec record) list(path string, l []any) any {
 	if lines, ok := logLines(l); ok {
-		return n.logText(lines)
+		return logText(lines)
 	}
 	var out []any
 	for _, v := range l {
-		out = append(out, n.value(path+"[]", v))
+		out = append(out, rec.value(path+"[]", v))
 	}
-	if !strings.Contains(n.rec.Path, "/firewall/rules") {
+	if !strings.Contains(rec.Path, "/firewall/rules") {
 		slices.SortStableFunc(out, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 	}
 	return out
@@ -178,13 +146,13 @@ func logLines(l []any) (lines []string, ok bool) {
 }
 
 // logText removes the lines about waiting for a lock: which task waits is not deterministic.
-func (n normalizer) logText(lines []string) any {
+func logText(lines []string) any {
 	var out []any
 	for _, l := range lines {
 		if l == "trying to acquire lock..." || l == " OK" {
 			continue
 		}
-		out = append(out, n.replay.text(l))
+		out = append(out, normalText(l))
 	}
 	return out
 }
@@ -210,11 +178,9 @@ var replacements = []struct {
 	{regexp.MustCompile(`ERROR 404: .*`), "ERROR 404"},
 }
 
-// text replaces the variable parts of a text.
-func (r *replay) text(s string) string {
-	for recorded, ours := range r.sums {
-		s = strings.ReplaceAll(s, ours, recorded)
-	}
+// normalText replaces the variable parts of a text.
+func normalText(s string) string {
+	s = toRecordedChecksums.Replace(s)
 	for _, rep := range replacements {
 		s = rep.pattern.ReplaceAllString(s, rep.with)
 	}
@@ -223,37 +189,34 @@ func (r *replay) text(s string) string {
 
 // diff returns the differences between two normalized values.
 func diff(want, got any) string {
-	recorded, ours := map[string]string{}, map[string]string{}
-	flatten("", want, recorded)
-	flatten("", got, ours)
 	var out []string
-	for path, text := range recorded {
-		if found, ok := ours[path]; !ok {
-			out = append(out, fmt.Sprintf("%s: recorded %s, ours has none", path, text))
-		} else if found != text {
-			out = append(out, fmt.Sprintf("%s: recorded %s, ours %s", path, text, found))
+	recorded, ours := flatten("", want), flatten("", got)
+	for _, line := range recorded {
+		if !slices.Contains(ours, line) {
+			out = append(out, "recorded "+line)
 		}
 	}
-	for path, text := range ours {
-		if _, ok := recorded[path]; !ok {
-			out = append(out, fmt.Sprintf("%s: ours has %s", path, text))
+	for _, line := range ours {
+		if !slices.Contains(recorded, line) {
+			out = append(out, "ours     "+line)
 		}
 	}
-	sort.Strings(out)
+	slices.Sort(out)
 	return strings.Join(out, "\n  ")
 }
 
-// flatten adds the texts of all scalars and empty containers of a value by their paths.
-func flatten(path string, v any, out map[string]string) {
+// flatten returns the texts of all scalars and empty containers of a value with their paths.
+func flatten(path string, v any) (out []string) {
 	fields, _ := v.(map[string]any)
 	for k, v := range fields {
-		flatten(path+"."+k, v, out)
+		out = append(out, flatten(path+"."+k, v)...)
 	}
 	elements, _ := v.([]any)
 	for i, v := range elements {
-		flatten(fmt.Sprintf("%s[%d]", path, i), v, out)
+		out = append(out, flatten(fmt.Sprintf("%s[%d]", path, i), v)...)
 	}
 	if len(fields)+len(elements) == 0 {
-		out[path] = clip(fmt.Appendf(nil, "%q", fmt.Sprint(v)))
+		return []string{path + ": " + clip(fmt.Appendf(nil, "%q", fmt.Sprint(v)))}
 	}
+	return out
 }

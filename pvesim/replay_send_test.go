@@ -13,10 +13,7 @@ import (
 
 // path replaces recorded task IDs. It keeps unknown IDs: they have no task in the recording either.
 func (r *replay) path(p string) string {
-	decoded, err := url.PathUnescape(p)
-	if err != nil {
-		return p
-	}
+	decoded := mustUnescape(p)
 	if recorded := firstUPID(decoded); recorded != "" {
 		if ours := r.upids[recorded]; ours != "" {
 			decoded = strings.ReplaceAll(decoded, recorded, ours)
@@ -82,16 +79,9 @@ func (r *replay) dispatch(rec record, req *http.Request) response {
 
 // awaitTask waits until the task has ended, as the recorder did.
 func (r *replay) awaitTask(rec record) {
-	id := firstUPID(mustUnescape(rec.Path))
-	ours := r.upids[id]
-	if ours == "" {
-		return
+	if ours := r.upids[firstUPID(mustUnescape(rec.Path))]; ours != "" {
+		r.root().exit(ours)
 	}
-	status := "/nodes/" + strings.Split(ours, ":")[1] + "/tasks/" + url.PathEscape(ours) + "/status"
-	eventually(r.t, "the end of "+ours, func() bool {
-		data, ok := r.root().do("GET", status).Data.(map[string]any)
-		return !ok || data["status"] == "stopped"
-	})
 }
 
 func mustUnescape(p string) string {

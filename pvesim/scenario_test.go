@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"runtime"
@@ -69,6 +68,13 @@ func TestScenarioInvalid(t *testing.T) {
 		"guest's host":    {"  host: a", "  host: z", `line 17: guests[0].host: there is no host "z"`},
 		"VMID":            {"vmid: 100", "vmid: 7", "line 16: guests[0].vmid: 7 is not between 100 and 999999999"},
 		"not a number":    {"sockets: 1", "sockets: one", "line 6: cannot unmarshal"},
+		"Ceph daemon":     {"memory: 16G", "memory: 16G\n  ceph: [mon, nas]", `hosts[1].ceph[1]: "nas" is not one of mon, mgr, mds, osd`},
+		"OSD number":      {"memory: 16G", "memory: 16G\n  ceph: [osd]", `hosts[1].ceph[0]: "osd" is not an OSD with its number, for example osd.0`},
+		"backup job":      {"storages:", "backupJobs: [{schedule: daily}]\nstorages:", "backupJobs[0].id: a backup job needs an id"},
+		"backup's host":   {"storages:", "backupJobs: [{id: x, host: z}]\nstorages:", `backupJobs[0].host: there is no host "z"`},
+		"backup's pool":   {"storages:", "backupJobs: [{id: x, pool: p}]\nstorages:", `backupJobs[0].pool: there is no pool "p"`},
+		"replica's guest": {"storages:", "replicationJobs: [{vmid: 7, target: a}]\nstorages:", "replicationJobs[0].vmid: there is no guest 7"},
+		"replica's host":  {"storages:", "replicationJobs: [{vmid: 100, target: z}]\nstorages:", `replicationJobs[0].target: there is no host "z"`},
 		"guest's storage": {"ceph:vm-100", "cehp:vm-100", `guests[0]: adding guest 100: drive scsi0: there is no storage "cehp"`},
 	} {
 		text := strings.Replace(goodScenario, tc.old, tc.new, 1)
@@ -79,6 +85,9 @@ func TestScenarioInvalid(t *testing.T) {
 		g.Expect(err).To(MatchError(ContainSubstring(tc.want)), name)
 	}
 	g.Expect(pvesim.ReadScenario(strings.NewReader(""))).Error().To(MatchError(ContainSubstring("empty")), "empty file")
+	s := pvesim.DefaultScenario(1)
+	s.Version, s.Roles[0].Privileges = "9.2", []string{"VM.Monitor"}
+	g.Expect(pvesim.New(s, pvesim.Options{})).Error().To(HaveOccurred(), "9.2 has no privilege VM.Monitor")
 }
 
 func TestClose(t *testing.T) {
@@ -200,11 +209,11 @@ func FuzzRequests(f *testing.F) {
 			}
 			t.Fatalf("%s %s?%s: %v", method, path, query, err)
 		}
-		defer func() { _ = resp.Body.Close() }()
-		text, err := io.ReadAll(resp.Body)
+		a, err := decode(resp)
 		if err != nil {
 			t.Fatal(err)
 		}
+		text := []byte(a.Raw)
 		if strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") && method != http.MethodHead && !json.Valid(text) {
 			t.Errorf("%s %s: the body is not JSON: %q", method, path, text)
 		}
@@ -250,28 +259,24 @@ func Example() {
 	// 2 calls
 }
 
-func TestScriptedGuests(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
+func TestScriptedGuests(t *testing.T) { simulated(t, testScriptedGuests) }
+
+func testScriptedGuests(t *testing.T, g *WithT) {
 	disks := make(chan pvesim.GuestDisk, 2)
 	scenario := pvesim.DefaultScenario(1)
 	scenario.Guests = []pvesim.Guest{
 		{VMID: 100, Host: "pve1", Status: "running", Name: "builder"},
 		{VMID: 101, Host: "pve1", Status: "running", Name: "other"},
 	}
-	sim, err := pvesim.New(scenario, pvesim.Options{Speed: 50, Guests: pvesim.ScriptedGuests{Script: func(m *pvesim.Machine) *pvesim.Script {
+	c := startSim(t, scenario, pvesim.Options{Guests: pvesim.ScriptedGuests{Script: func(m *pvesim.Machine) *pvesim.Script {
 		if m.Name != "builder" {
 			return nil
 		}
 		disks <- m.Disk
 		return &pvesim.Script{Files: map[string]string{"/prepared": "yes"}, PowerOff: true, After: 5 * time.Second}
 	}}})
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(sim.Start(t.Context())).To(Succeed())
-	t.Cleanup(sim.Close)
-	g.Eventually(sim.Guests).WithTimeout(time.Minute).Should(ConsistOf(
+	time.Sleep(6 * time.Second)
+	g.Expect(c.sim.Guests()).To(ConsistOf(
 		And(HaveField("VMID", 100), HaveField("Status", "stopped")), And(HaveField("VMID", 101), HaveField("Status", "running"))))
-	content, written := (<-disks).Read("/prepared")
-	g.Expect(written).To(BeTrue())
-	g.Expect(string(content)).To(Equal("yes"))
+	g.Expect(first((<-disks).Read("/prepared"))).To(BeEquivalentTo("yes"))
 }

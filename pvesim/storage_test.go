@@ -24,8 +24,7 @@ import (
 // onDir returns a client of a simulated Proxmox whose template 9100 has its disk on a directory.
 func onDir(t *testing.T, version string) *client {
 	t.Helper()
-	s := pvesim.DefaultScenario(1)
-	s.Version = version
+	s := scenarioOf(version, 1)
 	for i := range s.Storages {
 		s.Storages[i].Content = append(s.Storages[i].Content, "images")
 	}
@@ -79,12 +78,8 @@ func testErrorTexts(t *testing.T, g *WithT) {
 	g.Expect(exit).To(ContainSubstring("qemu-img resize '--preallocation=metadata' -f qcow2 "), "the resize of a base image ended")
 	g.Expect(c.send(c.requestWith("PUT", vm+"/config", "application/json", `{"cores": null}`))).
 		To(answers(500, "unable to parse value of 'cores' - got undefined value"))
-}
 
-func TestChecksumBeforeAlgorithm(t *testing.T) { simulated(t, testChecksumBeforeAlgorithm) }
-
-func testChecksumBeforeAlgorithm(t *testing.T, g *WithT) {
-	c := startSim(t, pvesim.DefaultScenario(1), pvesim.Options{})
+	// The algorithm of a checksum must be sent before it.
 	const part, end = "--x\r\nContent-Disposition: form-data; name=", "--x--\r\n"
 	body := part + "content\r\n\r\niso\r\n" + part + "checksum\r\n\r\n00\r\n" + part + "checksum-algorithm\r\n\r\nmd5\r\n" +
 		part + "filename; filename=a.iso\r\n\r\n\r\n" + end
@@ -104,45 +99,14 @@ func TestFields(t *testing.T) {
 			g.Expect(model["abstract"] == float64(1)).To(Equal(version == "9.2"))
 			g.Expect(c.do("GET", "/cluster/qemu/custom-cpu-models").Status == 200).To(Equal(version == "9.2"), "custom CPU models")
 			g.Expect(c.object("/nodes/pve1/status")["cpuinfo"]).To(And(HaveKeyWithValue("family", Not(BeNil())), HaveKeyWithValue("vendor", Not(BeNil()))))
-			base := row(c.asRoot("Cookie")("GET", "/nodes/pve1/storage/local/content").Data, "volid", "local:9100/base-9100-disk-0.qcow2")
+			root := c.asRoot("Cookie")
+			root("POST", "/storage", "storage", "aa", "type", "dir", "path", "/aa", "content", "iso", "shared", "1", "mkdir", "1")
+			root("POST", "/storage", "storage", "bb", "type", "dir", "path", "/bb", "content", "iso")
+			g.Expect(root("GET", "/storage").Data).To(ContainElements(fields("storage", "aa", "mkdir", 1.0), fields("storage", "bb", "mkdir", nil)))
+			base := row(root("GET", "/nodes/pve1/storage/local/content").Data, "volid", "local:9100/base-9100-disk-0.qcow2")
 			g.Expect(base).To(HaveKeyWithValue("parent", BeNil()))
 		})
 	}
-}
-
-func TestStorageMkdir(t *testing.T) { simulated(t, testStorageMkdir) }
-
-func testStorageMkdir(t *testing.T, g *WithT) {
-	c := asRoot(t, pvesim.DefaultScenario(1))
-	c.ok("POST", "/storage", "storage", "aa", "type", "dir", "path", "/aa", "content", "iso", "shared", "1", "mkdir", "1")
-	c.ok("POST", "/storage", "storage", "bb", "type", "dir", "path", "/bb", "content", "iso")
-	g.Expect(c.ok("GET", "/storage")).To(ContainElements(fields("storage", "aa", "mkdir", 1.0), fields("storage", "bb", "mkdir", nil)))
-}
-
-func TestTaskLogs(t *testing.T) { simulated(t, testTaskLogs) }
-
-func testTaskLogs(t *testing.T, g *WithT) {
-	c := onDir(t, "9.2")
-	// The copy of a disk reports its end twice, unless it is so small that it reports it once.
-	for source, want := range map[string]int{"9100": 1, "9000": 2} {
-		upid := c.ok("POST", "/nodes/pve1/qemu/"+source+"/clone", "newid", "1"+source, "full", "1")
-		c.exit(upid)
-		g.Expect(strings.Count(strings.Join(c.log(upid), "\n"), "(100.00%)")).To(Equal(want), "log of the clone of %s:\n", source)
-	}
-
-	for _, running := range []bool{false, true} {
-		if running {
-			c.task("POST", "/nodes/pve1/qemu/19100/status/start")
-		}
-		upid := c.ok("PUT", "/nodes/pve1/qemu/19100/resize", "disk", "scsi0", "size", "+1G")
-		c.exit(upid)
-		g.Expect(slices.Contains(c.log(upid), "Image resized.")).NotTo(Equal(running), "resize with running")
-	}
-
-	c = startSim(t, pvesim.DefaultScenario(2), pvesim.Options{})
-	upid := c.ok("POST", "/nodes/pve2/qemu/9001/clone", "newid", "300").(string)
-	g.Expect(c.do("GET", "/nodes/pve1/tasks/"+url.PathEscape(upid)+"/log").Raw).
-		To(Equal(`{"data":{"n":1,"t":"unable to open file - No such file or directory"},"total":1}`))
 }
 
 // diskGuests copy the base of each disk to the disk and append their VMID, and report the result.

@@ -159,11 +159,7 @@ func (m *machine) powerCut() {
 		return
 	}
 	m.cut()
-	select {
-	case <-m.done:
-	case <-time.After(joinTimeout):
-		m.t.Error("guest still running after power cut")
-	}
+	NewWithT(m.t).Eventually(m.done, joinTimeout).Should(BeClosed(), "guest still running after power cut")
 }
 
 // shutDown requests a shutdown and waits until the guest has powered off.

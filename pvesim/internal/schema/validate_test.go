@@ -29,9 +29,6 @@ func TestFind(t *testing.T) {
 		m, values := c.Find("GET", "/nodes/pve1/storage/local/content/local:iso/x.iso")
 		NewWithT(t).Expect(m).NotTo(BeNil(), version)
 		NewWithT(t).Expect(values).To(HaveKeyWithValue("volume", "local:iso/x.iso"), version)
-		m, _ = c.Find("POST", "/nodes/pve1/qemu")
-		params := map[string]string{"node": "pve1", "vmid": "300", "net0": "foo,bridge=vmbr0", "memory": "1", "scsi99": "x"}
-		NewWithT(t).Expect(c.Validate(m, &Params{Values: params})).To(HaveLen(3), version)
 	}
 }
 

@@ -1,7 +1,7 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package network_test
+package network
 
 import (
 	"bufio"
@@ -33,8 +33,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
-
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/qemu/network"
+	"gvisor.dev/gvisor/pkg/waiter"
 )
 
 func (g *guest) addresses() []netip.Prefix {
@@ -46,158 +45,128 @@ func (g *guest) addresses() []netip.Prefix {
 	return out
 }
 
+// request sends a UDP packet from a port of the guest, 0 for any, and returns the next one that is received there.
+func (g *guest) request(t *testing.T, port uint16, to string, packet []byte) []byte {
+	t.Helper()
+	at := netip.MustParseAddrPort(to)
+	var queue waiter.Queue
+	ep, failed := g.NewEndpoint(udp.ProtocolNumber, protocol(at.Addr()), &queue)
+	NewWithT(t).Expect(failed).To(BeNil())
+	ep.SocketOptions().SetBroadcast(true)
+	NewWithT(t).Expect(ep.Bind(tcpip.FullAddress{NIC: nic, Port: port})).To(BeNil())
+	conn := gonet.NewUDPConn(&queue, ep)
+	defer func() { _ = conn.Close() }()
+	reply := make([]byte, 1500)
+	var k int
+	NewWithT(t).Eventually(func() (err error) { // clients repeat a packet until there is a reply
+		if _, err = conn.WriteTo(packet, net.UDPAddrFromAddrPort(at)); err == nil {
+			_ = conn.SetReadDeadline(time.Now().Add(time.Second))
+			k, err = conn.Read(reply)
+		}
+		return err
+	}, timeout).Should(Succeed())
+	return reply[:k]
+}
+
 // lookup resolves a name and checks that the server answers that it does not exist.
 func (g *guest) lookup(t *testing.T, server, name string) {
 	t.Helper()
-	at := fullAddress(server)
-	conn, err := gonet.DialUDP(g.Stack, nil, &at, protocol(netip.MustParseAddrPort(server).Addr()))
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	question := dnsmessage.Question{Name: dnsmessage.MustNewName(name), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}
 	query := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true}, Questions: []dnsmessage.Question{question}}
 	data, err := query.Pack()
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	var reply dnsmessage.Message
-	NewWithT(t).Expect(reply.Unpack(request(t, conn, data))).To(Succeed())
+	NewWithT(t).Expect(reply.Unpack(g.request(t, 0, server, data))).To(Succeed())
 	NewWithT(t).Expect(reply).To(And(HaveField("ID", uint16(7)), HaveField("Response", true), HaveField("RCode", dnsmessage.RCodeNameError),
 		HaveField("Questions", ConsistOf(question))), "want NXDOMAIN from %s", server)
 }
 
-// request sends a packet, returns the next one that is received, and closes the connection.
-func request(t *testing.T, conn *gonet.UDPConn, packet []byte) []byte {
-	t.Helper()
-	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(timeout))
-	NewWithT(t).Expect(conn.Write(packet)).Error().NotTo(HaveOccurred())
-	reply := make([]byte, 1500)
-	k, err := conn.Read(reply)
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	return reply[:k]
-}
+const (
+	dhcpBroadcast = "255.255.255.255:67"
+	// unconfigured is the address of guests before they have a lease. Their messages do not contain it.
+	unconfigured = "169.254.0.1/16"
+)
 
-// exchange broadcasts a DHCP message from a card without address, and returns the next
-// reply to it.
-func exchange(t *testing.T, c *card, m *dhcpv4.DHCPv4) *dhcpv4.DHCPv4 {
+// dhcp sends a DHCP message and returns the reply.
+func (g *guest) dhcp(t *testing.T, to string, m *dhcpv4.DHCPv4) *dhcpv4.DHCPv4 {
 	t.Helper()
-	g := NewWithT(t)
-	const udpOffset, dataOffset = header.EthernetMinimumSize + header.IPv4MinimumSize, header.EthernetMinimumSize + header.IPv4MinimumSize + header.UDPMinimumSize
-	data := m.ToBytes()
-	f := append(make([]byte, dataOffset), data...)
-	header.Ethernet(f).Encode(&header.EthernetFields{
-		SrcAddr: tcpip.LinkAddress(m.ClientHWAddr), DstAddr: header.EthernetBroadcastAddress, Type: header.IPv4ProtocolNumber,
-	})
-	ip := header.IPv4(f[header.EthernetMinimumSize:])
-	ip.Encode(&header.IPv4Fields{
-		TotalLength: uint16(len(ip)), TTL: 64, Protocol: uint8(header.UDPProtocolNumber), SrcAddr: header.IPv4Any, DstAddr: header.IPv4Broadcast,
-	})
-	ip.SetChecksum(^ip.CalculateChecksum())
-	header.UDP(f[udpOffset:]).Encode(&header.UDPFields{SrcPort: 68, DstPort: 67, Length: uint16(header.UDPMinimumSize + len(data))})
-	ctx, cancel := context.WithCancel(t.Context())
-	var repeats sync.WaitGroup
-	defer func() { cancel(); repeats.Wait() }()
-	repeats.Go(func() { // clients repeat a message until there is a reply
-		for again := time.NewTicker(time.Second); ctx.Err() == nil; {
-			_ = c.send(f)
-			select {
-			case <-ctx.Done():
-			case <-again.C:
-			}
-		}
-	})
-	_ = c.conn.SetReadDeadline(time.Now().Add(timeout))
 	for {
-		f, err := c.receive()
-		g.Expect(err).NotTo(HaveOccurred())
-		if len(f) < dataOffset || header.Ethernet(f).Type() != header.IPv4ProtocolNumber || header.UDP(f[udpOffset:]).DestinationPort() != 68 {
-			continue
-		}
-		g.Expect(header.IPv4(f[header.EthernetMinimumSize:]).DestinationAddress()).To(Equal(header.IPv4Broadcast))
-		reply, err := dhcpv4.FromBytes(f[dataOffset:])
-		g.Expect(err).NotTo(HaveOccurred())
-		if reply.TransactionID == m.TransactionID {
+		reply, err := dhcpv4.FromBytes(g.request(t, dhcpv4.ClientPort, to, m.ToBytes()))
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		if reply.TransactionID == m.TransactionID { // not a late reply to the message before
 			return reply
 		}
 	}
 }
 
-func hardware(t *testing.T, mac string) net.HardwareAddr {
+// dhcpv6 sends a DHCPv6 message to all servers and returns the reply.
+func (g *guest) dhcpv6(t *testing.T, m *dhcpv6.Message) *dhcpv6.Message {
 	t.Helper()
-	hw, err := net.ParseMAC(mac)
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	return hw
+	for {
+		reply, err := dhcpv6.MessageFromBytes(g.request(t, 546, "[ff02::1:2]:547", m.ToBytes()))
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		if reply.TransactionID == m.TransactionID { // not a late reply to the message before
+			return reply
+		}
+	}
 }
 
-// lease gets an address for a new card, which stays connected.
-func lease(t *testing.T, n *network.Network, mac string) (netip.Addr, *card) {
+// lease gets an address for a new guest, which stays connected.
+func lease(t *testing.T, n *Network, mac string) (string, *guest) {
 	t.Helper()
 	g := NewWithT(t)
-	c := newCard(t, n, "vmbr0", 0)
-	discover, err := dhcpv4.NewDiscovery(hardware(t, mac))
+	guest := boot(t, n, "vmbr0", 0, mac, unconfigured)
+	discover, err := dhcpv4.NewDiscovery(guest.mac)
 	g.Expect(err).NotTo(HaveOccurred())
-	offer := exchange(t, c, discover)
+	offer := guest.dhcp(t, dhcpBroadcast, discover)
 	request, err := dhcpv4.NewRequestFromOffer(offer)
 	g.Expect(err).NotTo(HaveOccurred())
-	ack := exchange(t, c, request)
+	ack := guest.dhcp(t, dhcpBroadcast, request)
 	g.Expect([]string{offer.MessageType().String(), ack.MessageType().String()}).To(Equal([]string{"OFFER", "ACK"}))
 	g.Expect(ack.YourIPAddr.Equal(offer.YourIPAddr)).To(BeTrue())
-	ip, _ := netip.AddrFromSlice(ack.YourIPAddr.To4())
-	return ip, c
+	return ack.YourIPAddr.String(), guest
 }
 
-func TestDHCP(t *testing.T) { //nolint:tparallel // the subtests share a guest
+func TestDHCP(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	n := newNetwork(t, map[string]network.Bridge{"vmbr0": {Gateway4: netip.MustParsePrefix("192.168.7.254/24"), DHCP: true}})
-	ip, c := lease(t, n, macA)
-	g.Expect(netip.MustParsePrefix("192.168.7.128/25").Contains(ip)).To(BeTrue(), "want one in the upper half of the network, not that of the gateway")
-	g.Expect(ip).NotTo(Equal(netip.MustParseAddr("192.168.7.254")), "want one in the upper half of the network, not that of the gateway")
-	again, _ := lease(t, n, macA)
-	g.Expect(again).To(Equal(ip))
-	other, _ := lease(t, n, macB)
-	g.Expect(other).NotTo(Equal(ip), "two guests have lease")
-	t.Run("options", func(t *testing.T) {
-		inform, err := dhcpv4.NewInform(hardware(t, macA), net.IPv4(192, 168, 7, 5))
-		NewWithT(t).Expect(err).NotTo(HaveOccurred())
-		inform.ClientIPAddr = nil // the card has no address
-		ack := exchange(t, c, inform)
-		mtu, err := dhcpv4.GetUint16(dhcpv4.OptionInterfaceMTU, ack.Options)
-		NewWithT(t).Expect(err).NotTo(HaveOccurred())
-		NewWithT(t).Expect(fmt.Sprint(mtu, ack.SubnetMask(), ack.ServerIdentifier(), ack.Router(), ack.DNS())).
-			To(Equal("1500 ffffff00 192.168.7.254 [192.168.7.254] [192.168.7.254]"))
-	})
-	t.Run("renew_by_unicast", func(t *testing.T) {
-		g := NewWithT(t)
-		guest := boot(t, n, "vmbr0", 0, macA, ip.String()+"/24")
-		local, server := fullAddress(ip.String()+":68"), fullAddress("192.168.7.254:67")
-		conn, err := gonet.DialUDP(guest.Stack, &local, &server, header.IPv4ProtocolNumber)
-		g.Expect(err).NotTo(HaveOccurred())
-		renew, err := dhcpv4.New(dhcpv4.WithHwAddr(guest.mac), dhcpv4.WithClientIP(ip.AsSlice()), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest))
-		g.Expect(err).NotTo(HaveOccurred())
-		ack, err := dhcpv4.FromBytes(request(t, conn, renew.ToBytes()))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect([]string{ack.MessageType().String(), ack.YourIPAddr.String()}).To(Equal([]string{"ACK", ip.String()}))
-	})
-	t.Run("address_of_another_network", func(t *testing.T) {
-		g := NewWithT(t)
-		request, err := dhcpv4.New(dhcpv4.WithHwAddr(hardware(t, macA)), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest),
-			dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(net.IPv4(10, 0, 0, 7))))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(exchange(t, c, request).MessageType()).To(Equal(dhcpv4.MessageTypeNak))
-	})
+	n := newNetwork(t, map[string]Bridge{"vmbr0": {Gateway4: netip.MustParsePrefix("192.168.7.254/24"), DHCP: true}})
+	ip, guest := lease(t, n, macA)
+	g.Expect(netip.MustParsePrefix("192.168.7.128/25").Contains(netip.MustParseAddr(ip))).To(BeTrue(), "want one in the upper half of the network")
+	g.Expect(ip).NotTo(Equal("192.168.7.254"), "want one that is not that of the gateway")
+	inform, err := dhcpv4.New(dhcpv4.WithHwAddr(guest.mac), dhcpv4.WithMessageType(dhcpv4.MessageTypeInform))
+	g.Expect(err).NotTo(HaveOccurred())
+	ack := guest.dhcp(t, dhcpBroadcast, inform)
+	mtu, err := dhcpv4.GetUint16(dhcpv4.OptionInterfaceMTU, ack.Options)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(fmt.Sprint(mtu, ack.SubnetMask(), ack.ServerIdentifier(), ack.Router(), ack.DNS())).
+		To(Equal("1500 ffffff00 192.168.7.254 [192.168.7.254] [192.168.7.254]"))
+	other, err := dhcpv4.New(dhcpv4.WithHwAddr(guest.mac), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest),
+		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(net.IPv4(10, 0, 0, 7))))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(guest.dhcp(t, dhcpBroadcast, other).MessageType()).To(Equal(dhcpv4.MessageTypeNak), "address of another network")
+	guest.shutdown()
+
+	guest = boot(t, n, "vmbr0", 0, macA, ip+"/24")
+	renew, err := dhcpv4.New(dhcpv4.WithHwAddr(guest.mac), dhcpv4.WithClientIP(net.ParseIP(ip)), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest))
+	g.Expect(err).NotTo(HaveOccurred())
+	ack = guest.dhcp(t, "192.168.7.254:67", renew)
+	g.Expect([]string{ack.MessageType().String(), ack.YourIPAddr.String()}).To(Equal([]string{"ACK", ip}), "renewal by unicast")
 }
 
 func TestDHCPExhausted(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	// Addresses 4 to 6 of 8, without that of the gateway.
-	n := newNetwork(t, map[string]network.Bridge{"vmbr0": {Gateway4: netip.MustParsePrefix("10.0.0.5/29"), DHCP: true}})
+	n := newNetwork(t, map[string]Bridge{"vmbr0": {Gateway4: netip.MustParsePrefix("10.0.0.5/29"), DHCP: true}})
 	first, a := lease(t, n, macA)
 	second, b := lease(t, n, macB)
-	g.Expect([]netip.Addr{first, second}).To(ConsistOf(netip.MustParseAddr("10.0.0.4"), netip.MustParseAddr("10.0.0.6")))
+	g.Expect([]string{first, second}).To(ConsistOf("10.0.0.4", "10.0.0.6"))
 	// The address of a guest that is no longer connected is assigned to another, and not to the guest again.
-	_ = b.conn.Close()
+	b.shutdown()
 	third, _ := lease(t, n, "bc:24:11:00:00:0c")
 	g.Expect(third).To(Equal(second))
-	_ = a.conn.Close()
+	a.shutdown()
 	again, _ := lease(t, n, macB)
 	g.Expect(again).To(Equal(first))
 }
@@ -205,56 +174,33 @@ func TestDHCPExhausted(t *testing.T) {
 func TestDHCPv6(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	n := newNetwork(t, map[string]network.Bridge{"vmbr0": {Gateway6: netip.MustParsePrefix("2001:db8:2::1/64"), DHCPv6: true}})
+	n := newNetwork(t, map[string]Bridge{"vmbr0": {Gateway6: netip.MustParsePrefix("2001:db8:2::1/64"), DHCPv6: true}})
 	leases := map[netip.Addr]bool{}
 	for _, mac := range []string{macA, macB, macA} {
 		guest := boot(t, n, "vmbr0", 0, mac)
-		local := &tcpip.FullAddress{NIC: nic, Addr: header.LinkLocalAddr(tcpip.LinkAddress(guest.mac)), Port: 546}
-		conn, err := gonet.DialUDP(guest.Stack, local, nil, header.IPv6ProtocolNumber)
-		g.Expect(err).NotTo(HaveOccurred())
 		// The default client ID contains the time.
 		solicit, err := dhcpv6.NewSolicit(guest.mac, dhcpv6.WithClientID(&dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: guest.mac}))
 		g.Expect(err).NotTo(HaveOccurred())
-		advertise := exchange6(t, conn, solicit)
-		request, err := dhcpv6.NewRequestFromAdvertise(advertise)
+		request, err := dhcpv6.NewRequestFromAdvertise(guest.dhcpv6(t, solicit))
 		g.Expect(err).NotTo(HaveOccurred())
-		reply := exchange6(t, conn, request)
-		address := reply.Options.OneIANA().Options.OneAddress()
-		ip, _ := netip.AddrFromSlice(address.IPv6Addr)
+		reply := guest.dhcpv6(t, request)
+		ip, _ := netip.AddrFromSlice(reply.Options.OneIANA().Options.OneAddress().IPv6Addr)
 		g.Expect(reply.MessageType).To(Equal(dhcpv6.MessageTypeReply))
 		g.Expect(netip.MustParsePrefix("2001:db8:2::/64").Contains(ip)).To(BeTrue(), "%s", ip)
 		g.Expect(reply.Options.DNS()).To(HaveLen(1))
 		g.Expect(guest.addresses()).To(HaveLen(1), "want only the link-local one without SLAAC")
 		leases[ip] = true
-		_ = conn.Close()
 		guest.shutdown()
 	}
 	g.Expect(leases).To(HaveLen(2), "want one for each of two MAC addresses")
 }
 
-// exchange6 sends a DHCPv6 message to all servers and returns the next reply to it.
-func exchange6(t *testing.T, conn *gonet.UDPConn, m *dhcpv6.Message) *dhcpv6.Message {
-	t.Helper()
-	g := NewWithT(t)
-	_ = conn.SetDeadline(time.Now().Add(timeout))
-	g.Expect(conn.WriteTo(m.ToBytes(), &net.UDPAddr{IP: dhcpv6.AllDHCPRelayAgentsAndServers, Port: 547})).Error().NotTo(HaveOccurred())
-	for packet := make([]byte, 1500); ; {
-		k, err := conn.Read(packet)
-		g.Expect(err).NotTo(HaveOccurred())
-		reply, err := dhcpv6.MessageFromBytes(packet[:k])
-		g.Expect(err).NotTo(HaveOccurred())
-		if reply.TransactionID == m.TransactionID {
-			return reply
-		}
-	}
-}
-
 // timeout ends a test that would otherwise block.
 const timeout = time.Minute
 
-func newNetwork(t *testing.T, bridges map[string]network.Bridge) *network.Network {
+func newNetwork(t *testing.T, bridges map[string]Bridge) *Network {
 	t.Helper()
-	n, err := network.New(network.Options{Dir: t.TempDir(), Bridges: bridges})
+	n, err := New(Options{Dir: t.TempDir(), Bridges: bridges})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = n.Close() })
 	return n
@@ -266,7 +212,7 @@ type card struct {
 	r    *bufio.Reader
 }
 
-func newCard(t *testing.T, n *network.Network, bridge string, vlan int) *card {
+func newCard(t *testing.T, n *Network, bridge string, vlan int) *card {
 	t.Helper()
 	g := NewWithT(t)
 	path, err := n.Socket(bridge, vlan)
@@ -282,16 +228,6 @@ func (c *card) send(frame []byte) error {
 	return err
 }
 
-func (c *card) receive() ([]byte, error) {
-	var length uint32
-	if err := binary.Read(c.r, binary.BigEndian, &length); err != nil {
-		return nil, err
-	}
-	frame := make([]byte, length)
-	_, err := io.ReadFull(c.r, frame)
-	return frame, err
-}
-
 // guest is an operating system with a network card.
 type guest struct {
 	*stack.Stack
@@ -299,10 +235,8 @@ type guest struct {
 	shutdown func()
 }
 
-const nic = tcpip.NICID(1)
-
 // boot starts a guest with static addresses, or without any.
-func boot(t *testing.T, n *network.Network, bridge string, vlan int, mac string, addresses ...string) *guest {
+func boot(t *testing.T, n *Network, bridge string, vlan int, mac string, addresses ...string) *guest {
 	t.Helper()
 	hw, err := net.ParseMAC(mac)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
@@ -334,7 +268,7 @@ func boot(t *testing.T, n *network.Network, bridge string, vlan int, mac string,
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for frame, err := c.receive(); err == nil; frame, err = c.receive() {
+		for frame, err := readFrame(c.r); err == nil; frame, err = readFrame(c.r) {
 			packet := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(frame)})
 			link.InjectInbound(0, packet)
 			packet.DecRef()
@@ -381,11 +315,4 @@ func serveEcho(t *testing.T, l net.Listener) {
 			}()
 		}
 	}()
-}
-
-func protocol(a netip.Addr) tcpip.NetworkProtocolNumber {
-	if a.Is4() {
-		return ipv4.ProtocolNumber
-	}
-	return ipv6.ProtocolNumber
 }

@@ -1,12 +1,9 @@
 // Copyright The karpenter-provider-proxmox Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package network_test
+package network
 
 import (
-	"bytes"
-	"encoding/binary"
-	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -17,8 +14,6 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-
-	"github.com/karpenter-proxmox/karpenter-provider-proxmox/pvesim/qemu/network"
 )
 
 const (
@@ -53,66 +48,39 @@ func checkEcho(t *testing.T, conn net.Conn) {
 	g.Expect(string(received)).To(Equal(string(sent)), "received %d bytes that differ from the %d bytes sent", len(received), len(sent))
 }
 
-func TestGateway(t *testing.T) { //nolint:tparallel // the subtests share a guest
+func TestGateway(t *testing.T) {
 	t.Parallel()
+	g := NewWithT(t)
 	n := newNetwork(t, nil)
 	guest := boot(t, n, "vmbr0", 0, macA, "10.10.0.5/16", "fd10:10::5/64")
 	l, port := listenLocal(t)
 	serveEcho(t, l)
 	for _, gateway := range []string{"10.10.0.1", "fd10:10::1"} {
-		t.Run("forwards_connections_to_"+gateway, func(t *testing.T) {
-			conn, err := guest.dial(t, net.JoinHostPort(gateway, port))
-			NewWithT(t).Expect(err).NotTo(HaveOccurred())
-			checkEcho(t, conn)
-		})
+		conn, err := guest.dial(t, net.JoinHostPort(gateway, port))
+		g.Expect(err).NotTo(HaveOccurred())
+		checkEcho(t, conn)
+		guest.lookup(t, net.JoinHostPort(gateway, "53"), "example.com.")
 	}
-	t.Run("refuses_ports_without_listener", func(t *testing.T) {
-		unused, port := listenLocal(t)
-		_ = unused.Close()
-		NewWithT(t).Expect(guest.dial(t, "10.10.0.1:"+port)).Error().To(MatchError(ContainSubstring("refused")), "want connection refused")
-	})
-	t.Run("does_not_forward_to_other_addresses", func(t *testing.T) {
-		NewWithT(t).Expect(guest.dial(t, "10.10.0.2:"+port)).Error().To(MatchError(ContainSubstring("no route")))
-	})
-	t.Run("answers_DNS_with_NXDOMAIN", func(t *testing.T) {
-		for _, gateway := range []string{"10.10.0.1:53", "[fd10:10::1]:53"} {
-			guest.lookup(t, gateway, "example.com.")
-		}
-	})
+	unused, closed := listenLocal(t)
+	_ = unused.Close()
+	g.Expect(guest.dial(t, "10.10.0.1:"+closed)).Error().To(MatchError(ContainSubstring("refused")), "a port without listener")
+	g.Expect(guest.dial(t, "10.10.0.2:"+port)).Error().To(MatchError(ContainSubstring("no route")), "an address that is not the gateway's")
 }
 
 func TestSLAAC(t *testing.T) {
 	t.Parallel()
-	eventually := NewWithT(t).Eventually
-	n := newNetwork(t, map[string]network.Bridge{"vmbr1": {Gateway6: netip.MustParsePrefix("2001:db8:1::1/64"), SLAAC: true}})
+	n := newNetwork(t, map[string]Bridge{"vmbr1": {Gateway6: netip.MustParsePrefix("2001:db8:1::1/64"), SLAAC: true}})
 	guest := boot(t, n, "vmbr1", 0, macA)
 	// The modified EUI-64 of the MAC address.
 	want := netip.MustParsePrefix("2001:db8:1:0:be24:11ff:fe00:a/64")
-	eventually(func() []netip.Prefix { return guest.addresses() }, timeout).Should(ContainElement(want))
-	l, port := listenLocal(t)
-	serveEcho(t, l)
-	conn, err := guest.dial(t, "[2001:db8:1::1]:"+port)
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	checkEcho(t, conn)
+	NewWithT(t).Eventually(guest.addresses, timeout).Should(ContainElement(want))
 }
 
-func TestGuests(t *testing.T) {
+func TestForward(t *testing.T) {
 	t.Parallel()
-	n := newNetwork(t, nil)
-	a := boot(t, n, "vmbr0", 0, macA, "10.10.0.5/16", "fd10:10::5/64")
-	b := boot(t, n, "vmbr0", 0, macB, "10.10.0.6/16", "fd10:10::6/64")
-	for _, address := range []string{"10.10.0.6:80", "[fd10:10::6]:80"} {
-		b.serveEcho(t, address)
-		conn, err := a.dial(t, address)
-		NewWithT(t).Expect(err).NotTo(HaveOccurred())
-		checkEcho(t, conn)
-	}
-}
-
-func TestDial(t *testing.T) { //nolint:tparallel // the subtests share a guest
-	t.Parallel()
-	n := newNetwork(t, map[string]network.Bridge{
-		"vmbr0":    network.DefaultBridge(),
+	g := NewWithT(t)
+	n := newNetwork(t, map[string]Bridge{
+		"vmbr0":    DefaultBridge(),
 		"vmbr0.10": {Gateway4: netip.MustParsePrefix("10.20.0.1/24")},
 	})
 	plain := boot(t, n, "vmbr0", 0, macA, "10.10.0.5/16", "fd10:10::5/64")
@@ -121,25 +89,17 @@ func TestDial(t *testing.T) { //nolint:tparallel // the subtests share a guest
 	plain.serveEcho(t, "[fd10:10::5]:22")
 	tagged.serveEcho(t, "10.20.0.5:22")
 	for address, name := range map[string]string{"10.10.0.5:22": "vmbr0", "[fd10:10::5]:22": "vmbr0", "10.20.0.5:22": "vmbr0.10"} {
-		t.Run(address, func(t *testing.T) {
-			conn, err := n.Dial(t.Context(), name, address)
-			NewWithT(t).Expect(err).NotTo(HaveOccurred())
-			checkEcho(t, conn)
-		})
-		t.Run("forwarded_to_"+address, func(t *testing.T) {
-			g := NewWithT(t)
-			l, err := n.Forward("127.0.0.1:0", name, address)
-			g.Expect(err).NotTo(HaveOccurred())
-			defer func() { _ = l.Close() }()
-			conn, err := net.Dial("tcp", l.Addr().String())
-			g.Expect(err).NotTo(HaveOccurred())
-			checkEcho(t, conn)
-		})
+		l, err := n.Forward("127.0.0.1:0", name, address)
+		g.Expect(err).NotTo(HaveOccurred())
+		conn, err := net.Dial("tcp", l.Addr().String())
+		g.Expect(err).NotTo(HaveOccurred())
+		checkEcho(t, conn)
+		g.Expect(l.Close()).To(Succeed())
 	}
 	invalid := MatchError(ContainSubstring("want an IP address with port"))
 	for _, address := range []string{"node-1:22", "10.10.0.5"} {
-		NewWithT(t).Expect(n.Dial(t.Context(), "vmbr0", address)).Error().To(invalid, address)
-		NewWithT(t).Expect(n.Forward("127.0.0.1:0", "vmbr0", address)).Error().To(invalid, address)
+		g.Expect(n.Dial(t.Context(), "vmbr0", address)).Error().To(invalid, address)
+		g.Expect(n.Forward("127.0.0.1:0", "vmbr0", address)).Error().To(invalid, address)
 	}
 }
 
@@ -147,7 +107,7 @@ func TestClose(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	dir := t.TempDir()
-	n, err := network.New(network.Options{Dir: dir})
+	n, err := New(Options{Dir: dir})
 	g.Expect(err).NotTo(HaveOccurred())
 	c := newCard(t, n, "vmbr0", 0)
 	guest := boot(t, n, "vmbr0", 0, macA, "10.10.0.5/16")
@@ -162,7 +122,7 @@ func TestClose(t *testing.T) {
 	g.Expect(n.Close()).To(Succeed(), "second Close")
 	_ = c.conn.SetDeadline(time.Now().Add(timeout))
 	for err == nil { // frames from before
-		_, err = c.receive()
+		_, err = readFrame(c.r)
 	}
 	g.Expect(err).NotTo(MatchError(os.ErrDeadlineExceeded), "the network card is still connected")
 	g.Expect(net.Dial("tcp", forwarded.Addr().String())).Error().To(HaveOccurred(), "the forwarded port is still open")
@@ -185,10 +145,20 @@ func TestSocket(t *testing.T) {
 	} {
 		NewWithT(t).Expect(newNetwork(t, nil).Socket(row.bridge, row.vlan)).Error().To(MatchError(ContainSubstring(row.want)), "Socket(%q, %d)", row.bridge, row.vlan)
 	}
+	n := newNetwork(t, nil)
+	paths := map[string]bool{}
+	for bridge, tags := range map[string][]int{"vmbr0": {0, 10, 20}, "vmbr1": {0}} {
+		for _, vlan := range tags {
+			path, err := n.Socket(bridge, vlan)
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
+			paths[path] = true
+		}
+	}
+	NewWithT(t).Expect(paths).To(HaveLen(4), "bridges and VLANs share a socket")
 	// The socket of a process that was killed.
 	dir := t.TempDir()
 	NewWithT(t).Expect(os.WriteFile(dir+"/vmbr0.sock", nil, 0o600)).To(Succeed())
-	n, err := network.New(network.Options{Dir: dir})
+	n, err := New(Options{Dir: dir})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	defer func() { _ = n.Close() }()
 	newCard(t, n, "vmbr0", 0)
@@ -196,7 +166,7 @@ func TestSocket(t *testing.T) {
 
 func TestNew(t *testing.T) {
 	t.Parallel()
-	for want, bridge := range map[string]network.Bridge{
+	for want, bridge := range map[string]Bridge{
 		"Gateway4: found fd00::1/64":                                        {Gateway4: netip.MustParsePrefix("fd00::1/64")},
 		"Gateway4: found 10.0.0.0/24":                                       {Gateway4: netip.MustParsePrefix("10.0.0.0/24")},
 		"Gateway6: found 10.0.0.1/24":                                       {Gateway6: netip.MustParsePrefix("10.0.0.1/24")},
@@ -204,158 +174,7 @@ func TestNew(t *testing.T) {
 		"want a prefix length from 8 to 29":                                 {DHCP: true, Gateway4: netip.MustParsePrefix("10.0.0.1/30")},
 		"SLAAC or DHCPv6: found Gateway6 fd00::1/80, want prefix length 64": {SLAAC: true, Gateway6: netip.MustParsePrefix("fd00::1/80")},
 	} {
-		NewWithT(t).Expect(network.New(network.Options{Dir: t.TempDir(), Bridges: map[string]network.Bridge{"vmbr0": bridge}})).Error().
+		NewWithT(t).Expect(New(Options{Dir: t.TempDir(), Bridges: map[string]Bridge{"vmbr0": bridge}})).Error().
 			To(MatchError(And(HavePrefix(`bridge "vmbr0": `), ContainSubstring(want))))
-	}
-}
-
-const (
-	broadcast = "\xff\xff\xff\xff\xff\xff"
-	multicast = "\x33\x33\x00\x00\x00\x01"
-	addressA  = "\xbc\x24\x11\x00\x00\x0a"
-	addressB  = "\xbc\x24\x11\x00\x00\x0b"
-	addressC  = "\xbc\x24\x11\x00\x00\x0c"
-
-	typeExperimental, typeARP = "\x88\xb5", "\x08\x06" // EtherTypes
-)
-
-func frame(to, payload string) []byte { return []byte(to + addressA + typeExperimental + payload) }
-
-// quiet returns a Network whose gateways send nothing by themselves.
-func quiet(t *testing.T) *network.Network {
-	b := network.Bridge{Gateway4: netip.MustParsePrefix("10.0.0.1/24")}
-	return newNetwork(t, map[string]network.Bridge{"vmbr0": b, "vmbr0.10": b, "vmbr0.20": b, "vmbr1": b})
-}
-
-// attach returns a card whose address the switch knows: the gateway has sent it a reply.
-func attach(t *testing.T, n *network.Network, bridge string, vlan int, address string) *card {
-	t.Helper()
-	c := newCard(t, n, bridge, vlan)
-	_ = c.conn.SetReadDeadline(time.Now().Add(timeout))
-	const request, reply = "\x00\x01\x08\x00\x06\x04\x00\x01", "\x00\x01\x08\x00\x06\x04\x00\x02"
-	sendAll(t, c, []byte(broadcast+address+typeARP+request+address+"\x0a\x00\x00\x02"+"\x00\x00\x00\x00\x00\x00"+"\x0a\x00\x00\x01"))
-	for {
-		f, err := c.receive()
-		NewWithT(t).Expect(err).NotTo(HaveOccurred())
-		if bytes.HasPrefix(f, []byte(address)) && string(f[12:22]) == typeARP+reply {
-			return c
-		}
-	}
-}
-
-func sendAll(t *testing.T, c *card, frames ...[]byte) {
-	t.Helper()
-	for _, f := range frames {
-		NewWithT(t).Expect(c.send(f)).To(Succeed())
-	}
-}
-
-// expect checks that these are the next frames of the test that the card receives.
-func expect(t *testing.T, c *card, frames ...[]byte) {
-	t.Helper()
-	_ = c.conn.SetReadDeadline(time.Now().Add(timeout))
-	for _, want := range frames {
-		got, err := c.receive()
-		for err == nil && (len(got) < 14 || string(got[12:14]) != typeExperimental) {
-			got, err = c.receive()
-		}
-		NewWithT(t).Expect(err).NotTo(HaveOccurred())
-		NewWithT(t).Expect(got).To(Equal(want), "received frame")
-	}
-}
-
-// expectDisconnect checks that the switch ends the connection.
-func expectDisconnect(t *testing.T, c *card) {
-	t.Helper()
-	_ = c.conn.SetReadDeadline(time.Now().Add(timeout))
-	_, err := io.Copy(io.Discard, c.r)
-	NewWithT(t).Expect(errors.Is(err, os.ErrDeadlineExceeded)).To(BeFalse(), "the card is still connected")
-}
-
-func TestSwitch(t *testing.T) {
-	t.Parallel()
-	n := quiet(t)
-	a, b, c := attach(t, n, "vmbr0", 0, addressA), attach(t, n, "vmbr0", 0, addressB), attach(t, n, "vmbr0", 0, addressC)
-
-	toAll, toGroup := frame(broadcast, "broadcast"), frame(multicast, "multicast")
-	unknown := frame("\x02\x00\x00\x00\x00\xee", "unknown")
-	sendAll(t, a, toAll, toGroup, unknown)
-	expect(t, b, toAll, toGroup, unknown)
-	expect(t, c, toAll, toGroup, unknown)
-
-	// C does not receive what is for B, and nobody receives what is too short or for
-	// the sender itself.
-	toB, end := frame(addressB, "unicast"), frame(broadcast, "end")
-	sendAll(t, a, toB, []byte("short"), []byte{}, frame(addressA, "self"), end)
-	expect(t, b, toB, end)
-	expect(t, c, end)
-
-	jumbo := frame(addressB, string(make([]byte, 65000)))
-	sendAll(t, a, jumbo)
-	expect(t, b, jumbo)
-
-	// An address moves to the port that sends from it: a guest that was migrated.
-	moved := attach(t, n, "vmbr0", 0, addressB)
-	sendAll(t, a, toB, end)
-	expect(t, moved, toB, end)
-	expect(t, b, end)
-}
-
-func TestSwitchSeparates(t *testing.T) {
-	t.Parallel()
-	n := quiet(t)
-	// The same addresses exist on each network.
-	type pair struct{ a, b *card }
-	var pairs []pair
-	for _, network := range []struct {
-		bridge string
-		vlan   int
-	}{{"vmbr0", 0}, {"vmbr0", 10}, {"vmbr0", 20}, {"vmbr1", 0}} {
-		pairs = append(pairs, pair{attach(t, n, network.bridge, network.vlan, addressA), attach(t, n, network.bridge, network.vlan, addressB)})
-	}
-	for i, p := range pairs {
-		toAll, toB := frame(broadcast, string(rune('0'+i))), frame(addressB, string(rune('0'+i)))
-		sendAll(t, p.a, toAll, toB)
-		expect(t, p.b, toAll, toB) // nothing of the networks before
-	}
-}
-
-func TestSwitchFailures(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		data               string
-		disconnects, flood bool
-	}{
-		"ends_between_frames": {},
-		"ends_in_mid_length":  {data: "\x00\x00"},
-		"ends_after_length":   {data: "\x00\x00\x00\x40"},
-		"ends_in_mid_frame":   {data: "\x00\x00\x00\x40" + broadcast},
-		"oversized_frame":     {data: string(binary.BigEndian.AppendUint32(nil, 65536+4096+1)), disconnects: true},
-		"maximum_length":      {data: "\xff\xff\xff\xff", disconnects: true},
-		"does_not_read":       {flood: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n := quiet(t)
-			a, b, broken := attach(t, n, "vmbr0", 0, addressA), attach(t, n, "vmbr0", 0, addressB), attach(t, n, "vmbr0", 0, addressC)
-			_, _ = broken.conn.Write([]byte(test.data))
-			switch {
-			case test.flood:
-				for range 10_000 { // more than all queues on the way
-					sendAll(t, a, frame(addressC, string(make([]byte, 1400))))
-				}
-			case test.disconnects:
-				expectDisconnect(t, broken)
-			default:
-				_ = broken.conn.Close()
-			}
-			toAll, toB := frame(broadcast, "broadcast"), frame(addressB, "unicast")
-			sendAll(t, a, toAll, toB)
-			expect(t, b, toAll, toB)
-			c := attach(t, n, "vmbr0", 0, addressC)
-			toC := frame(addressC, "unicast")
-			sendAll(t, a, toC)
-			expect(t, c, toC)
-		})
 	}
 }
