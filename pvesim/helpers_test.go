@@ -151,7 +151,7 @@ func (c *client) try(req *http.Request) (response, error) {
 	if c.token != "" {
 		req.Header.Set("Authorization", "PVEAPIToken="+c.token)
 	}
-	resp, err := c.http.Do(req)
+	resp, err := c.http.Do(req) //nolint:bodyclose // decode closes it
 	if err != nil {
 		return response{}, err
 	}
@@ -305,7 +305,7 @@ func (c *client) admin(status int, method, path, body string) string {
 	if strings.Contains(body, "=") {
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
-	resp, err := c.http.Do(req)
+	resp, err := c.http.Do(req) //nolint:bodyclose // decode closes it
 	g.Expect(err).NotTo(HaveOccurred())
 	a, err := decode(resp)
 	g.Expect(err).NotTo(HaveOccurred())

@@ -314,7 +314,7 @@ func addFormPart(w *multipart.Writer, arg string) {
 func (r *replay) plainHTTP(rec record) (a response) {
 	conn := r.c.dial()
 	_, _ = fmt.Fprintf(conn, "GET /api2/json%s HTTP/1.1\r\nHost: %s\r\n\r\n", rec.Path, r.c.sim.Host())
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // decode closes it
 	if err == nil {
 		a, err = decode(resp)
 	}

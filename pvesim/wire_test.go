@@ -36,7 +36,7 @@ func testKeepAlive(t *testing.T, g *WithT) {
 	ask := func(path string) response {
 		t.Helper()
 		_, _ = fmt.Fprintf(conn, "GET /api2/json%s HTTP/1.1\r\nHost: x\r\nAuthorization: PVEAPIToken=%s\r\n\r\n", path, c.token)
-		resp, err := http.ReadResponse(r, nil)
+		resp, err := http.ReadResponse(r, nil) //nolint:bodyclose // decode closes it
 		g.Expect(err).NotTo(HaveOccurred())
 		a, err := decode(resp)
 		g.Expect(err).NotTo(HaveOccurred())
